@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -51,8 +51,9 @@ def each(
         while True:
             while waiting and len(running) < at_once:
                 item = waiting.pop()
-                receiver, process = _started(function, item)
-                running[receiver] = item, process
+                with _interrupts_held():  # one that came before the process is in `running` would leave it behind
+                    receiver, process = _started(function, item)
+                    running[receiver] = item, process
             if not running:
                 return
             for ready in wait(list(running)):
@@ -68,14 +69,20 @@ def can_start() -> bool:
     return not multiprocessing.current_process().daemon
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Delays Ctrl-C until the end of the block; a process started inside holds it back until it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _started(function: Callable[[Item], Result], item: Item) -> tuple[Connection, ForkProcess]:
     receiver, sender = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_work, args=(function, item, sender), daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it ignores Ctrl-C, it must not meet it
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    process.start()
     sender.close()  # the process has the only other one: when it ends, the receiver meets the end
     return receiver, process
 

@@ -13,7 +13,13 @@ from pathlib import PurePath
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+# The only limit in seconds of the suite: it guards against hanging. Nothing that works takes a tenth of it on a machine
+# five times slower than usual beside ten busy processes.
+HANG_S = 600.0
+settings.register_profile("without deadline", deadline=None)  # hypothesis would fail a draw that takes 0.2 s
+settings.load_profile("without deadline")
 # What runs longest comes first: the rest fills the other worker.
 TOGETHER = {
     # they start ranks, and end processes by their marks: two at once would be in each other's way

@@ -18,8 +18,6 @@ from policies.changes.legality import numerics_of
 from policies.reason import ReasonKind
 from policies.trial import Trial
 from policies.tuner.ideas import Idea
-from policies.tuner.tuner import Tuner
-from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
@@ -67,12 +65,10 @@ def rejected(material: Material) -> Section | None:
 
 
 def not_tried(material: Material) -> Section | None:
-    study, best = material.history.study, material.history.best
-    if study is None or best is None:
+    best = material.history.best
+    if best is None:
         return None
-    tuner = Tuner(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
-    ideas = tuner.rejected_ideas(best, material.trials)
-    rows = tuple(_idea_rows(sorted(ideas, key=_idea_order)))
+    rows = tuple(_idea_rows(sorted(material.ideas, key=_idea_order)))
     said = (
         f"Fixes considered beside the best recipe (trial {best.number}) when the study ended, with the prediction of "
         "then: first those with the largest predicted gain, then those that the estimate does not notice, last those "

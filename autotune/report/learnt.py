@@ -11,7 +11,6 @@ from autotune.report.material import Material, Section
 from policies.surrogate.corrections import corrections
 from policies.surrogate.evidence import evidence_of
 from policies.trial import Trial
-from policies.tuner.tuner import Tuner
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
@@ -22,12 +21,10 @@ UNITS = {"us": "µs"}  # units of the table of constants → as displayed
 
 def learnt(material: Material) -> Section | None:
     """Returns the section; None if nothing was calibrated."""
-    study = material.history.study
-    if study is None:
+    study, surrogate = material.history.study, material.surrogate
+    if study is None or surrogate is None:
         return None
-    base = Recipe.model_validate(study.recipe)
-    surrogate = Tuner(base, study.seed, material.history.lessons).surrogate(material.trials)
-    found = corrections(surrogate.time, base)
+    found = corrections(surrogate.time, Recipe.model_validate(study.recipe))
     rows = tuple(
         (
             one.words,

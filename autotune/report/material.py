@@ -12,7 +12,11 @@ from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
 from autotune.tuning.history import History
+from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial
+from policies.tuner.ideas import Idea
+from policies.tuner.tuner import Tuner
+from trainer.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,22 @@ class Material:
     def rejected(self) -> list[Trial]:
         kept = {step.trial.number for step in self.path}
         return [trial for trial in self.trials if trial.number not in kept]
+
+    @cached_property
+    def surrogate(self) -> Surrogate | None:
+        """Returns the surrogate of the cluster after all trials; None where no study was started."""
+        return None if self._tuner is None else self._tuner.surrogate(self.trials)
+
+    @cached_property
+    def ideas(self) -> tuple[Idea, ...]:
+        """Returns the fixes that were considered beside the best trial and not proposed; none where nothing runs."""
+        best = self.history.best
+        return () if self._tuner is None or best is None else self._tuner.rejected_ideas(best, self.trials)
+
+    @cached_property
+    def _tuner(self) -> Tuner | None:
+        study = self.history.study
+        return None if study is None else Tuner(Recipe.model_validate(study.recipe), study.seed, self.history.lessons)
 
     def trial(self, number: int | None) -> Trial | None:
         return None if number is None else self.history.attempted.get(number)

@@ -33,6 +33,7 @@ class Tuner:
         self._base, self._seed, self._lessons = base, seed, tuple(lessons)
         self._prior = prior_of(lessons)
         self._decision: Decision | None = None
+        self._fitted: tuple[tuple[Trial, ...], Surrogate] | None = None
 
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the next recipe of a phase; None if it has none that is worth a burst."""
@@ -56,7 +57,12 @@ class Tuner:
         return rejected_ideas(self._know(incumbent, trials))
 
     def surrogate(self, trials: Sequence[Trial]) -> Surrogate:
-        """Returns the surrogate of the cluster after these trials."""
+        """Returns the surrogate of the cluster after these trials, fitted once."""
+        if self._fitted is None or not _are_same(self._fitted[0], trials):
+            self._fitted = tuple(trials), self._fit(trials)
+        return self._fitted[1]
+
+    def _fit(self, trials: Sequence[Trial]) -> Surrogate:
         limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
         limit_gib = min(limits, default=self._base.memory_limit_gib)
         return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior)
@@ -91,3 +97,7 @@ class Tuner:
                 key=key, know=know, legal=self._legal, space=self._space, explain=explain, single_moves=single_moves
             )
         return self._decision
+
+
+def _are_same(trials: Sequence[Trial], others: Sequence[Trial]) -> bool:
+    return len(trials) == len(others) and all(one is other for one, other in zip(trials, others, strict=True))

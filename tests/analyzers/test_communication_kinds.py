@@ -224,7 +224,7 @@ KERNELS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(KERNELS, st.randoms(use_true_random=False))
 def test_kinds_classes_and_sums_do_not_depend_on_the_order_of_events(
     kernels: list[tuple[str, int, float, int]], chance: random.Random

@@ -101,7 +101,7 @@ KERNELS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 @given(KERNELS, st.integers(0, 900), st.integers(1, 500))
 def test_classes_add_up_to_compute_and_precisions_to_products_in_any_window(
     kernels: list[tuple[str, int, int, int]], start: int, duration: int

@@ -6,19 +6,21 @@ import contextlib
 import gzip
 import json
 import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from analyzers import TraceError, Wall, analyze
+from analyzers import Analysis, TraceError, Wall, analyze
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import chunks, json_events, read
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.timeline import Timeline
 from tests.analyzers.drawing import GEMM, Drawing
 from tests.places import TRACES, WITHOUT_SHARED
+from tests.rows import filled
 
 TRACE_OF_A_GPU = TRACES / "bert_small_h100.json.gz"
 
@@ -222,24 +224,26 @@ def _with_hard_ends() -> bytes:
 def test_cut_at_any_byte_no_wall_is_named_and_no_event_is_invented(tmp_path: Path) -> None:
     raw = _with_hard_ends()
     complete = raw.rindex(b"]", 0, raw.index(b'"traceName"')) + 1
-    path = tmp_path / "cut.json"
-    for length in range(raw.rindex(b"cudaLaunchKernel"), complete):
+    read = list(_cuts_that_are_read(raw, range(raw.rindex(b"cudaLaunchKernel"), complete), tmp_path / "cut.json"))
+    for analysis in filled(read):
+        (trace,) = analysis.traces
+        assert analysis.diagnosis.wall is Wall.UNDETERMINED
+        assert trace.coverage.kernels <= 4
+        # an event with what looks like a boundary in a text counts as two
+        assert sum(lost.count for lost in trace.coverage.dropped) in (1, 2)
+
+
+def _cuts_that_are_read(raw: bytes, lengths: Iterable[int], path: Path) -> Iterator[Analysis]:
+    for length in lengths:
         path.write_bytes(raw[:length])
         with contextlib.suppress(TraceError):
-            (trace,) = (analysis := analyze([path])).traces
-            assert analysis.diagnosis.wall is Wall.UNDETERMINED
-            assert trace.coverage.kernels <= 4
-            # an event with what looks like a boundary in a text counts as two
-            assert sum(lost.count for lost in trace.coverage.dropped) in (1, 2)
+            yield analyze([path])
 
 
 def test_gzip_cut_at_any_byte_names_no_wall(tmp_path: Path) -> None:
     raw = gzip.compress(_with_hard_ends())
-    path = tmp_path / "cut.json.gz"
-    for length in range(1, len(raw)):
-        path.write_bytes(raw[:length])
-        with contextlib.suppress(TraceError):
-            assert analyze([path]).diagnosis.wall is Wall.UNDETERMINED
+    for analysis in filled(_cuts_that_are_read(raw, range(1, len(raw)), tmp_path / "cut.json.gz")):
+        assert analysis.diagnosis.wall is Wall.UNDETERMINED
 
 
 def test_gzip_that_is_damaged_inside_names_no_wall(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def _repeated(drawn: list[Thing], count: int) -> Drawing:
 microbatches = st.lists(things, min_size=1, max_size=12).filter(lambda drawn: any(one[0] == "kernel" for one in drawn))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(microbatches)
 def test_windows_counted_are_windows_recorded_again_and_again(tmp_path: Path, drawn: list[Thing]) -> None:
     whole = breakdown_of(_repeated(drawn, 2 * LEFT + STEADY * MORE), tmp_path)

@@ -13,6 +13,7 @@ from tests.analyzers.moe_steps.program import EXPERT, Allocate, Host, Instructio
 from tests.analyzers.moe_steps.scenarios import SCENARIOS, draw
 from tests.analyzers.moe_steps.truth import NO_WALL, Loss, truth
 from tests.draws import few
+from tests.rows import filled
 
 CASES_A_SCENARIO = (5, 16)
 RIGHT = 0.98
@@ -33,7 +34,7 @@ def test_the_verdict_is_right_and_never_sure_of_a_wrong_wall(cases: int) -> None
 
 
 def test_every_case_can_be_drawn_again() -> None:
-    for scenario in SCENARIOS:
+    for scenario in filled(SCENARIOS):
         one, again = draw(scenario, 3), draw(scenario, 3)
         assert (one.truth, one.recordings[0].events) == (again.truth, again.recordings[0].events)
 

@@ -15,6 +15,7 @@ from analyzers.diagnosis import Wall
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import CALLS, KERNELS, RANGES, Row, kernel, launch, nvtx, write
+from tests.rows import filled
 
 WHOLE: dict[str, list[Row]] = {KERNELS: [kernel(0, 10, 1), kernel(30, 50, 2)], CALLS: [launch(0, 1), launch(25, 2)]}
 
@@ -68,7 +69,7 @@ def test_a_cut_file_is_said_to_be_cut_wherever_that_is(tmp_path: Path) -> None:
     many = {KERNELS: [kernel(10 * k, 10 * k + 5, k) for k in range(1, 2000)], RANGES: [nvtx(0, 9, "x")]}
     whole = write(tmp_path / "whole.sqlite", many).read_bytes()
     cut = tmp_path / "cut.sqlite"
-    for size in range(100, len(whole), 3001):
+    for size in filled(range(100, len(whole), 3001)):
         cut.write_bytes(whole[:size])
         with pytest.raises(TraceError, match="is cut short"):
             read(cut)

@@ -17,6 +17,7 @@ from analyzers.memory.peaks import BEFORE
 from analyzers.ranks.snapshots import snapshot_report
 from analyzers.readers.snapshots import read_snapshot
 from tests.analyzers.drawing import GEMM, Drawing
+from tests.rows import filled
 
 GIB = 1 << 30
 UNIX_US = 1_700_000_000_000_000
@@ -201,7 +202,7 @@ def test_a_snapshot_never_runs_code(tmp_path: Path, protocol: int, call: str) ->
 def test_a_snapshot_cut_anywhere_is_refused_with_its_name(tmp_path: Path) -> None:
     whole = _history().write(tmp_path).read_bytes()
     path = tmp_path / "cut.pickle"
-    for length in range(len(whole) - 1, 0, -7):
+    for length in filled(range(len(whole) - 1, 0, -7)):
         path.write_bytes(whole[:length])
         with pytest.raises(TraceError, match=r"cut\.pickle"):
             read_snapshot(path)

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
 
 from analyzers import TraceError, analyze, processes
 from tests.analyzers.drawing import GEMM, Drawing
+from tests.conftest import HANG_S
 from tests.places import ROOT
 
 
@@ -86,7 +88,7 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, text=True)
-    run.communicate(timeout=20)  # returns when the last process has closed its end of the pipe
+    run.communicate(timeout=HANG_S)  # returns when the last process has closed its end of the pipe
     assert run.returncode == -signal.SIGKILL
 
 
@@ -102,6 +104,23 @@ def test_a_trace_whose_process_is_killed_is_named(tmp_path: Path, monkeypatch: p
     assert "memory" in raised.value.hint
 
 
+def test_ctrl_c_while_a_process_starts_ends_that_process_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = ForkProcess.start
+
+    def interrupted(process: ForkProcess) -> None:
+        start(process)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ForkProcess, "start", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(processes.each(_pause, [0], at_once=1))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not multiprocessing.active_children()
+
+
 def test_ctrl_c_ends_at_once_and_quietly(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
@@ -109,11 +128,12 @@ def test_ctrl_c_ends_at_once_and_quietly(tmp_path: Path) -> None:
         "def work(n):\n"
         "    if n == 0: os.killpg(0, signal.SIGINT)\n"
         "    signal.pause()\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
         "try:\n"
         "    list(processes.each(work, [1, 0], at_once=2))\n"
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
     command = [sys.executable, "-c", script]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, start_new_session=True, timeout=120)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, start_new_session=True, timeout=HANG_S)
     assert (run.returncode, run.stderr) == (130, "")

@@ -240,7 +240,7 @@ def _close(a: object, b: object) -> bool:
     return a == b
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 99), st.permutations(range(4)), st.lists(st.integers(-(10**7), 10**7), min_size=4, max_size=4))
 def test_numbers_and_clocks_of_ranks_change_nothing_else(seed: int, number: list[int], offsets: list[int]) -> None:
     compute = uneven(4, seed=seed, layers=6, slow={seed % 4: 1.4})

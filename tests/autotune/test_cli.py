@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +181,7 @@ def document_of(text: str) -> Any:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["run", "base.yaml", "--budget", "4"], 0),
+        (["run", "base.yaml", "--budget", "1"], 0),
         (["run", "base.yaml", "--dry-run"], 0),
         (["check", "base.yaml"], 0),
         (["estimate", "base.yaml"], 0),
@@ -212,11 +214,28 @@ def test_an_error_document_carries_every_problem(capfd: pytest.CaptureFixture[st
     assert "nowhere.json" in captured.err
 
 
-def test_a_run_ends_with_a_report_and_says_where(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(recipe), "--budget", "6"]) == 0
-    said = capsys.readouterr().out
-    study = Path("studies/sim-1")
-    assert f"report: {study / 'report.html'}" in said
+@pytest.fixture(scope="module")
+def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with one study, and what its run printed."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "base.yaml").write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.chdir(folder)
+        assert main(["run", "base.yaml", "--budget", "2", "--seed", "5"]) == 0
+    return folder, said.getvalue()
+
+
+@pytest.fixture
+def study(of_two_bursts: tuple[Path, str], empty_folder: Path) -> Path:
+    """A copy of the study that a test may do with as it likes."""
+    shutil.copytree(of_two_bursts[0] / "studies/sim-1", empty_folder / "s")
+    return Path("s")
+
+
+def test_a_run_ends_with_a_report_and_says_where(of_two_bursts: tuple[Path, str]) -> None:
+    folder, said = of_two_bursts
+    study = folder / "studies/sim-1"
+    assert "report: studies/sim-1/report.html" in said
     assert re.search(r"\d\d:\d\d:\d\d \[fit\] trial 0: base\n\d\d:\d\d:\d\d   why: the base recipe", said)
     assert (study / "recipe.yaml").read_text() == SMALL
     assert {path.name for path in study.iterdir()} >= {JOURNAL, "report.json", "report.md", "tuned_recipe.yaml"}
@@ -233,10 +252,10 @@ def test_a_second_run_makes_a_second_study_and_an_existing_one_is_refused(
     assert "add --resume" in capsys.readouterr().err
 
 
-def test_the_same_seed_gives_the_same_study(recipe: Path) -> None:
-    for name in ("a", "b"):
-        assert main(["run", str(recipe), "--budget", "5", "--study", name, "--seed", "5"]) == 0
-    one, other = (read_study(Path(name)).trials for name in ("a", "b"))
+def test_the_same_seed_gives_the_same_study(recipe: Path, study: Path) -> None:
+    assert main(["run", str(recipe), "--budget", "2", "--study", "again", "--seed", "5"]) == 0
+    one, other = (read_study(folder).trials for folder in (study, Path("again")))
+    assert len(one) > 1
     assert [trial.recipe for trial in one] == [trial.recipe for trial in other]
     assert [trial.verdict_reason for trial in one] == [trial.verdict_reason for trial in other]
 
@@ -275,18 +294,18 @@ def test_a_recipe_nothing_can_make_fit_ends_with_1(tmp_path: Path) -> None:
     assert json.loads(Path("studies/sim-1/report.json").read_text())["status"] == "infeasible"
 
 
-def test_the_report_command_writes_what_was_deleted(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["run", str(recipe), "--budget", "3", "--study", "s"])
-    before = Path("s/report.json").read_bytes()
-    for name in ("report.json", "report.html", "report.md", "tuned_recipe.yaml"):
-        (Path("s") / name).unlink()
-    assert main(["report", "s"]) == 0
-    assert Path("s/report.json").read_bytes() == before
+def test_the_report_command_writes_what_was_deleted(study: Path) -> None:
+    names = ("report.html", "report.md", "tuned_recipe.yaml", "report.json")
+    before = (study / "report.json").read_bytes()
+    for name in names:
+        (study / name).unlink()
+    assert main(["report", str(study)]) == 0
+    assert (study / "report.json").read_bytes() == before
+    assert all((study / name).exists() for name in names)
 
 
-def test_two_bursts_can_be_diagnosed_and_compared(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    main(["run", str(recipe), "--budget", "3", "--study", "s"])
-    capfd.readouterr()
+@pytest.mark.usefixtures("study")
+def test_two_bursts_can_be_diagnosed_and_compared(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "s/bursts/0001", "--json"]) == 0
     assert document_of(capfd.readouterr().out)["diagnosis"]["wall"]
     assert main(["compare", "s/bursts/0001", "s/bursts/0001", "--json"]) == 0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from tests.conftest import HANG_S
 
-PATIENCE_S = 120.0  # of a shell on a busy machine
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="without zsh")
 needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="without fish")
 # how the script comes into zsh: a file on its path of functions, under either name, or by eval
@@ -108,7 +108,7 @@ def typed(shell: list[str], lines: dict[str, str]) -> None:
 
 
 def _await(terminal: int, wanted: str) -> None:
-    shown, end = "", time.monotonic() + PATIENCE_S
+    shown, end = "", time.monotonic() + HANG_S
     while wanted not in shown:
         ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
         assert ready, f"{wanted!r} is not in {shown!r}"

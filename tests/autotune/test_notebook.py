@@ -16,6 +16,7 @@ from autotune.report.document import measured
 from tests.analyzers.drawing import GEMM, Drawing
 from tests.analyzers.drawn_jobs import DrawnJob, uneven
 from tests.autotune.report.drawn_study import STEPS, events, write_study
+from tests.conftest import HANG_S
 from trainer.errors import BadInputError
 from trainer.estimate.plan import best_layouts
 from trainer.recipe import load_recipe
@@ -115,7 +116,7 @@ def test_no_command_loads_pandas() -> None:
         "from autotune.diagnose.next_steps import next_steps\n"
         "sys.exit('pandas' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=HANG_S).returncode == 0
 
 
 def test_one_path_is_analyzed_like_a_list_of_it(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
     run = started("run", "base.yaml", "--budget", "5000", "--study", "s")
     assert run.stdout is not None
     for line in run.stdout:
-        if "burst 2" in line:
+        if "burst 1:" in line:
             break
     os.kill(run.pid, signal.SIGSTOP)  # between two words of its journal, whatever the machine does
     assert main(["status", "s", "--json"]) == 0

@@ -9,6 +9,7 @@ import pytest
 from autotune.plan.document import planned
 from benchmarks.long_context import CASES, COLUMNS, HEADER, SEQUENCES, SHOWN, Case, row
 from tests.places import ROOT
+from tests.rows import filled
 
 PAGE = (ROOT / "docs" / "long-context.md").read_text(encoding="utf-8")
 
@@ -31,7 +32,7 @@ def test_every_length_has_its_layouts_and_says_how_many_gpus_it_takes(case: Case
 def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
     """2K to 8K tokens of a sequence on a GPU, data parallelism alive, attention never recomputed, nothing in full."""
     section = PAGE.split(f"## {case.title}\n")[1].split("\n## ")[0]
-    for line in filter(re.compile(r"\| (\d+K| )").match, section.splitlines()):
+    for line in filled(filter(re.compile(r"\| (\d+K| )").match, section.splitlines())):
         share, dp, settings = line.split(" | ")[3:6]
         assert 2 <= float(share.removesuffix("K")) <= 8
         assert int(dp) > 1 or line.startswith("|  |")  # of the first choice

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.places import DATA
+from tests.conftest import HANG_S
 from tests.places import ROOT
 
 COMMANDS = sorted(set(re.findall(r"python -m (benchmarks\.\w+)", (ROOT / "README.md").read_text(encoding="utf-8"))))
@@ -27,7 +28,7 @@ def test_a_command_of_the_readme_is_there_and_says_what_it_does(module: str) -> 
 
 def run_of(words: list[str], folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
 from benchmarks.policy.study import Fitting, Foretold, Paid, Study
 from benchmarks.policy.today import read_today, write_today
+from tests.rows import filled
 from trainer.recipe.load_machine import packaged_machines
 from trainer.recipe.rules import check
 
@@ -56,8 +57,8 @@ def test_a_drawn_machine_is_always_the_same_and_several_keys_away_from_the_defau
 
 
 def test_nobody_is_better_than_the_best_known_and_nobody_pays_more_than_the_budget(results: list[Result]) -> None:
-    for result in results:
-        for one in result.studies:
+    for result in filled(results):
+        for one in filled(result.studies):
             assert one.tuned_after(BUDGET) <= result.best.tokens_per_s_per_gpu
             assert 0 < len(one.paid) <= BUDGET
             assert all(burst.gpu_hours > 0 for burst in one.paid)

@@ -18,6 +18,7 @@ from docs.site.page import Page, table
 from docs.site.pages import every_page
 from policies.fixes import FIXES
 from tests.autotune.looks.browser import document_of, needs_browser
+from tests.rows import filled
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES
 from trainer.recipe.sections import BurstSettings, Cluster, TuneSettings
@@ -84,7 +85,7 @@ def test_only_model_and_cluster_of_a_recipe_are_needed(site: tuple[Path, Built])
 
 
 def test_what_a_wall_is_how_it_shows_and_what_it_costs_are_paragraphs(site: tuple[Path, Built]) -> None:
-    for module in walls():
+    for module in filled(walls()):
         text = (site[0] / "walls" / f"{module.KIND.wall.value}.html").read_text()
         for heading in ("What it is.", "How it shows.", "What it costs."):
             assert f"<p><em>{heading}</em>" in text
@@ -128,7 +129,7 @@ def test_a_cell_keeps_its_bars() -> None:
 
 
 def test_no_page_has_a_reserved_mark_left_in_it(site: tuple[Path, Built]) -> None:
-    for page in every_page():
+    for page in filled(every_page()):
         assert "<!-- README" not in page.markdown, page.path
         assert page.title
         assert re.match(r"[a-z0-9_./-]+\.html$", page.path, re.IGNORECASE), page.path

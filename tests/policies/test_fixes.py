@@ -15,6 +15,7 @@ from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.situation import Situation
 from policies.trial import Phase
 from tests.policies.drawn import analysis, cpu_recipe, gpu_recipe, outcome
+from tests.rows import filled
 from trainer.recipe import Recipe, load_recipe, packaged_examples
 from trainer.recipe.knobs import KNOBS, NUMERICS
 from trainer.recipe.rules import check
@@ -57,7 +58,7 @@ def applying(recipe: Recipe) -> Iterator[tuple[Fix, list[dict[str, object]]]]:
 
 
 def test_a_fix_is_named_as_its_file_and_explains_itself() -> None:
-    for name, fix in FIXES.items():
+    for name, fix in filled(FIXES.items()):
         assert fix.name == name
         assert fix.page.summary.endswith("."), name
         for text in asdict(fix.page).values():
@@ -69,7 +70,7 @@ def test_a_fix_is_named_as_its_file_and_explains_itself() -> None:
 
 
 def test_a_fix_names_knobs_that_exist_a_matcher_and_a_phase_that_can_reach_it() -> None:
-    for name, fix in FIXES.items():
+    for name, fix in filled(FIXES.items()):
         assert fix.knobs, name
         assert set(fix.knobs) <= set(KNOBS), name
         assert callable(fix.matches), name
@@ -84,7 +85,7 @@ def test_the_order_of_fitting_names_each_fix_once() -> None:
 
 
 def test_a_claim_is_a_fraction_with_a_source() -> None:
-    for fix in FIXES.values():
+    for fix in filled(FIXES.values()):
         assert all(0.0 < claim.fraction <= 1.0 and claim.source for claim in fix.claims), fix.name
         assert 0.0 <= fix.chance <= 1.0, fix.name
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from tests.rows import for_every_row
 from trainer.recipe.rules import RULES
 
 
@@ -17,9 +18,8 @@ def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
-def test_every_rule_has_a_page_with_both_examples(rule: object, capsys: pytest.CaptureFixture[str]) -> None:
-    name = rule.id  # type: ignore[attr-defined]
+@for_every_row(rule.id for rule in RULES)
+def test_every_rule_has_a_page_with_both_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--explain", name]) == 0
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80

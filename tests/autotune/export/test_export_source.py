@@ -13,6 +13,7 @@ from autotune.cli import main
 from autotune.export import targets
 from autotune.export.target import Provenance
 from autotune.tuning.journal import read_study
+from tests.rows import filled
 from trainer.recipe import load_recipe
 
 RECIPE = """\
@@ -33,17 +34,17 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture(scope="module")
-def of_four_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "base.yaml").write_text(LEFT_OPEN)
-    assert main(["run", str(folder / "base.yaml"), "--budget", "4", "--study", str(folder / "study")]) == 0
+    assert main(["run", str(folder / "base.yaml"), "--budget", "2", "--study", str(folder / "study")]) == 0
     return folder / "study"
 
 
 @pytest.fixture
-def study(of_four_bursts: Path) -> Path:
+def study(of_two_bursts: Path) -> Path:
     """A copy that a test may do with as it likes."""
-    return Path(shutil.copytree(of_four_bursts, "study"))
+    return Path(shutil.copytree(of_two_bursts, "study"))
 
 
 @pytest.mark.parametrize("target", targets())
@@ -99,7 +100,7 @@ def test_the_gain_says_what_it_is_counted_from() -> None:
 
 def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    for number, trial in read_study(study).attempted.items():
+    for number, trial in filled(read_study(study).attempted.items()):
         assert main(["export", f"study/{number}", "--to", "yaml", "--force"]) == 0
         text = capsys.readouterr().out
         assert f"# From study sim, trial {number}" in text

@@ -14,6 +14,7 @@ from autotune.importing.reading import imported
 from benchmarks.exports.ask import answers, capability, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
+from tests.rows import filled
 from trainer.frameworks.megatron_lm.agreement import SPELLINGS
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.frameworks.megatron_lm.command import with_recipe
@@ -46,7 +47,7 @@ def test_a_command_and_what_was_made_of_it_give_the_parser_the_same_arguments(tr
     version, folder = tree
     requests: list[dict[str, Any]] = []
     worlds: list[int] = []
-    for name in STARTS:
+    for name in filled(STARTS):
         started, recipe, rest = _started(asked_of(name)), *_made(asked_of(name))
         requests.append(_request(2 * len(worlds), started.argv, recipe))
         requests.append(_request(2 * len(worlds) + 1, list(with_recipe(rest, recipe, version)), recipe))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from autotune.cli import main
 from autotune.export import export
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
+from autotune.importing.recipe import Imported
 from autotune.importing.scripts import started
 from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
 from tests.places import TRACES
@@ -26,9 +28,14 @@ SHARED = TRACES.parent / "facts"
 LOGS = SHARED / "trainer_logs"
 
 
+@cache
+def made_of(name: str) -> Imported:
+    return imported(asked_of(name))
+
+
 @pytest.mark.parametrize("name", STARTS)
 def test_the_recipe_and_what_stays_mean_what_the_file_meant(name: str) -> None:
-    made = imported(asked_of(name))
+    made = made_of(name)
     assert made.changed == {}
     assert made.recipe.burst.engine == "command"
     text = made.recipe.to_yaml()
@@ -44,7 +51,7 @@ def test_an_imported_recipe_can_be_loaded_and_checked(name: str, tmp_path: Path)
     words += [word for key, value in asked.given.items() for word in ("--set", f"{key}={value}")]
     assert main(words) == 0
     recipe = load_recipe(str(tmp_path / "r.yaml"))
-    assert recipe.digest() == imported(asked).recipe.digest()
+    assert recipe.digest() == made_of(name).recipe.digest()
     assert all(finding.kind in FindingKind for finding in check(recipe))
 
 

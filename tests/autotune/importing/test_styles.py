@@ -23,10 +23,6 @@ def test_the_export_of_an_import_starts_what_bash_starts(script: Path, tmp_path:
     assert case.same, case.why
 
 
-def test_there_are_forty_of_them() -> None:
-    assert len(SCRIPTS) >= 40
-
-
 @pytest.mark.thorough
 def test_no_launch_script_of_megatron_lm_is_imported_as_another_command(tmp_path: Path) -> None:
     folder = checkout()

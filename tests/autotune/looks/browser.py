@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.conftest import HANG_S
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
@@ -41,7 +43,7 @@ def document_of(page: Path, profile: Path, fragment: str = "", *, wait_ms: int =
     address = page.as_uri() + (f"#{fragment}" if fragment else "")
     waiting = [f"--virtual-time-budget={wait_ms}"] if wait_ms else []
     command = [CHROMIUM, *FLAGS, *waiting, f"--user-data-dir={profile}", "--dump-dom", address]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
 
 
 def count(document: str, pattern: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition
@@ -36,7 +36,6 @@ def partitions(draw: st.DrawFn) -> Partition:
     )
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(partitions())
 def test_the_segments_of_a_step_add_up_to_it(step: Partition) -> None:
     parts = segments(step)
@@ -44,7 +43,6 @@ def test_the_segments_of_a_step_add_up_to_it(step: Partition) -> None:
     assert sum(part.us for part in parts) == pytest.approx(step.duration_us, abs=1e-3)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(partitions(), min_size=1, max_size=4))
 def test_the_average_step_adds_up_to_the_average_duration(steps: list[Partition]) -> None:
     mean_us = sum(step.duration_us for step in steps) / len(steps)
@@ -55,7 +53,6 @@ def test_no_two_kinds_share_a_letter() -> None:
     assert len({kind.glyph for kind in KINDS}) == len(KINDS)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(partitions(), min_size=1, max_size=4))
 def test_classes_of_compute_are_ranked_by_their_average(steps: list[Partition]) -> None:
     ranked = compute_classes(steps)

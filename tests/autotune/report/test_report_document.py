@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.report import document_of, write_report
@@ -123,7 +123,6 @@ def test_a_folder_without_a_journal_is_bad_input(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=60))
 def test_the_interval_holds_the_median_and_stays_inside_the_data(values: list[float]) -> None:
     ordered = sorted(values)

@@ -19,6 +19,7 @@ from policies.reason import Reason, ReasonKind
 from tests.autotune.looks.browser import CHROMIUM, needs_browser
 from tests.autotune.looks.parsed import Page
 from tests.autotune.report.drawn_study import STEPS, events, write_study
+from tests.conftest import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def _draw(page: Path, picture: Path, profile: Path) -> str:
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
     )  # fmt: skip
     command = [CHROMIUM, *flags, f"--user-data-dir={profile}", f"--screenshot={picture}", "--window-size=1200,3000"]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=HANG_S, check=True)
     print(done.stderr, file=sys.stderr)
     return done.stderr
 

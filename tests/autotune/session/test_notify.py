@@ -18,6 +18,7 @@ from autotune.tuning.journal import read_study
 from autotune.tuning.standing import standing_of
 from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import STEPS, events
+from tests.conftest import HANG_S
 
 TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > told'
 
@@ -69,8 +70,8 @@ def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFix
 def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.commands.run.moment_of", lambda text: time.time() + 1.0)
-    monkeypatch.setattr("autotune.tuning.bench.Bench._run", lambda *_: time.sleep(60))
+    monkeypatch.setattr("autotune.commands.run.moment_of", lambda text: time.time() + HANG_S)
+    monkeypatch.setattr("autotune.tuning.bench.Bench._run", lambda *_: signal.raise_signal(signal.SIGALRM))
     assert main(["run", "base.yaml", "--study", "s", "--until", "07:00"]) == 0
     ended = read_study(Path("s")).ended
     assert ended is not None
@@ -94,8 +95,8 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_handlers_of_before_come_back() -> None:
     before = [signal.getsignal(number) for number in ALL]
-    with pytest.raises(KeyboardInterrupt), Interruption(time.time() + 0.01) as interruption:
-        time.sleep(60)
+    with pytest.raises(KeyboardInterrupt), Interruption(time.time() + HANG_S) as interruption:
+        signal.raise_signal(signal.SIGALRM if signal.getitimer(signal.ITIMER_REAL)[0] > 0 else signal.SIGTERM)
     assert interruption.last_word().status == "budget"
     for number, handler in zip(ALL, before, strict=True):
         signal.signal(number, handler)

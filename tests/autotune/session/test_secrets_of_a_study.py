@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from tests.conftest import HANG_S
 from tests.policies.drawn import cpu_recipe
 from trainer.recipe.dump import yaml_text
 
@@ -18,7 +19,7 @@ HELD, SAID = "correct-horse-battery", "hf_" + "k" * 24
 
 def asked(folder: Path, **trainer: object) -> Path:
     data = cpu_recipe().model_dump(mode="json", exclude_defaults=True)
-    data["burst"] = {"engine": "command", "warmup_steps": 1, "measure_steps": 2, "trace_steps": 1, "deadline_s": 60}
+    data["burst"] = {"engine": "command", "warmup_steps": 1, "measure_steps": 2, "trace_steps": 1, "deadline_s": HANG_S}
     acts = {"tell": ["MY_HUB_TOKEN", "OTHER"], "at": {"2": "crash"}, "with": "401 for $MY_HUB_TOKEN and $OTHER"}
     data["trainer"] = {"command": [sys.executable, str(FAKE), json.dumps(acts)], **trainer}
     path = folder / "base.yaml"

@@ -22,6 +22,7 @@ from autotune.report import write_report
 from autotune.tracking.runs import runs_of
 from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events, write_study
+from tests.conftest import HANG_S
 
 needs_server = pytest.mark.skipif(
     find_spec("mlflow") is None or find_spec("flask") is None, reason="without MLflow's server (pip install mlflow)"
@@ -105,10 +106,10 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 300
+    end = time.monotonic() + HANG_S
     while time.monotonic() < end and process.poll() is None:
         try:
-            if urlopen(address, timeout=5).read() == b"OK":
+            if urlopen(address, timeout=HANG_S).read() == b"OK":
                 return
         except OSError:
             time.sleep(0.5)

@@ -11,6 +11,7 @@ import pytest
 from autotune.cli import main
 from autotune.tuning.journal import JOURNAL, read_study
 from tests.autotune.report.drawn_study import events, write_study
+from tests.rows import filled
 from trainer.errors import BadInputError
 
 COMMANDS = (
@@ -42,19 +43,19 @@ def refusal() -> str:
 
 
 def test_any_two_neighbours_that_are_swapped_are_found(lines: list[bytes]) -> None:
-    for at in range(len(lines) - 2):
+    for at in filled(range(len(lines) - 2)):
         write([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]])
         assert f"{JOURNAL}, line {at + 1}" in refusal() or f"{JOURNAL}, line {at + 2}" in refusal(), at
 
 
 def test_any_line_that_is_missing_inside_is_found_by_the_next(lines: list[bytes]) -> None:
-    for at in range(len(lines) - 2):
+    for at in filled(range(len(lines) - 2)):
         write([*lines[:at], *lines[at + 1 :]])
         assert f"{JOURNAL}, line {at + 1}" in refusal(), lines[at][:80]
 
 
 def test_any_line_that_is_repeated_is_found(lines: list[bytes]) -> None:
-    for at in range(len(lines)):
+    for at in filled(range(len(lines))):
         write([*lines[: at + 1], lines[at], *lines[at + 1 :]])
         assert f"it repeats line {at + 1}" in refusal()
 

@@ -17,7 +17,7 @@ from tests.autotune.outside import SMALL
 from tests.draws import few
 from tests.places import ROOT
 
-BUDGET = "6"
+BUDGET = "3"
 SEEDS = 20
 
 

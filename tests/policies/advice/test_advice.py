@@ -13,6 +13,7 @@ from policies.advice.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of
+from tests.rows import filled
 from trainer.frameworks.megatron_lm.flags import BY_NAME
 from trainer.recipe.rules import check
 
@@ -81,5 +82,5 @@ def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None
 
 def test_stand_ins_are_legal_recipes() -> None:
     for on_cpu in (False, True):
-        for recipe in stand_ins(on_cpu=on_cpu):
+        for recipe in filled(stand_ins(on_cpu=on_cpu)):
             assert not [finding for finding in check(recipe) if finding.kind == "error"]

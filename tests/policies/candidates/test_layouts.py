@@ -16,6 +16,7 @@ from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import PHASES
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, failed, gpu_recipe, outcome, trial
+from tests.rows import filled
 from trainer.burst import FailureKind
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
@@ -98,7 +99,7 @@ def test_what_is_free_is_left_off_where_it_is_suspected_of_a_failure() -> None:
     avoid = Avoid([base, crash])
     group = layouts(space(), gpu_recipe(), None, before_any_burst(79.0), avoid, min_fit=0.5)
     found = [each.recipe for each in islice(best_first([group], avoid, runs=False), 10)]
-    assert all(recipe.knob("cpu_affinity") != "spread" and recipe.knob("manual_gc") for recipe in found)
+    assert all(recipe.knob("cpu_affinity") != "spread" and recipe.knob("manual_gc") for recipe in filled(found))
 
 
 def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policies.candidates.neighbours import moves
+from tests.conftest import HANG_S
 from tests.trainer.engines.gpu_recipes import TINY, on_gpus
 from trainer.burst import Burst
 from trainer.engines.megatron.engine import MegatronEngine
@@ -58,7 +59,7 @@ def on_cpus(base: str) -> Recipe:
             "model": TINY | SHARED | {"num_layers": 4},
             "cluster": {"gpu": "cpu", "gpus_per_node": 2},
             "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32"},
-            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": 120},
+            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": HANG_S},
         }
     )
     return free(recipe.replace(BASES[base]))

@@ -30,6 +30,7 @@ from policies.trial import Phase, Proposal, Trial, Verdict
 from policies.tuner.phases import phase_of
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, knowledge, outcome, trial
+from tests.rows import filled
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
@@ -76,12 +77,12 @@ def test_one_knob_moves_at_a_time_by_its_published_effect() -> None:
 
 
 def test_a_published_effect_counts_as_often_as_such_came_true() -> None:
-    for each in offered(base(HOST)):
+    for each in filled(offered(base(HOST))):
         assert each.score == pytest.approx(PUBLISHED_RELIABILITY * each.expected_improvement)
 
 
 def test_the_predicted_gain_is_within_what_the_wall_could_give() -> None:
-    for each in offered(base(analysis({Wall.HOST: {"python": 0.01 * STEP_US}}))):
+    for each in filled(offered(base(analysis({Wall.HOST: {"python": 0.01 * STEP_US}})))):
         gain, low, high, bound = each.prediction
         assert low is not None
         assert high is not None
@@ -132,7 +133,7 @@ def test_what_gained_in_one_precision_is_not_predicted_of_another() -> None:
 def test_published_effects_name_rows_that_exist() -> None:
     with data_file("effects.csv").open(encoding="utf-8") as file:
         known = {row["id"] for row in csv.DictReader(file)}
-    for name, effect in effects().items():
+    for name, effect in filled(effects().items()):
         assert name == OTHERS or KNOBS[name].tries, name
         assert effect.value is None or KNOBS[name].domain.problem(effect.value) is None
         assert set(effect.source.split()) <= known

@@ -12,6 +12,7 @@ from policies.fixes import FIXES
 from policies.trial import PHASES
 from policies.tuner.decomposition import PRECEDENCE, members
 from tests.policies.test_fixes import NEEDS_MORE, RECIPES, applying
+from tests.rows import filled
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
@@ -59,7 +60,7 @@ def test_a_fix_that_is_taken_back_is_not_recognised() -> None:
 
 
 def test_no_change_has_no_members() -> None:
-    for recipe in RECIPES.values():
+    for recipe in filled(RECIPES.values()):
         assert members(recipe, recipe) == []
         assert not any(fix.matches(recipe, recipe) for fix in FIXES.values())
 
@@ -91,10 +92,10 @@ def test_precedence_names_fixes_once_and_settles_every_shared_knob() -> None:
 
 
 def test_followers_are_knobs_and_follow_another_one() -> None:
-    for knob, followers in FOLLOWERS.items():
+    for knob, followers in filled(FOLLOWERS.items()):
         assert knob in KNOBS
         assert set(followers) <= set(KNOBS), knob
 
 
 def test_every_fix_names_phases_of_the_tuner() -> None:
-    assert all(set(fix.phases) <= set(PHASES) for fix in FIXES.values())
+    assert all(set(fix.phases) <= set(PHASES) for fix in filled(FIXES.values()))

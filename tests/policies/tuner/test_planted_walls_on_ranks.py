@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from policies.trial import PHASES
+from tests.conftest import HANG_S
 from tests.policies.drawn import tuned_by
 from tests.policies.tuned import Run
 from tests.policies.tuner.planted_walls import LAYOUT, first_fixes
@@ -21,7 +22,7 @@ from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import load_recipe
 from trainer.recipe.rules.examples import FULL
 
-BURST = {"engine": "megatron", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1, "deadline_s": 600}
+BURST = {"engine": "megatron", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1, "deadline_s": HANG_S}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from policies.tuner.decision import MIN_EXPECTED_IMPROVEMENT
 from policies.tuner.phases import phase_of
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import analysis, cpu_recipe, knowledge, out_of_memory, outcome, ran, trial, tuned_by
+from tests.rows import filled
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
@@ -94,6 +95,12 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
     return trials
 
 
+@pytest.fixture(scope="module")
+def tuner() -> Tuner:
+    """A tuner that tests share: what it proposes depends on the trials alone."""
+    return Tuner(base(), 1)
+
+
 def fastest(trials: Sequence[Trial]) -> Trial:
     return max(trials, key=lambda each: each.outcomes[0].tokens_per_s_per_gpu or 0.0)
 
@@ -112,7 +119,7 @@ def test_what_is_proposed_is_faster(walked: list[Trial]) -> None:
 
 
 def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[Trial]) -> None:
-    for one in walked[1:]:
+    for one in filled(walked[1:]):
         predicted = one.proposal.predicted
         assert predicted.gain is not None
         assert predicted.gain_low is not None
@@ -126,7 +133,7 @@ def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[
 
 
 def test_a_proposal_is_named_by_fixes_or_knobs_that_move_what_differs(walked: list[Trial]) -> None:
-    for one in walked[1:]:
+    for one in filled(walked[1:]):
         proposal = one.proposal
         assert proposal.parent is not None
         moved = walked[proposal.parent].recipe.diff(proposal.recipe)
@@ -149,9 +156,9 @@ def test_the_reason_says_the_wall_what_moves_how_surely_and_on_what_ground(walke
         assert said in sentence(reason)
 
 
-def test_a_phase_proposes_what_is_its_own(walked: list[Trial]) -> None:
+def test_a_phase_proposes_what_is_its_own(walked: list[Trial], tuner: Tuner) -> None:
     """Settings that the surrogate does not see wait until no phase has a candidate of its own."""
-    known, tuner, found = knowledge(walked[0]), Tuner(base(), 1), 0
+    known, found = knowledge(walked[0]), 0
     for phase in AFTER_FIT:
         proposal = tuner.propose(walked[0], phase, walked[:1])
         if proposal is not None:
@@ -164,8 +171,8 @@ def test_a_phase_proposes_what_is_its_own(walked: list[Trial]) -> None:
     assert found
 
 
-def test_bursts_narrow_the_surrogate(walked: list[Trial]) -> None:
-    tuner, table = Tuner(base(), 1), tabulate([walked[3].recipe])
+def test_bursts_narrow_the_surrogate(walked: list[Trial], tuner: Tuner) -> None:
+    table = tabulate([walked[3].recipe])
     spreads = [float(tuner.surrogate(walked[:count]).time.predict(table)[1][0]) for count in (0, 1, 4)]
     assert spreads == sorted(spreads, reverse=True)
 
@@ -344,21 +351,21 @@ def test_a_base_that_failed_for_another_reason_is_not_fitted() -> None:
     assert (reason.kind, reason.figures["kind"]) == (ReasonKind.FAILED, "crash")
 
 
-def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
-    assert Tuner(base(), 1).propose(walked[0], Phase.FIT, walked[:1]) is None
+def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial], tuner: Tuner) -> None:
+    assert tuner.propose(walked[0], Phase.FIT, walked[:1]) is None
 
 
-def test_the_reason_of_the_end_says_what_was_left(walked: list[Trial]) -> None:
-    reason = Tuner(base(), 1).why_stopped(fastest(walked), walked)
+def test_the_reason_of_the_end_says_what_was_left(walked: list[Trial], tuner: Tuner) -> None:
+    reason = tuner.why_stopped(fastest(walked), walked)
     assert reason.kind is ReasonKind.NOT_WORTH_A_BURST
     assert reason.figures["limit"] == MIN_EXPECTED_IMPROVEMENT
     assert reason.figures["expected_improvement"] >= 0
 
 
 # --- ideas that were rejected -----------------------------------------------------------------------------------------
-def test_every_fix_that_was_considered_has_a_reason_and_its_figures(walked: list[Trial]) -> None:
+def test_every_fix_that_was_considered_has_a_reason_and_its_figures(walked: list[Trial], tuner: Tuner) -> None:
     best = fastest(walked)
-    ideas = {idea.fix: idea for idea in Tuner(base(), 1).rejected_ideas(best, walked)}
+    ideas = {idea.fix: idea for idea in tuner.rejected_ideas(best, walked)}
     searched = {name for name, fix in FIXES.items() if set(fix.phases) != {Phase.FIT}}
     assert set(ideas) == searched
     for idea in ideas.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.conftest import HANG_S
 from trainer.recipe import Recipe
 
 TINY: dict[str, Any] = {
@@ -23,7 +24,7 @@ def on_gpus(knobs: dict[str, Any] | None = None, *, gpu: str = "h100", gpus: int
             "model": TINY | model,
             "cluster": {"gpu": gpu, "nodes": 1, "gpus_per_node": gpus},
             "training": {"seq_length": 32, "global_batch_size": 4},
-            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": 120},
+            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": HANG_S},
         }
     )
     return recipe.replace(knobs or {})

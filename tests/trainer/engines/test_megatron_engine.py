@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.conftest import HANG_S
 from tests.trainer.engines.gpu_recipes import TINY
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.megatron.engine import MegatronEngine
@@ -37,7 +38,7 @@ def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, batch: in
             "model": {**TINY, **model},
             "cluster": {"gpu": "cpu", "gpus_per_node": 2},
             "training": {"seq_length": 32, "global_batch_size": batch, "precision": "fp32"},
-            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": trace_steps, "deadline_s": 60},
+            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": trace_steps, "deadline_s": HANG_S},
         }
     )
     return recipe.replace(knobs or {})

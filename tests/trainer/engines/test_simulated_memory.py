@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.published_memory import deepseek_v3
+from tests.rows import filled
 from trainer.burst import BurstPhase
 from trainer.engines.simulated.memory import MemoryPlay, OutOfMemory, play_memory, usual_imbalance
 from trainer.engines.simulated.memory.play import shown
@@ -168,7 +169,7 @@ def test_a_tiny_model_is_exact_to_the_byte() -> None:
     [{}, FULL, SELECTIVE, OFFLOAD, OVERLAP, {"cuda_graph_impl": "transformer_engine"}, {"precision": "mxfp8"}],
 )
 def test_what_a_step_allocates_it_frees(changes: dict[str, Any]) -> None:
-    for rank in play(deepseek_v3().replace(changes)).ranks:
+    for rank in filled(play(deepseek_v3().replace(changes)).ranks):
         assert rank.left == pytest.approx(0, abs=1)
         assert rank.peaks.min() > 0
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG_S
 from tests.trainer.launchers.conftest import mark_of
-from tests.trainer.launchers.two_nodes import HANG_S
+from tests.trainer.launchers.two_nodes import BURST_S
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import local
 from trainer.launchers.processes import status_of, with_mark
@@ -27,7 +28,7 @@ class Case:
     phase: BurstPhase
     rank: int | None
     evidence: str
-    deadline_s: float = 60
+    deadline_s: float = HANG_S
 
 
 CASES = {
@@ -74,8 +75,8 @@ CASES = {
         kind=FailureKind.HANG,
         phase=BurstPhase.BACKWARD,
         rank=1,
-        evidence=f"no end after {HANG_S:g} s: rank 1 in backward at File",
-        deadline_s=HANG_S,
+        evidence=f"no end after {BURST_S:g} s: rank 1 in backward at File",
+        deadline_s=BURST_S,
     ),
     "a rank is stopped": Case(
         acts={0: [FORWARD, ["kill", "SIGSTOP"]]},
@@ -83,7 +84,7 @@ CASES = {
         phase=BurstPhase.FORWARD,
         rank=0,
         evidence="rank 0 is stopped in forward",
-        deadline_s=HANG_S,
+        deadline_s=BURST_S,
     ),
     "torchrun is killed": Case(
         acts={0: [FORWARD, ["kill_above", 1]], 1: [FORWARD, ["grandchild", "wiped"], ["hang"]]},
@@ -159,7 +160,7 @@ def test_the_peer_that_says_connection_closed_is_not_to_blame(
             1: [["meet"], ["phase", "optimizer"], ["leave", 0]],
         }
     )
-    result = launch().run(folder, deadline_s=60)
+    result = launch().run(folder, deadline_s=HANG_S)
     failure = result.failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.phase) == (FailureKind.CRASH, 1, BurstPhase.OPTIMIZER)
@@ -174,8 +175,8 @@ def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
 ) -> None:
     folder = make_burst({0: [FORWARD, ["meet"], ["meet"]], 1: [FORWARD, ["meet"], BACKWARD, ["hang"]]})
     ranks = launch()
-    assert ranks.run(make_burst({0: [["meet"]], 1: [["meet"]]}), deadline_s=60).failure is None
-    failure = ranks.run(folder, deadline_s=HANG_S).failure
+    assert ranks.run(make_burst({0: [["meet"]], 1: [["meet"]]}), deadline_s=HANG_S).failure is None
+    failure = ranks.run(folder, deadline_s=BURST_S).failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.phase) == (FailureKind.HANG, 1, BurstPhase.BACKWARD)
 
@@ -188,7 +189,7 @@ def test_ranks_that_cannot_import_say_so(
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], module: str, env: dict[str, str], evidence: str
 ) -> None:
     folder = make_burst({})
-    failure = launch(module=module, **env).run(folder, deadline_s=60).failure
+    failure = launch(module=module, **env).run(folder, deadline_s=HANG_S).failure
     assert failure is not None
     assert (failure.kind, failure.phase, failure.rank) == (FailureKind.IMPORT, BurstPhase.START, 0)
     assert evidence in failure.evidence
@@ -198,7 +199,7 @@ def test_ranks_that_cannot_import_say_so(
 def test_an_interpreter_that_does_not_exist_is_an_import_failure(
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
-    failure = launch(python="/no/such/python3").run(make_burst({}), deadline_s=60).failure
+    failure = launch(python="/no/such/python3").run(make_burst({}), deadline_s=HANG_S).failure
     assert failure is not None
     assert (failure.kind, failure.phase) == (FailureKind.IMPORT, BurstPhase.START)
     assert "/no/such/python3" in failure.evidence
@@ -208,7 +209,7 @@ def test_ranks_that_do_not_come_up_are_given_up(
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     ranks = launch(startup_s=0.2)
-    failure = ranks.run(make_burst({}), deadline_s=60).failure
+    failure = ranks.run(make_burst({}), deadline_s=HANG_S).failure
     assert shown(failure) == (FailureKind.HANG, BurstPhase.START)
     assert with_mark(mark_of(ranks)) == []
 
@@ -220,7 +221,7 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
         other.bind(("127.0.0.1", 0))
         other.listen()
         monkeypatch.setattr(local, "free_port", lambda address: other.getsockname()[1])
-        failure = launch().run(make_burst({}), deadline_s=60).failure
+        failure = launch().run(make_burst({}), deadline_s=HANG_S).failure
     assert shown(failure) == (FailureKind.INFRASTRUCTURE, BurstPhase.START)
     assert failure is not None
     assert "EADDRINUSE" in failure.evidence or "Address already in use" in failure.evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conftest import HANG_S
 from tests.trainer.launchers.conftest import mark_of
 from trainer.launchers import mailbox
 from trainer.launchers.local import rank_environment, torchrun_command
@@ -20,7 +21,7 @@ def test_ranks_stay_up_between_bursts_and_end_by_themselves(
     pids = []
     for number in range(3):
         folder = make_burst({0: [["say", f"burst {number}"]]})
-        result = ranks.run(folder, deadline_s=60)
+        result = ranks.run(folder, deadline_s=HANG_S)
         assert result.failure is None
         assert [report.rank for report in result.reports] == [0, 1]
         assert (folder / "log" / "rank0.log").read_text() == f"burst {number}\n"
@@ -39,10 +40,10 @@ def test_a_second_attempt_in_a_burst_folder_does_not_read_the_first_ones_reports
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     folder = make_burst({0: [["fail", "RuntimeError", "once"]]})
-    failed = launch(world_size=1).run(folder, deadline_s=60)
+    failed = launch(world_size=1).run(folder, deadline_s=HANG_S)
     assert failed.failure is not None
     (folder / "acts.json").write_text("{}")
-    again = launch(world_size=1).run(folder, deadline_s=60)
+    again = launch(world_size=1).run(folder, deadline_s=HANG_S)
     assert again.failure is None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_S
 from trainer.launchers import mailbox
 from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.processes import this_process
@@ -36,7 +37,7 @@ def test_a_rank_waits_for_the_next_request(tmp_path: Path) -> None:
     waiting.start()
     mailbox.post(tmp_path, 0, mailbox.Request(burst="/bursts/a"))
     mailbox.post(tmp_path, 1, mailbox.Request(stop=True))
-    waiting.join(timeout=30)
+    waiting.join(timeout=HANG_S)
     assert got == [Path("/bursts/a")]
 
 
@@ -49,7 +50,7 @@ def test_a_rank_ends_when_the_control_folder_is_gone(tmp_path: Path) -> None:
         pass
     (control / "rank0.ready").unlink()
     control.rmdir()
-    waiting.join(timeout=30)
+    waiting.join(timeout=HANG_S)
     assert not waiting.is_alive()
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_S
 from trainer.launchers.processes import OWNER, Process, descendants, end_all, marked, owner_from, status_of, sweep
 
 TUNER = Path(__file__).parent / "tuner.py"
 AT_ONCE = 5  # tuners that run side by side: they mostly import
 EACH_S = 1.0  # one is killed in every such stretch; in the last ones ranks are up and bursts run
-CLEAN_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: P
         assert tuner.popen.poll() is None
         tuner.popen.kill()
         tuner.popen.wait()
-    give_up = time.monotonic() + CLEAN_S
+    give_up = time.monotonic() + HANG_S
     while (left := left_by(tuners)) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert left == []
@@ -70,7 +70,7 @@ def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: P
 @pytest.mark.faults
 def test_a_sweep_before_the_supervisor_has_seen_the_tuner_die_leaves_nothing(tmp_path: Path) -> None:
     tuner = start(tmp_path / "tuner", 0.0)
-    give_up = time.monotonic() + CLEAN_S
+    give_up = time.monotonic() + HANG_S
     while not (tuner.folder / f"{1:06d}").exists() and time.monotonic() < give_up:  # the first burst is over
         time.sleep(0.02)
     started = set(grandchildren(tuner.folder))

@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
         burst = folder / f"{number:06d}"
         burst.mkdir()
         (burst / "acts.json").write_text(json.dumps(ACTS if number < 5 else {}))
-        if ranks.run(burst, deadline_s=60).failure is not None:
+        if ranks.run(burst, deadline_s=3600).failure is not None:
             sys.exit("a burst failed")
 
 

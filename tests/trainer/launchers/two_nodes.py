@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import HANG_S
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import Launcher
 from trainer.launchers.nodes.avoid import avoided
@@ -18,13 +19,12 @@ WORKERS = Path(__file__).parent  # where fake_worker is
 Launch = Callable[..., WarmRanks]
 MakeBurst = Callable[..., Path]
 FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
-PATIENCE_S = 300.0  # with what has to happen: the machine may be busy many times over
-HANG_S = 8.0  # after which a burst hangs: its ranks need a moment to get where they do
+BURST_S = 20.0  # deadline of a burst that hangs, from when its ranks are up: what they do before takes milliseconds
 
 
 def until(done: Callable[[], object]) -> None:
     """Waits for it; an error where it does not come."""
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + HANG_S
     while not done():
         assert time.monotonic() < give_up
         time.sleep(0.1)
@@ -64,7 +64,7 @@ def stay_up(ranks: WarmRanks, make_burst: MakeBurst) -> None:
     """Three bursts, one after the other, of all four ranks."""
     for number in range(3):
         folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
-        result = ranks.run(folder, deadline_s=PATIENCE_S)
+        result = ranks.run(folder, deadline_s=HANG_S)
         assert result.failure is None
         assert [report.rank for report in result.reports] == [0, 1, 2, 3]
         assert (folder / "log" / "rank3.log").read_text().endswith(f"burst {number}\n")
@@ -80,7 +80,7 @@ class Case:
     evidence: str
     rank: int | None = None
     phase: BurstPhase | None = None
-    deadline_s: float = PATIENCE_S
+    deadline_s: float = HANG_S
     avoids: int | None = None  # the node, from 0, that is not used again
 
     def holds(self, failure: Failure | None, *, folder: Path, nodes: list[str]) -> None:
@@ -107,15 +107,15 @@ FAULTS = {
         kind=FailureKind.HANG,
         rank=3,
         phase=BurstPhase.BACKWARD,
-        evidence="no end after 8 s: rank 3 in backward at File",
-        deadline_s=HANG_S,
+        evidence=f"no end after {BURST_S:g} s: rank 3 in backward at File",
+        deadline_s=BURST_S,
     ),
     "a rank of the second node is stopped": Case(
         acts={2: [FORWARD, ["kill", "SIGSTOP"]]},
         kind=FailureKind.HANG,
         rank=2,
         evidence="rank 2 is stopped in forward",
-        deadline_s=HANG_S,
+        deadline_s=BURST_S,
     ),
     "the agent of the second node is killed": Case(
         acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},

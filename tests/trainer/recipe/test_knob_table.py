@@ -2,14 +2,16 @@
 
 import ast
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from tests.rows import for_every_row
 from trainer.recipe.knobs import KNOBS, NUMERICS, Knob, parse_domain
 from trainer.recipe.sections import Parallelism, Training
 
-every_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
+every_knob = for_every_row(KNOBS.values(), name=attrgetter("name"))
 CONFIGS = {
     "megatron/core/model_parallel_config.py": "ModelParallelConfig",
     "megatron/core/transformer/transformer_config.py": "TransformerConfig",
@@ -54,24 +56,22 @@ def test_the_default_is_a_value_the_knob_takes(knob: Knob) -> None:
     assert knob.domain.problem(knob.default) is None
 
 
-@every_knob
+@for_every_row([knob for knob in KNOBS.values() if knob.megatron_core is not None], name=attrgetter("name"))
 def test_the_core_field_exists_in_the_installed_release_or_says_since_when(
     knob: Knob, core_fields: dict[str, str]
 ) -> None:
-    if knob.megatron_core is None:
-        return
     assert (knob.megatron_core in core_fields) == (knob.since is None)
 
 
-@every_knob
+@for_every_row([knob for knob in KNOBS.values() if knob.default_from == "megatron"], name=attrgetter("name"))
 def test_a_default_called_megatrons_is_the_installed_one(knob: Knob, core_fields: dict[str, str]) -> None:
     written = core_fields.get(knob.megatron_core or "")
-    if knob.default_from != "megatron" or not written:
-        return
-    if written.startswith("torch."):
-        assert knob.default == written.removeprefix("torch.")
-    elif knob.domain.kind != "any":  # lists: null here, an empty or catch-all spelling there
-        assert knob.default == ast.literal_eval(written)
+    alike = not written or knob.domain.kind == "any"  # lists: null here, an empty or catch-all spelling there
+    assert alike or knob.default == _value(written or "")
+
+
+def _value(written: str) -> object:
+    return written.removeprefix("torch.") if written.startswith("torch.") else ast.literal_eval(written)
 
 
 def test_the_sections_hold_exactly_their_knobs_with_the_same_defaults() -> None:

@@ -68,7 +68,7 @@ def test_interleaved_chunks_alternate_between_ranks() -> None:
     assert layers_of_ranks(recipe) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(tp=sizes, pp=sizes, cp=sizes, ep=sizes, etp=sizes, vpp=sizes, mbs=sizes)
 def test_a_legal_layout_is_found_near_any_other(
     tp: int, pp: int, cp: int, ep: int, etp: int, vpp: int, mbs: int
@@ -87,7 +87,7 @@ def test_a_legal_layout_is_found_near_any_other(
     assert not [finding for finding in check(near) if finding.kind is FindingKind.ERROR]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(pp=sizes, vpp=st.sampled_from([1, 2, 4]))
 def test_every_layer_is_on_exactly_one_rank(pp: int, vpp: int) -> None:
     recipe = example(pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp)

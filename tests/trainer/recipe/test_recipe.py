@@ -23,14 +23,14 @@ def read(text: str) -> Recipe:
     return recipe_from(parse_source(text, name="recipe.yaml"))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(changes)
 def test_yaml_reads_back_the_same_recipe(made: dict[str, Any]) -> None:
     recipe = PLAIN.replace(made)
     assert read(recipe.to_yaml()) == recipe
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(changes)
 def test_the_resolved_yaml_is_the_same_experiment_and_resolves_to_itself(made: dict[str, Any]) -> None:
     recipe = PLAIN.replace(made)
@@ -40,7 +40,7 @@ def test_the_resolved_yaml_is_the_same_experiment_and_resolves_to_itself(made: d
     assert resolved.to_yaml(resolved=True) == recipe.to_yaml(resolved=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(changes)
 def test_a_diff_is_what_turns_one_recipe_into_the_other(made: dict[str, Any]) -> None:
     recipe = PLAIN.replace(made)
@@ -49,7 +49,7 @@ def test_a_diff_is_what_turns_one_recipe_into_the_other(made: dict[str, Any]) ->
     assert set(there) <= set(made)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(changes)
 def test_json_reads_back_the_same_recipe(made: dict[str, Any]) -> None:
     recipe = PLAIN.replace(made)

@@ -1,10 +1,12 @@
 """The nearest legal recipe: held against every smaller set of changes on cases small enough to try them all."""
 
 from itertools import combinations
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
+from tests.rows import for_every_row
 from trainer.recipe import load_recipe
 from trainer.recipe.rules import nearest_valid
 from trainer.recipe.rules.check import ERRORS, errors_of
@@ -59,7 +61,7 @@ def cheapest(recipe: Recipe, number: int) -> Cost:
     return min(costs, default=(99, 0.0))
 
 
-@pytest.mark.parametrize("rule", curable, ids=[rule.id for rule in curable])
+@for_every_row(curable, name=attrgetter("id"))
 def test_no_single_change_is_smaller_than_what_is_found_for_one_broken_rule(rule: Any) -> None:
     recipe = recipe_of(rule.breaking)
     assert cost(recipe, repaired(recipe)) <= cheapest(recipe, 1)

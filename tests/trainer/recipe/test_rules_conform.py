@@ -1,10 +1,11 @@
 """What every rule promises by being registered: its examples behave, its hint works."""
 
+from operator import attrgetter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
+from tests.rows import for_every_row
 from tests.trainer.recipe.drawn import changes
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.knobs import KNOBS
@@ -12,7 +13,7 @@ from trainer.recipe.rules import RULES, FindingKind, Rule, check, nearest_valid
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+every_rule = for_every_row(RULES, name=attrgetter("id"))
 
 
 def test_no_two_rules_share_a_name() -> None:
@@ -70,7 +71,7 @@ def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule) -> None:
     assert len(recipe.diff(near)) <= 6
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(changes)
 def test_any_recipe_can_be_checked_and_estimated_and_has_a_legal_one_near(made: dict[str, Any]) -> None:
     recipe = recipe_of(Example(knobs=made))

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG_S
 from tests.trainer.recording.modes import MODES
 from trainer.recording.jail import Isolation
 from trainer.recording.record import ROOT
@@ -29,7 +30,7 @@ TRIES = """
 import json, sys
 from trainer.recording.jail import Isolation
 from trainer.recording.record import FIRST, Asked, _run, isolation_here
-asked = Asked(argv=("bash", sys.argv[2]), cwd="/", limit_s=60, env={"HOME": sys.argv[3]})
+asked = Asked(argv=("bash", sys.argv[2]), cwd="/", limit_s=%d, env={"HOME": sys.argv[3]})
 if sys.argv[1] == "any":
     try:
         found = {"isolation": isolation_here()}
@@ -128,7 +129,7 @@ def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[
     python = str(PYTHON) if user != os.getuid() or before else sys.executable
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != os.getuid() else []
     done = subprocess.run(
-        [*before, *become, python, "-c", TRIES, mode, str(script), str(home)], capture_output=True, text=True,
+        [*before, *become, python, "-c", TRIES % HANG_S, mode, str(script), str(home)], capture_output=True, text=True,
         env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -178,10 +179,10 @@ def test_a_script_that_does_not_end_is_ended_with_all_it_started(line: str, tmp_
     from trainer.recording.record import FIRST, Asked, _run, isolation_here
 
     (tmp_path / "endless.sh").write_text(f"python pretrain_gpt.py --num-layers 2\n{line}\n")
-    asked = Asked(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=2)
+    asked = Asked(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=1)
     found = _run(asked, FIRST, isolation_here())
     assert (
-        "did not end within 2 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
+        "did not end within 1 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
     )
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(tmp_path) in _bytes(path)]
 
@@ -196,7 +197,9 @@ def test_a_program_that_is_not_there_and_one_behind_every_shell_word_are_both_se
              "hash -r; torchrun", "unset -f command_not_found_handle; /x/torchrun"]  # fmt: skip
     lines = [f"({form} pretrain_gpt.py --seed {at} --num-layers 2 --hidden-size 8)" for at, form in enumerate(forms)]
     (tmp_path / "forms.sh").write_text("\n".join(lines))
-    found = _run(Asked(argv=("bash", str(tmp_path / "forms.sh")), cwd="/"), FIRST, isolation_here())
+    found = _run(
+        Asked(argv=("bash", str(tmp_path / "forms.sh")), cwd="/", limit_s=int(HANG_S)), FIRST, isolation_here()
+    )
     seen = {each["words"][each["words"].index("--seed") + 1] for each in found["trains"]}
     assert seen == {str(at) for at in range(len(forms))}, found["stderr"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.conftest import HANG_S
 from tests.policies.drawn import cpu_recipe
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome
 from trainer.engines.command.engine import CommandEngine
@@ -28,7 +29,13 @@ FAKE = Path(__file__).with_name("fake_trainer.py")
 def recipe(acts: dict[str, Any], **trainer: Any) -> Recipe:
     base = cpu_recipe()
     data = base.model_dump(mode="json")
-    data["burst"] |= {"engine": "command", "warmup_steps": 2, "measure_steps": 4, "trace_steps": 1, "deadline_s": 60}
+    data["burst"] |= {
+        "engine": "command",
+        "warmup_steps": 2,
+        "measure_steps": 4,
+        "trace_steps": 1,
+        "deadline_s": HANG_S,
+    }
     data["trainer"] = {"command": [sys.executable, str(FAKE), json.dumps(acts)], "env": {}, **trainer}
     return Recipe.model_validate(data)
 

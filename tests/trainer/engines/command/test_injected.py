@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_S
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.usage import read_usage
 
@@ -33,7 +34,7 @@ def run(folder: Path, program: str, **env: str) -> subprocess.CompletedProcess[s
     paths = os.pathsep.join([str(INJECTED), str(folder)])
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "MOE_AUTOTUNE_OUT": str(out), "RANK": "0", **env}
     return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=HANG_S
     )
 
 

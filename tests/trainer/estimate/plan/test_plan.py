@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.rows import filled
 from trainer.estimate.candidates import table
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices, missing
@@ -41,7 +42,7 @@ def test_every_choice_is_legal_and_fits_by_the_upper_bound(found: Search) -> Non
 
 
 def test_a_choice_has_the_figures_that_its_recipe_is_estimated_with(found: Search) -> None:
-    for choice in choices(found, 3):
+    for choice in filled(choices(found, 3)):
         assert choice.upper_gib == pytest.approx(estimate_memory(choice.recipe).upper_gib)
         assert choice.tokens_per_s_per_gpu == pytest.approx(estimate_time(choice.recipe).tokens_per_s_per_gpu)
         assert sum(choice.time_by_part.values()) == pytest.approx(choice.step_s)
@@ -77,7 +78,7 @@ def test_the_staged_search_finds_what_trying_everything_finds() -> None:
 def test_frozen_knobs_and_what_changes_numbers_stay_as_they_are() -> None:
     frozen = {"freeze": ["tensor_model_parallel_size", "moe_token_dispatcher_type", "recompute_granularity"]}
     base = recipe(tune=frozen, parallelism={"tp": 2}, knobs={"sequence_parallel": True})
-    for choice in choices(search(base), 5):
+    for choice in filled(choices(search(base), 5)):
         assert choice.recipe.knob("tensor_model_parallel_size") == 2
         assert choice.recipe.knob("moe_token_dispatcher_type") == "alltoall"
         assert choice.recipe.knob("recompute_granularity") is None
@@ -133,7 +134,7 @@ def test_an_illegal_recipe_is_planned_all_the_same() -> None:
 
 def test_a_choice_runs_as_it_is_written() -> None:
     """Nothing of it would silently run as something else, and the environment it counts on is in it."""
-    for choice in choices(search(recipe(model="qwen3-235b-a22b", cluster={"gpu": "gb200", "nodes": 16})), 5):
+    for choice in filled(choices(search(recipe(model="qwen3-235b-a22b", cluster={"gpu": "gb200", "nodes": 16})), 5)):
         kinds = {finding.kind for finding in check(choice.recipe)}
         assert FindingKind.FALLBACK not in kinds
         assert FindingKind.AUTOSET not in kinds

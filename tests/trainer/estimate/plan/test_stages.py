@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rows import filled
 from trainer.estimate.plan.stages import balanced_layouts, layout_text
 from trainer.model.flops import layer_flops
 from trainer.recipe.layout import pipeline_stages
@@ -14,7 +15,7 @@ from trainer.recipe.models import presets
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 1), (4, 4), (8, 2), (8, 4), (16, 1)])
 def test_a_layout_has_every_piece_once_and_every_stage_something(model: str, pp: int, vpp: int) -> None:
     architecture = presets()[model]
-    for text in balanced_layouts(architecture, 4096, pp=pp, vpp=vpp):
+    for text in filled(balanced_layouts(architecture, 4096, pp=pp, vpp=vpp)):
         stages = pipeline_stages(text)
         whole = "".join(stages)
         assert len(stages) == pp * vpp

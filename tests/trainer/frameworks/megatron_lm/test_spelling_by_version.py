@@ -3,10 +3,12 @@ version does not take."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.rows import filled, for_every_row
 from trainer.errors import BadInputError
 from trainer.frameworks.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.flags import BY_NAME, FLAGS, VERSIONS, flags_of, version_of
@@ -36,7 +38,7 @@ def errors(given: Recipe, version: str) -> set[str]:
 
 def test_every_flag_stands_for_a_knob_or_a_field_that_there_is() -> None:
     known = {"model": set(Architecture.model_fields), "knob": set(KNOBS), "precision": {"precision"}}
-    for flag in FLAGS:
+    for flag in filled(FLAGS):
         assert flag.field is None if flag.part == "beside" else flag.field in known[flag.part]
 
 
@@ -49,19 +51,19 @@ def test_every_knob_with_a_flag_in_the_knob_table_has_a_row() -> None:
     assert without == {"cpu_offloading"}  # said by the number of its layers
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("model", presets())
-def test_every_word_written_is_known_to_its_version(model: str, version: str) -> None:
+@for_every_row(product(presets(), VERSIONS))
+def test_every_word_written_is_known_to_its_version(model_and_version: tuple[str, str]) -> None:
+    model, version = model_and_version
     given = recipe(model)
     groups = [each.words for each in spelled(given, version).values()]
     groups += [each.words for each in words_beside(given, version)]
-    for word in (word for group in groups for word in group if word.startswith("--") and word != "--spec"):
+    for word in filled(word for group in groups for word in group if word.startswith("--") and word != "--spec"):
         assert BY_NAME[word].known_to(version), word
 
 
-@pytest.mark.parametrize("model", presets())
+@for_every_row(presets())
 def test_every_field_is_written_or_has_a_reason(model: str) -> None:
-    for each in spelled(recipe(model)).values():
+    for each in filled(spelled(recipe(model)).values()):
         assert bool(each.words) != bool(each.why_not), each
 
 

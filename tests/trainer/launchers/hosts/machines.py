@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conftest import HANG_S
 from tests.trainer.launchers.slurm.network import Network
 
 HOSTS = 2
-_UP_S = 90.0
 
 
 def why_not() -> str | None:
@@ -49,7 +49,7 @@ class Hosts:
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host", "user"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / key)]
-            subprocess.run(command, check=True, timeout=_UP_S)
+            subprocess.run(command, check=True, timeout=HANG_S)
         shutil.copy(self.folder / "user.pub", self.folder / "authorized")
         (self.folder / "config").write_text(
             "".join(
@@ -69,8 +69,8 @@ class Hosts:
         )
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")
         assert sshd is not None
-        subprocess.run([*self.network.inside(number + 1), sshd, "-f", str(conf)], check=True, timeout=_UP_S)
-        give_up = time.monotonic() + _UP_S
+        subprocess.run([*self.network.inside(number + 1), sshd, "-f", str(conf)], check=True, timeout=HANG_S)
+        give_up = time.monotonic() + HANG_S
         while not _answers(self.addresses[number]):
             assert time.monotonic() < give_up
             time.sleep(0.1)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_S
 from tests.places import ROOT
 from tests.trainer.launchers.hosts.conftest import await_end, launcher_at
 from tests.trainer.launchers.hosts.machines import Hosts
@@ -18,7 +19,6 @@ from tests.trainer.launchers.slurm.test_engines_on_slurm import TRAINER, module_
 from tests.trainer.launchers.two_nodes import (
     FAULTS,
     KEEPER_KILLED,
-    PATIENCE_S,
     Case,
     Launch,
     MakeBurst,
@@ -101,10 +101,10 @@ def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
     left = launch_on_hosts()
-    assert left.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert left.run(make_burst({}), deadline_s=HANG_S).failure is None
     ranks = launch_on_hosts()
     assert all(notes.node_end_path(left.control, node).exists() for node in range(2))
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
 
 
 def test_a_spare_host_takes_the_place_of_one_to_avoid(hosts: Hosts, tmp_path: Path) -> None:
@@ -121,18 +121,18 @@ def test_a_host_that_does_not_let_us_in_is_refused_with_its_words(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
     with pytest.raises(ToolError, match=r"no keeper can be started on h[12]: .*Permission denied"):
-        launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=PATIENCE_S)
+        launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=HANG_S)
 
 
 def test_a_host_without_our_python_is_refused(hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
     with pytest.raises(ToolError, match=r"no keeper can be started on h.: .*No such file or directory"):
-        launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=PATIENCE_S)
+        launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=HANG_S)
 
 
 def test_a_host_that_is_down_is_the_machines_fault(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
-    failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=PATIENCE_S).failure
+    failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=HANG_S).failure
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert failure.node in ("h1", "h2")  # no ssh answers on either: the one that is refused first
@@ -153,7 +153,7 @@ def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts
 def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
     """What the tests above count: keepers, agents and ranks of either host carry the mark of their start."""
     ranks = launch_on_hosts()
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     found = [
         Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
     ]

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conftest import HANG_S
 from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
@@ -31,7 +32,6 @@ PARTITIONS = {
     POLITE: "PriorityTier=1 GraceTime=10 MaxTime=INFINITE State=UP",
     URGENT: "PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP",
 }
-_UP_S = 90.0
 _MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: v2 needs systemd or a delegated tree
 
 
@@ -63,7 +63,7 @@ class Cluster:
     def nodes(self) -> list[str]:
         return [f"{self.name}{number}" for number in range(1, NODES + 1)]
 
-    def run(self, *argv: str, timeout_s: float = _UP_S) -> str:
+    def run(self, *argv: str, timeout_s: float = HANG_S) -> str:
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=True)
         return done.stdout + done.stderr
@@ -88,14 +88,14 @@ class Cluster:
         self._daemon("slurmd", "-f", str(self.conf), "-N", node, inside=inside)
 
     def _await(self, done: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + _UP_S
+        give_up = time.monotonic() + HANG_S
         while not done():
             assert time.monotonic() < give_up, self.run("sinfo")
             time.sleep(0.1)
 
     def _idle(self) -> int:
         try:
-            return self.run("sinfo", "-h", "-N", "-p", USUAL, "-o", "%t", timeout_s=5.0).split().count("idle")
+            return self.run("sinfo", "-h", "-N", "-p", USUAL, "-o", "%t").split().count("idle")
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return 0
 
@@ -113,7 +113,7 @@ class Cluster:
         program = _program(name)
         assert program is not None
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        subprocess.run([*inside, program, *words], env=env, check=True, timeout=_UP_S, stderr=subprocess.DEVNULL)
+        subprocess.run([*inside, program, *words], env=env, check=True, timeout=HANG_S, stderr=subprocess.DEVNULL)
 
     def _slurm_conf(self) -> str:
         host, track = socket.gethostname().split(".")[0], _CGROUPS if self.limits_memory else _NO_CGROUPS
@@ -142,7 +142,7 @@ class Cluster:
     @contextlib.contextmanager
     def allocation(self, *words: str, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
         """Both nodes, as salloc gives them: the variables that a program in it has. `words`: more of salloc's."""
-        said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell", *words, timeout_s=_UP_S)
+        said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell", *words, timeout_s=HANG_S)
         found = re.search(r"Granted job allocation (\d+)", said)
         assert found, said
         nodes = f"{self.name}[1-{NODES}]"
@@ -202,7 +202,7 @@ class Cluster:
 def _end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-        give_up = time.monotonic() + 10.0
+        give_up = time.monotonic() + HANG_S
         while time.monotonic() < give_up:
             os.kill(pid, 0)
             time.sleep(0.05)

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+from tests.conftest import HANG_S
+
 _QUEUE = ("burst", "64kb", "latency", "400ms")  # of the token bucket
 _LISTEN = """import socket, sys
 listener = socket.create_server((sys.argv[1], 0))
@@ -91,7 +93,9 @@ class Network:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         reached = subprocess.run(
-            [*self.inside(1), sys.executable, "-c", _CONNECT, self.address(2), port], capture_output=True, timeout=30
+            [*self.inside(1), sys.executable, "-c", _CONNECT, self.address(2), port],
+            capture_output=True,
+            timeout=HANG_S,
         )
         server.kill()
         server.communicate()
@@ -113,4 +117,4 @@ def _ip(*words: str) -> None:
 
 
 def _run(*argv: str) -> None:
-    subprocess.run(argv, check=True, capture_output=True, timeout=10)
+    subprocess.run(argv, check=True, capture_output=True, timeout=HANG_S)

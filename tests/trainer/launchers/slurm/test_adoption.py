@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG_S
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.conftest import launcher_at
-from tests.trainer.launchers.two_nodes import PATIENCE_S, until
+from tests.trainer.launchers.two_nodes import until
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.processes import descendants, send, with_mark
@@ -76,7 +77,7 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
         (burst / "go").touch()
-        result = ranks.take_up(burst, deadline_s=PATIENCE_S)
+        result = ranks.take_up(burst, deadline_s=HANG_S)
         ranks.end()
     assert result.failure is None
     assert [report.rank for report in result.reports] == [0, 1, 2, 3]
@@ -92,7 +93,7 @@ def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_pa
         processes = adopted(tmp_path)
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
-        failure = ranks.take_up(tmp_path / "0001", deadline_s=PATIENCE_S).failure
+        failure = ranks.take_up(tmp_path / "0001", deadline_s=HANG_S).failure
     assert failure is not None
     assert "rank 3 was killed by SIGSEGV in backward" in failure.evidence
 

@@ -19,11 +19,12 @@ import yaml
 
 from autotune.tuning.events import BurstFinished, BurstLost
 from autotune.tuning.journal import events_of, read_study
+from tests.conftest import HANG_S
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import NODES, POLITE, USUAL, Cluster
 from tests.trainer.launchers.slurm.conftest import left_of
 from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
-from tests.trainer.launchers.two_nodes import PATIENCE_S, Launch, MakeBurst, processes_of, until
+from tests.trainer.launchers.two_nodes import Launch, MakeBurst, processes_of, until
 from trainer.burst import Failure, FailureKind
 from trainer.errors import OverError
 from trainer.launchers.nodes.avoid import avoided
@@ -33,7 +34,7 @@ from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
 
-DEADLINE_S = 20.0  # a suspended job is seen sooner
+DEADLINE_S = 60.0  # a suspended job is seen sooner
 End = Callable[[Cluster, str], AbstractContextManager[None]]
 
 
@@ -58,13 +59,13 @@ def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path)
     def come() -> None:
         until((folder / "log/rank3.log").exists)
         with end:
-            over.wait(PATIENCE_S)
+            over.wait(HANG_S)
 
     over = threading.Event()
     coming = threading.Thread(target=come)
     coming.start()
     try:
-        failure = ranks.run(folder, deadline_s=PATIENCE_S).failure
+        failure = ranks.run(folder, deadline_s=HANG_S).failure
     finally:
         over.set()
         coming.join()
@@ -222,14 +223,14 @@ def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
         first = tuner(tmp_path, budget=50, env=variables)
         until(lambda: len(finished(tmp_path)) > 0)
         with end(cluster, job):
-            said, _ = first.communicate(timeout=PATIENCE_S)
+            said, _ = first.communicate(timeout=HANG_S)
     assert first.returncode == 130, said
     assert f"interrupted: job {job}, which the tuner ran in, is over: {why}" in said
     assert "resume with: moe-autotune run" in said
     before = read_study(tmp_path / "study").finished
     with cluster.allocation() as variables:
         second = tuner(tmp_path, "--resume", budget=len(before) + 1, env=variables)
-        said, _ = second.communicate(timeout=PATIENCE_S)
+        said, _ = second.communicate(timeout=HANG_S)
     assert second.returncode == 0, said
     after = read_study(tmp_path / "study").finished
     assert after[:-1] == before
@@ -243,7 +244,7 @@ def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path:
     until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/jobs/0001/node1/**/stdout.log")))
     with reachable.preempted():
         until(lambda: lost(tmp_path) or tuning.poll() is not None)
-    said, _ = tuning.communicate(timeout=PATIENCE_S)
+    said, _ = tuning.communicate(timeout=HANG_S)
     assert tuning.returncode == 0, said
     assert re.search(r"burst 1 lost, not caused by the recipe: .* job \d+ ended PREEMPTED", said)
     assert finished(tmp_path) == [1]

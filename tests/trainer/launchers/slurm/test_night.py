@@ -14,10 +14,11 @@ import pytest
 from autotune.looks.reasons import end_text
 from autotune.tuning.events import TunerStarted
 from autotune.tuning.journal import events_of, read_study
+from tests.conftest import HANG_S
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
-from tests.trainer.launchers.two_nodes import PATIENCE_S, until
+from tests.trainer.launchers.two_nodes import until
 from trainer.errors import ToolError
 from trainer.launchers.slurm import clients, night, states
 from trainer.launchers.slurm.clients import named
@@ -125,7 +126,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     before = len(finished(tmp_path))
     until(lambda: len(finished(tmp_path)) > before)
     second.send_signal(signal.SIGINT)
-    said, _ = second.communicate(timeout=PATIENCE_S)
+    said, _ = second.communicate(timeout=HANG_S)
     assert second.returncode == 130, said
     assert "burst 1: " in said
     assert "resume with: moe-autotune run" in said
@@ -135,7 +136,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     assert (ended.status, end_text(ended)) == ("interrupted", "ended by TERM")
 
     third = tuner(tmp_path, "--resume", budget=len(finished(tmp_path)) + 1)
-    said, _ = third.communicate(timeout=PATIENCE_S)
+    said, _ = third.communicate(timeout=HANG_S)
     assert third.returncode == 0, said
     started = [event.host for event in events_of(tmp_path / "study") if isinstance(event, TunerStarted)]
     assert len(started) == 2  # the job's two: who only looks on writes nothing
@@ -149,7 +150,7 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.run("scancel", "--signal=KILL", "--batch", job)
-    said, _ = looking.communicate(timeout=PATIENCE_S)
+    said, _ = looking.communicate(timeout=HANG_S)
     assert looking.returncode == 130, said
     assert "before the study did; resume with: moe-autotune run" in said
     assert (tmp_path / "study/report.html").exists()
@@ -161,12 +162,12 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     with reachable.preempted():
-        said, _ = looking.communicate(timeout=PATIENCE_S)
+        said, _ = looking.communicate(timeout=HANG_S)
     assert looking.returncode == 130, said
     assert re.search(r"job \d+ ended PREEMPTED( before the study did)?; resume with: moe-autotune run", said)
     before = read_study(tmp_path / "study").finished
     again = tuner(tmp_path, "--resume", budget=len(before) + 1)
-    said, _ = again.communicate(timeout=PATIENCE_S)
+    said, _ = again.communicate(timeout=HANG_S)
     assert again.returncode == 0, said
     assert read_study(tmp_path / "study").finished[:-1] == before
     assert named("moe-autotune-") == []
@@ -181,7 +182,7 @@ def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.let_run_out(job, in_s=100)
-    said, _ = looking.communicate(timeout=PATIENCE_S)
+    said, _ = looking.communicate(timeout=HANG_S)
     assert looking.returncode == 130, said
     assert re.search(rf"interrupted: ended by TERM: job {job}: its time ends at \d\d:\d\d:\d\d", said)
     assert "resume with: moe-autotune run" in said
@@ -190,7 +191,7 @@ def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
 @pytest.mark.slurm
 def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(RECIPE.replace("--time=30", "--partition=none"))
-    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=PATIENCE_S)
+    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=HANG_S)
     assert refused.returncode == 3
     assert "Slurm does not take the job: sbatch: error: invalid partition" in said
 
@@ -198,7 +199,7 @@ def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: P
 @pytest.mark.slurm
 def test_a_job_that_can_never_start_is_taken_back(reachable: Cluster, tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(RECIPE.replace("--nodes=2", "--nodes=5"))
-    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=PATIENCE_S)
+    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=HANG_S)
     assert refused.returncode == 3, said
     assert re.search(r"job \d+ cannot start, for the reason \w+, and was taken back", said)
     assert named("moe-autotune-") == []

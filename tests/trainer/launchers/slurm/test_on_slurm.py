@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG_S
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, name_of
@@ -20,7 +21,6 @@ from tests.trainer.launchers.two_nodes import (
     FAULTS,
     FORWARD,
     KEEPER_KILLED,
-    PATIENCE_S,
     Case,
     Launch,
     MakeBurst,
@@ -40,7 +40,7 @@ from trainer.launchers.warm import WarmRanks
 pytestmark = pytest.mark.slurm
 
 
-def failed(ranks: WarmRanks, folder: Path, *, deadline_s: float = PATIENCE_S) -> Failure:
+def failed(ranks: WarmRanks, folder: Path, *, deadline_s: float = HANG_S) -> Failure:
     failure = ranks.run(folder, deadline_s=deadline_s).failure
     assert failure is not None
     assert left_of(ranks) == []
@@ -107,7 +107,7 @@ def cancel_when_up(ranks: WarmRanks, folder: Path) -> None:
 
 def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst) -> None:
     ranks = launch_on_nodes()
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     for process, argv in commands(ranks):
         if argv[0] == "srun":
             send(process, signal.SIGKILL)  # of its two the second may have seen the first end
@@ -121,7 +121,7 @@ def test_ranks_end_when_nobody_of_the_tuner_is_left(
 ) -> None:
     """The supervisor and srun are killed at once: the kernel, Slurm and at last the lease see to the rest."""
     ranks = launch_on_nodes()
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     processes = processes_of(ranks)
     processes.supervise.kill()
     processes.supervise.wait()
@@ -166,7 +166,7 @@ def test_a_node_to_avoid_is_left_out_where_the_allocation_has_others(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
     ranks = launch_on_nodes(nodes=1, exclude=allocated.nodes[:1])
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == allocated.nodes[1:]
 
 
@@ -174,11 +174,11 @@ def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
     left = launch_on_nodes()
-    assert left.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert left.run(make_burst({}), deadline_s=HANG_S).failure is None
     ranks = launch_on_nodes()
     assert named(name_of(left)) == []
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
-    processes_of(left).wait(PATIENCE_S)  # what followed the step here ends by itself
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
+    processes_of(left).wait(HANG_S)  # what followed the step here ends by itself
     assert left_of(left) == []
 
 
@@ -193,7 +193,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused(
 
     monkeypatch.setattr(notes, "write", elsewhere)
     with pytest.raises(ToolError, match="does not see"):
-        launch_on_nodes().run(make_burst({}), deadline_s=PATIENCE_S)
+        launch_on_nodes().run(make_burst({}), deadline_s=HANG_S)
 
 
 def _fields(note: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_a_job_a_burst_is_submitted_followed_and_gone(
 ) -> None:
     ranks = launch_on_nodes(job="per-burst")
     folder = make_burst({rank: [["meet"]] for rank in range(4)})
-    assert ranks.run(folder, deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(folder, deadline_s=HANG_S).failure is None
     assert not launcher_at(tmp_path, job="per-burst").keeps_ranks
     assert len(list(notes.nodes_that_came(ranks.control, 2))) == 2
 
@@ -229,12 +229,12 @@ def test_a_job_does_without_nodes_that_failed_only_where_there_are_others(
     for node in (first, second):
         avoid(tmp_path / "home", node, "its slurmd was killed")
     ranks = launch_on_nodes(job="per-burst", nodes=1)
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == [first]  # it failed first
     ranks = launch_on_nodes(job="per-burst")
-    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     with pytest.raises(ToolError, match="Requested node configuration is not available"):
-        launch_on_nodes(job="per-burst", exclude=[first]).run(make_burst({}), deadline_s=PATIENCE_S)
+        launch_on_nodes(job="per-burst", exclude=[first]).run(make_burst({}), deadline_s=HANG_S)
 
 
 def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(
@@ -245,12 +245,12 @@ def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(
         ranks.startup_s = 2.0
         processes = processes_of(ranks)
         until(lambda: re.search(r"is pending \((Resources|Priority)", processes.pending or ""))
-        running = threading.Thread(target=lambda: ranks.run(make_burst({}), deadline_s=PATIENCE_S), daemon=True)
+        running = threading.Thread(target=lambda: ranks.run(make_burst({}), deadline_s=HANG_S), daemon=True)
         running.start()
         running.join(4.0)
         assert running.is_alive()  # longer than startup_s
         ranks.end()
-        running.join(PATIENCE_S)
+        running.join(HANG_S)
         assert named(name_of(ranks)) == []
     assert processes.queued_s > 0
 
@@ -276,7 +276,7 @@ def test_a_partition_that_is_not_there_is_refused(
     reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
     with pytest.raises(ToolError, match="invalid partition"):
-        launch_on_nodes(job="per-burst", partition="none").run(make_burst({}), deadline_s=PATIENCE_S)
+        launch_on_nodes(job="per-burst", partition="none").run(make_burst({}), deadline_s=HANG_S)
 
 
 def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
@@ -287,9 +287,9 @@ def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         ranks = launch_on_nodes()
-        assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
+        assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
         with cluster.without_slurmd(cluster.nodes[1]):
-            failure = failed(ranks, make_burst({2: [["hang"]]}), deadline_s=PATIENCE_S)
+            failure = failed(ranks, make_burst({2: [["hang"]]}), deadline_s=HANG_S)
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert failure.evidence.startswith(f"node {cluster.nodes[1]}: Slurm says: ")
     assert "node failure" in failure.evidence.lower()
