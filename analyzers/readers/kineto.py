@@ -273,6 +273,7 @@ def _timeline(
         ranges=host["ranges"],
         overhead=host["overhead"],
         memory_limit_bytes=_memory_of(trace.device_properties or [], index),
+        simulated=_is_simulated(trace.device_properties or []),
         microbatches=said.microbatches,
         microbatches_traced=said.traced,
         repeats=said.repeats(origin),
@@ -285,6 +286,12 @@ def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
     found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
     size = next(found, None)
     return size if isinstance(size, int) and size > 0 else None
+
+
+def _is_simulated(properties: Sequence[Any]) -> bool:
+    """True where a device's name says that it was simulated (`simulated h100`)."""
+    names = (str(p.get("name", "")) for p in properties if isinstance(p, dict))
+    return any(name.startswith("simulated ") for name in names)
 
 
 def _is_training_on_cpu(ranges: Spans) -> bool:

@@ -91,6 +91,7 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
         "diagnosis.html.j2",
         name=printable(name),
         figure=diagnosis.headline,
+        simulated=analysis.simulated,
         figure_note=diagnosis.cut_short
         or gained
         or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),

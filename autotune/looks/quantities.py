@@ -12,6 +12,7 @@ from typing import Any
 from autotune.units import share_of as share_of
 
 NONE = "–"
+UNMEASURED = "figures of a model, nothing was measured"  # of a simulation
 FIRST = 4  # knobs that are named of a change of many
 
 _DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # microseconds in one of them, largest first

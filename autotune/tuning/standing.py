@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from autotune.looks.fix_names import NAMED, names_text, parts_of
-from autotune.looks.quantities import NONE, first_changes, tokens_per_s
+from autotune.looks.quantities import NONE, UNMEASURED, first_changes, tokens_per_s
 from autotune.looks.reasons import end_text, proposal_text
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
@@ -27,7 +27,6 @@ State = Literal["running", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
 RATE = "rate"  # the row of the best recipe's throughput
 ENDS = {"budget": "ended by its budget"}  # other ends say it themselves
-SIMULATED = "figures of a model, nothing was measured"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +153,7 @@ def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
         ("cost", standing.cost),
         ("ends", _end_words(standing, now)),
         ("resume", standing.resume or ""),
-        ("simulated", SIMULATED if standing.simulated else ""),
+        ("simulated", UNMEASURED if standing.simulated else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
