@@ -192,6 +192,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     stretch: Stretch = WHOLE
     steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
     simulated: bool = False  # written by a simulation: nothing was measured
+    compute_capability: tuple[int, int] | None = None  # of its GPU: [9, 0]; None where the trace does not say
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):

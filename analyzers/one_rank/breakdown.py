@@ -113,6 +113,7 @@ class Breakdown:
             stretch=self.stretch,
             steps_marked=not self.taken,
             simulated=self.timeline.simulated,
+            compute_capability=self.timeline.compute_capability,
         )
 
     def _marks(self) -> list[str]:

@@ -273,6 +273,7 @@ def _timeline(
         ranges=host["ranges"],
         overhead=host["overhead"],
         memory_limit_bytes=_memory_of(trace.device_properties or [], index),
+        compute_capability=_capability_of(trace.device_properties or [], index),
         simulated=_is_simulated(trace.device_properties or []),
         microbatches=said.microbatches,
         microbatches_traced=said.traced,
@@ -286,6 +287,13 @@ def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
     found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
     size = next(found, None)
     return size if isinstance(size, int) and size > 0 else None
+
+
+def _capability_of(properties: Sequence[Any], index: int | None) -> tuple[int, int] | None:
+    """A device's compute capability, as the trace's header tells it."""
+    found = next((p for p in properties if isinstance(p, dict) and p.get("id") == index), {})
+    major, minor = found.get("computeMajor"), found.get("computeMinor")
+    return (major, minor) if isinstance(major, int) and isinstance(minor, int) and major > 0 else None
 
 
 def _is_simulated(properties: Sequence[Any]) -> bool:

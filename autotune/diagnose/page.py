@@ -51,7 +51,7 @@ from autotune.looks.segments import (
 )
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
-from policies.fixes import FIXES
+from policies.advice.advice import ADVISED
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
@@ -266,7 +266,7 @@ def _fix_cards(steps: NextSteps) -> list[tuple[str, str, str, tuple[str, ...]]]:
             ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part),
             flag_words(fix),
             fix["costs"],
-            plain_paragraphs(FIXES[fix["fix"]].page),
+            plain_paragraphs(ADVISED[fix["fix"]].page),
         )
         for fix in steps.fixes
     ]

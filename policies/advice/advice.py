@@ -1,27 +1,37 @@
 """What to try next: the fixes whose wall it is, in order of what they could give back, in Megatron-LM's words.
 
-With the recipe that was traced, only what is legal from it and not on already; of a trace alone nothing is known of its
-recipe, so that the fixes are asked of stand-ins which leave everything to them, and sizes are left open.
+With the recipe that was traced, only what is legal from it, not on already and not slower by the estimate; of a trace
+alone only what it shows is known of its recipe, so that the fixes are asked of stand-ins which leave the rest to them,
+and sizes are left open. Waiting for data is no fix's: it has an advice of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from analyzers.diagnosis import Analysis, Wall
+import msgspec
+
+from analyzers.diagnosis import Analysis, Wall, WallFinding
+from policies.advice.cures import cure_of
+from policies.advice.loader_workers import DATA_LOADING, LOADER_WORKERS, WORKERS_FLAG, OwnAdvice
+from policies.advice.shown import Shown, shown_by
 from policies.advice.stand_ins import stand_ins
 from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.situation import Situation
 from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
+from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
 OPEN = "N"  # in place of a size that hangs on the recipe, which is not known
 SIZES = ("OMP_NUM_THREADS",)  # variables that are one
+FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
+LEAST_WAIT = 0.01  # of a step: waiting for data that is worth an advice
+ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, LOADER_WORKERS.name: LOADER_WORKERS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +62,56 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
         fixes = sorted((FIXES[name] for name in (*FITTING, *LAST_RESORTS)), key=lambda fix: fix.slowdown)
         return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
-    seen = situation or Situation(recipe=stand_ins(on_cpu=_on_cpu(analysis))[0], analysis=analysis)
+    loading = _loader_workers(analysis, wall)
+    analysis = _without_data_loading(analysis)
+    situation = None if situation is None else replace(situation, analysis=analysis)
+    seen = situation or Situation(recipe=stand_ins(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
-    return [found for fix, us in claimed if (found := _advised(fix, wall, us, situation, analysis)) is not None]
+    found = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
+    return sorted([*loading, *found], key=lambda one: -(one.gives_back_us or 0.0))
+
+
+def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
+    """The advice for a device that waits for data, where it waits long enough."""
+    finding = analysis.diagnosis.finding(wall)
+    us = finding.parts.get(DATA_LOADING, 0.0) if finding is not None and wall is Wall.HOST else 0.0
+    step_us = _step_us(analysis)
+    if us <= LEAST_WAIT * step_us:
+        return []
+    return [
+        Advice(
+            fix=LOADER_WORKERS.name,
+            title=LOADER_WORKERS.title,
+            wall=wall,
+            gives_back_us=us,
+            gain=gain_of(us, step_us),
+            flags=(f"{WORKERS_FLAG} {OPEN}",),
+            without=(),
+            changes={},
+        )
+    ]
+
+
+def _without_data_loading(analysis: Analysis) -> Analysis:
+    """The analysis with what the host wall leaves to fixes: time that the device waits for data is not theirs."""
+    diagnosis = analysis.diagnosis
+    return msgspec.structs.replace(
+        analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])
+    )
+
+
+def _of_fixes(finding: WallFinding) -> WallFinding:
+    us = finding.parts.get(DATA_LOADING, 0.0) if finding.wall is Wall.HOST else 0.0
+    if us <= 0:
+        return finding
+    left = max(finding.recoverable_us - us, 0.0)
+    return msgspec.structs.replace(
+        finding,
+        recoverable_us=left,
+        share=finding.share * left / finding.recoverable_us if finding.recoverable_us else 0.0,
+        parts={name: part for name, part in finding.parts.items() if name != DATA_LOADING},
+    )
 
 
 def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
@@ -68,15 +124,17 @@ def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
 def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None, analysis: Analysis) -> Advice | None:
     """None where the fix does not apply, or has no legal change to offer."""
     known = situation is not None
+    shown = shown_by(analysis)
     asked = [situation] if situation is not None else [
-        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(on_cpu=_on_cpu(analysis))
+        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(shown)
     ]  # fmt: skip
-    found = next((pair for one in asked if (pair := _changed(fix, one)) is not None), None)
+    faster = known and us is not None and fix.name not in cure_of(analysis.diagnosis).fixes
+    found = next((pair for one in asked if (pair := _changed(fix, one, shown, faster=faster)) is not None), None)
     if found is None:
         return None
     before, after, named = found
     flags, without = _words(before, after, named, known=known)
-    step_us = Situation(recipe=before, analysis=analysis).step_us
+    step_us = _step_us(analysis)
     return Advice(
         fix=fix.name,
         title=fix.title,
@@ -89,15 +147,30 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
     )
 
 
-def _changed(fix: Fix, situation: Situation) -> tuple[Recipe, Recipe, KnobChanges] | None:
-    """The recipe, what the fix's first legal change makes of it, and that change."""
+def _changed(
+    fix: Fix, situation: Situation, shown: Shown, *, faster: bool
+) -> tuple[Recipe, Recipe, KnobChanges] | None:
+    """The recipe, what the fix's first legal change makes of it, and that change. faster: none that is slower by the
+    estimate, which does not know what the traces show to be lost to a cause."""
     if fix.precondition(situation) is not None:
         return None
     for changes in fix.changes(situation):
         after = derive(situation.recipe, changes)
-        if not isinstance(after, Refusal):
+        if isinstance(after, Refusal) or not _has_units(after, shown):
+            continue
+        if (
+            not faster
+            or estimate_time(after).tokens_per_s_per_gpu >= estimate_time(situation.recipe).tokens_per_s_per_gpu
+        ):
             return situation.recipe, after, changes
     return None
+
+
+def _has_units(after: Recipe, shown: Shown) -> bool:
+    """False where the GPU that was traced cannot multiply in the recipe's precision."""
+    capability = shown.compute_capability
+    eight_bits = after.training.precision.startswith(("fp8", "mxfp8", "nvfp4"))
+    return capability is None or not eight_bits or capability >= FP8_SINCE
 
 
 def _words(
@@ -125,5 +198,5 @@ def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
     return (words[0], OPEN) if size else words
 
 
-def _on_cpu(analysis: Analysis) -> bool:
-    return bool(analysis.traces) and not any(trace.devices for trace in analysis.traces)
+def _step_us(analysis: Analysis) -> float:
+    return Situation(recipe=stand_ins(Shown())[0], analysis=analysis).step_us

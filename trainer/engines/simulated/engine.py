@@ -15,7 +15,6 @@ from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.trace import write_trace
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.machine import Fault, Machine
-from trainer.recipe.schema import Recipe
 
 US = 1e6
 SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
