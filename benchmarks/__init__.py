@@ -1,1 +1,1 @@
-"""Every figure the README claims, as a command: `python -m benchmarks.<name>`."""
+"""Every figure of docs/benchmarks.md, as a command: `python -m benchmarks.<name>`."""
