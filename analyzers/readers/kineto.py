@@ -56,7 +56,7 @@ ANNOTATION_NAMES = re.compile(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoade
 KINETO_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
 
 
-EARLIEST_US, LATEST_US = -1e18, 1e18  # times outside are garbage: subtracting them would lose every digit
+EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are garbage: a float64 has no microseconds there
 
 
 def sniff(head: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What may end a run of the tuner from outside: Ctrl-C, TERM, a closed terminal, or the deadline. All of them alike.
+"""What may end a run of the tuner from outside, all alike: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
 
 Each raises KeyboardInterrupt wherever the loop stands: the engine ends the burst in flight, and the journal gets its
 last word from here.
@@ -20,6 +20,8 @@ SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "TERM",
     signal.SIGHUP: "its terminal closing",
+    signal.SIGUSR1: "USR1",  # what Slurm sends ahead of a time limit (--signal), as users choose it
+    signal.SIGUSR2: "USR2",
 }
 ALL = (*SIGNALS, signal.SIGALRM)
 

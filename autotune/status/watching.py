@@ -13,7 +13,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, events_of, read_study
 from autotune.tuning.live import LiveView, PlainView, view_for
 from autotune.tuning.standing import Standing, standing_of
-from autotune.tuning.study import held
+from autotune.tuning.study import held, suspended
 
 LOOK_S = 1.0
 OVER = ("ended", "stopped")
@@ -22,8 +22,11 @@ OVER = ("ended", "stopped")
 def look(folder: Path) -> tuple[Standing, float]:
     """Where the study stands now. Raises BadInputError if the folder holds no readable journal."""
     now = time.time()
-    is_held = held(folder)  # before the journal is read: a last word is written before the lock goes
-    return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held), now
+    is_held, still = (
+        held(folder),
+        suspended(folder),
+    )  # before the journal is read: a last word is written before the lock goes
+    return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held, suspended=still), now
 
 
 def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:

@@ -23,7 +23,7 @@ from autotune.tuning.provisional import as_it_stands
 from policies.noise import throughput
 from policies.trial import FixShare, Phase, Proposal
 
-State = Literal["running", "ended", "stopped", "unknown"]
+State = Literal["running", "suspended", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
 RATE = "rate"  # the row of the best recipe's throughput
 ENDS = {"budget": "ended by its budget"}  # other ends say it themselves
@@ -96,11 +96,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     resume: str | None
 
 
-def standing_of(history: History, *, folder: str, now: float, held: bool | None) -> Standing:
-    """`held`: whether a tuner holds the study's folder; None where that is not known."""
+def standing_of(history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False) -> Standing:
+    """`held`: whether a tuner holds the study's folder, None where that is not known; `suspended`: whether it stands
+    still, stopped by a signal."""
     history = as_it_stands(history)
     tuner, ended, study = history.tuner, history.ended, history.study
-    state = _state(history, held)
+    state = _state(history, held, suspended)
     resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)
     return Standing(
         study=study.name if study else "",
@@ -173,12 +174,14 @@ def span_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _state(history: History, held: bool | None) -> State:
+def _state(history: History, held: bool | None, suspended: bool) -> State:
     if history.ended is not None:
         return "ended"
     if held is None:
         return "unknown"
-    return "running" if held else "stopped"
+    if not held:
+        return "stopped"
+    return "suspended" if suspended else "running"
 
 
 def _running(history: History) -> Running | None:
@@ -254,6 +257,9 @@ def _state_words(standing: Standing, now: float) -> str:
     where = f", process {standing.process} on {standing.host}" if standing.process is not None else ""
     if standing.state == "running":
         return f"running since {clock_words(standing.tuner_at, now)}{where}"
+    if standing.state == "suspended":
+        go_on = f"kill -CONT {standing.process}" if standing.process is not None else "CONT"
+        return f"suspended by a signal (continues with {go_on}){where}; its last journal entry is from {said}"
     if standing.state == "ended":
         return f"{end_words(standing.status)} at {said}: {standing.because}"
     if standing.state == "stopped":

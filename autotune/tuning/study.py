@@ -26,6 +26,7 @@ STUDIES = Path("studies")
 LOCK = ".lock"
 NAMED = 6  # settings of another recipe; more are counted
 FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
+NOBODY, ELSEWHERE = 0, -1  # in place of the process that holds a lock
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
 DEFAULT_SEED = 1234
 
@@ -57,20 +58,36 @@ def originals(folder: Path) -> tuple[Path, ...]:
 def held(folder: Path) -> bool | None:
     """Whether a tuner works on the study, asked without disturbing it; None where the file system has no locks. Only
     for another process than the tuner itself, whose lock would be lost."""
+    process = _holder(folder)
+    return None if process is None else process != NOBODY
+
+
+def suspended(folder: Path) -> bool:
+    """True if the tuner that holds the study is a process of this machine that a signal has stopped (STOP, Ctrl-Z)."""
+    process = _holder(folder)
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")
+
+
+def _holder(folder: Path) -> int | None:
+    """The process that holds the lock, NOBODY without one, ELSEWHERE on another machine; None without locks."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
-        return False
+        return NOBODY
     except OSError:
         return None
     try:
         asked = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        kind, _, _, _, process = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     except OSError:
         return None
     finally:
         os.close(fd)
-    return bool(kind != fcntl.F_UNLCK)
+    return NOBODY if kind == fcntl.F_UNLCK else process if process > 0 else ELSEWHERE
 
 
 def free_folder(name: str, *, root: Path = STUDIES) -> Path:
