@@ -1,6 +1,6 @@
-"""The product's face: the command line, the loop, the judge, the journal, the report and the export.
+"""The user-facing layer: the command line, the tuning loop, the judge, the journal, the report and the exports.
 
-In a notebook `load_study` reads a study; it is loaded when it is first asked for.
+`load_study` reads a study in a notebook; its module, and pandas with it, is imported on first access.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The program `moe-autotune`: arguments to a command, its answer to an exit code.
+"""The program `moe-autotune`: parses arguments, runs a command, and turns its answer into an exit code.
 
-With `--json` the document is all that reaches stdout: everything else that is printed, by us or by a process
-we start, goes to stderr. Nothing heavy is imported here, and nothing of ours before it is known to be ours.
+With `--json` stdout carries the JSON document and nothing else: what this program or its child processes print goes to
+stderr. Heavy imports are inside functions, and so are imports of this project, which start only after `shadowed` has
+checked that they come from one installation.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ SCHEMA = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command: the exit code (see `autotune.exit_codes`)."""
+    """Runs one command and returns its exit code (see `autotune.exit_codes`)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _open_what_is_closed()
+    _open_closed_streams()
     use_plain_letters(sys.stdout, sys.stderr)
     if trouble := shadowed():
         print(trouble, file=sys.stderr)
@@ -46,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stdout.write(_encoded(document) + "\n")
     except BrokenPipeError:
         return code
-    except OSError as error:  # of the document: whatever a command cannot write is answered
-        return _told(_explained(error))[0]
+    except OSError as error:  # while writing the document; errors inside a command are handled by `_answered`
+        return _reported(_explained(error))[0]
     return code
 
 
-def _open_what_is_closed() -> None:
-    """`>&-` and `2>&-` are taken for /dev/null."""
+def _open_closed_streams() -> None:
+    """Opens /dev/null as stdout or stderr where the shell closed it (`>&-`, `2>&-`)."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if sys.stderr is None:
@@ -60,7 +61,7 @@ def _open_what_is_closed() -> None:
 
 
 def app() -> App:
-    """The command line as data: every command, each with `--json`."""
+    """Builds the command-line program: every command, each with the option `--json`."""
     from cyclopts import App
 
     from autotune.commands.check import check
@@ -113,42 +114,41 @@ def app() -> App:
 
 
 def _answered(words: Sequence[str]) -> tuple[int, Any]:
-    """Exit code and document of one command line; problems are said on stderr, and are the document of a
-    failure."""
+    """Runs one command line; returns its exit code and document. Errors go to stderr and become the document."""
     from cyclopts import CycloptsError
 
     try:
         answer: Answer | None = app()(words, exit_on_error=False, print_error=False, help_on_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        return _told(_usage(error, words))
+        return _reported(_usage(error, words))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130, None
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of stdout closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0, None
     except Exception as error:
-        return _told(_explained(error))
+        return _reported(_explained(error))
     return (0, None) if answer is None else (answer.code, answer.document)
 
 
 def _usage(error: Exception, words: Sequence[str]) -> Explained:
-    """What a command line lacks or has too much of, and where to look it up."""
+    """Explains a command line that does not parse: what is missing or too much, and which help to read."""
     from autotune.errors import Explained
     from autotune.exit_codes import BAD_INPUT
     from trainer.errors import Problem
 
     command = next((word for word in words if not word.startswith("-")), "")
     named = f"moe-autotune {command}" if command in {*app()} else "moe-autotune"
-    strange = next((word for word in words if word.startswith("-") and os.path.exists(word)), None)
-    beside = f"; a path that starts with - is written ./{strange}" if strange else ""
-    problem = Problem(where=named, what=_lacking(error) or str(error).rstrip(), hint=f"see `{named} --help`{beside}")
+    dashed_path = next((word for word in words if word.startswith("-") and os.path.exists(word)), None)
+    path_hint = f"; a path that starts with - is written ./{dashed_path}" if dashed_path else ""
+    problem = Problem(where=named, what=_lacking(error) or str(error).rstrip(), hint=f"see `{named} --help`{path_hint}")
     return Explained(code=BAD_INPUT, problems=(problem,))
 
 
 def _lacking(error: Exception) -> str | None:
-    """`RECIPE is missing`: what is not given at all, an option by its name; None where it is another fault."""
+    """Returns `RECIPE is missing` for a missing argument (an option by its name); None for any other error."""
     from cyclopts import MissingArgumentError
 
     if not isinstance(error, MissingArgumentError) or error.argument is None or error.keyword is not None:
@@ -175,8 +175,8 @@ def _explained(error: Exception) -> Explained:
     return Explained(code=TOOL_FAILED, problems=(problem,))
 
 
-def _told(explained: Explained) -> tuple[int, Any]:
-    """What is wrong, on stderr and as a document: it quotes files and commands, and none of their secrets."""
+def _reported(explained: Explained) -> tuple[int, Any]:
+    """Prints the problems to stderr; returns the exit code and the error document, both with secrets masked."""
     from trainer.secrets import masked
 
     for problem in explained.problems:
@@ -198,7 +198,7 @@ def _encoded(document: Any) -> str:
 
 
 def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
-    """The command with an option `--json`, which `main` has acted upon before the command is even parsed."""
+    """Adds the option `--json` to a command; `main` has read it before the command is parsed."""
     from cyclopts import Parameter
 
     option = Annotated[
@@ -219,7 +219,7 @@ def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @contextmanager
 def _stdout_for_the_document() -> Iterator[TextIO]:
-    """Gives stdout away: inside, whatever is printed, also by child processes, goes to stderr."""
+    """Yields the real stdout; inside, everything else that is printed, also by child processes, goes to stderr."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as stdout:
         python_stdout, sys.stdout = sys.stdout, sys.stderr

@@ -1,6 +1,6 @@
-"""From an exception to what the user reads: an exit code, and problems with what, where and what to do.
+"""Turns an exception into what the user reads: an exit code and problems (where, what, hint).
 
-`ROWS` is the whole knowledge. What is in no row is a fault of ours and is shown with its traceback.
+`ROWS` lists every expected exception type; one that is not listed is a bug and is shown with its traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from analyzers.errors import TraceError
 from autotune.exit_codes import BAD_INPUT, TOOL_FAILED
 from trainer.errors import BadInputError, Problem, ToolError
 
-# What the disk or the folder says no to, and what to do about it; the study is as it was before the write.
+# Hint for each errno of a refused write; the study is unchanged by it.
 DISK: dict[int, str] = {
     errno.ENOSPC: "free some space; finished bursts are kept, and --resume continues from there",
     errno.EDQUOT: "the disk quota is used up: free some space; --resume continues from there",
@@ -41,7 +41,7 @@ class Failed(TypedDict):
 
 
 class ErrorDocument(TypedDict):
-    """What a command that fails prints with --json."""
+    """Document that a failed command prints with `--json`."""
 
     schema: int
     error: Failed
@@ -54,7 +54,7 @@ class Explained:
 
 
 def explain(error: Exception) -> Explained | None:
-    """What to tell the user; None for a fault of ours."""
+    """Returns the exit code and problems of an expected exception; None for a bug."""
     return next((row(error) for kind, row in ROWS if isinstance(error, kind)), None)
 
 

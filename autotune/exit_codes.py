@@ -1,4 +1,4 @@
-"""The exit codes of every command, and what each means."""
+"""The exit codes of all commands and their meanings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ DONE = 0
 NO_RECIPE = 1
 BAD_INPUT = 2
 TOOL_FAILED = 3
-INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 
 MEANINGS: dict[int, str] = {
     DONE: "done",
@@ -15,4 +15,7 @@ MEANINGS: dict[int, str] = {
     TOOL_FAILED: "an engine, a launcher or a tool failed, or the disk is full",
     INTERRUPTED: "interrupted, can be resumed",
 }
-OF_ENDS = {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}  # by a study's end; any other is DONE
+OF_ENDS = {
+    "interrupted": INTERRUPTED,
+    "infeasible": NO_RECIPE,
+}  # by the status of `Ended`; any other status exits with DONE

@@ -1,6 +1,6 @@
-"""A study in a notebook: `autotune.load_study(path).trials()` is a pandas DataFrame, one row a trial.
+"""Loads a study in a notebook: `autotune.load_study(path).trials()` is a pandas DataFrame, one row per trial.
 
-pandas is loaded when a table is asked for: no command needs it.
+pandas is imported when a table is requested: no command needs it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedStudy:
-    """A study as its journal tells it. `history.attempted[3].analysis` is the analysis of trial 3, which has tables of
+    """A study read from its journal. `history.attempted[3].analysis` is the analysis of trial 3, which has tables of
     its own."""
 
     path: Path
     history: History
 
     def trials(self) -> DataFrame:
-        """A row for each trial in order, also the one that runs. Gains are fractions of throughput (0.1 is 10 % more
-        tokens a second), memory is GiB (2**30 bytes) of the hottest rank, step times are of steps without profiler;
-        what a trial did not give is missing."""
+        """Returns one row per trial in order, including the one that is running.
+
+        Gains are fractions of throughput (0.1 is 10 % more tokens per second), memory is GiB (2**30 bytes) of the rank
+        with the highest peak, step times are of steps without profiler; a figure that a trial lacks is missing (NaN or
+        None).
+        """
         from pandas import DataFrame
 
         rows = DataFrame([self._row(trial) for trial in self.history.attempted.values()])
@@ -83,10 +86,10 @@ class LoadedStudy:
 
 
 def load_study(path: str | Path) -> LoadedStudy:
-    """The study in a folder that `moe-autotune run` made, finished or not.
+    """Reads the study in a folder that `moe-autotune run` made, finished or not.
 
     Raises:
-        BadInputError: the folder holds no journal, or one that cannot be read.
+        BadInputError: the folder has no journal, or its journal cannot be read.
     """
     folder = Path(path).expanduser()
     journal = folder / JOURNAL

@@ -1,7 +1,7 @@
-"""The file a command was asked to write: nothing is lost to it.
+"""Writes the file that a command was asked for, without losing an existing one.
 
-A file that exists is refused before the work begins, unless it is a page of ours that a page replaces, or `--force` was
-given. What the command reads is never replaced. A file is written whole or not at all.
+A file that exists is refused before the work starts, unless it is a page that moe-autotune wrote and a page replaces
+it, or `--force` was given. A file that the command reads is never replaced. A file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.errors import BadInputError, Problem
 
 GENERATOR = '<meta name="generator" content="moe-autotune">'  # looks/shell.html.j2 writes it near the top of every page
 HEAD_BYTES = 2048
-STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))  # what lies there is open already: /dev/stdout
+STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))  # their entries are open already: /dev/stdout
 
 NEW_NAME = "name a file in a folder that exists"
 WAYS_OUT: dict[int | None, str] = {
@@ -34,7 +34,8 @@ WAYS_OUT: dict[int | None, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where text goes, what the command reads (a folder stands for all files in it), and whether it may replace."""
+    """One output file: `path`, the `inputs` that must not be replaced (a folder is all files in it), and whether it may
+    replace."""
 
     path: Path
     inputs: tuple[Path, ...] = ()
@@ -42,7 +43,7 @@ class Output:
     is_page: bool = False
 
     def check(self) -> None:
-        """Raises BadInputError where writing would lose something or cannot work."""
+        """Raises BadInputError if writing would lose an existing file or cannot succeed."""
         try:
             if not _is_there(self.path):
                 _refuse_folder(self.path.resolve().parent)
@@ -52,7 +53,7 @@ class Output:
             raise self._cannot(error) from None
 
     def write(self, text: str) -> None:
-        """Writes the text; where that fails, what was there is there still. Raises BadInputError."""
+        """Writes the text; if that fails, the existing file is unchanged. Raises BadInputError."""
         self.check()
         try:
             if _is_there(self.path) and not _is_plain(self.path):  # a pipe or a terminal
@@ -63,10 +64,10 @@ class Output:
             raise self._cannot(error) from None
 
     def make(self, write: Callable[[Path], None]) -> None:
-        """A file that a library writes, at the path it is given; what was there is replaced when it is whole. Raises
+        """Calls `write` with a temporary path, then replaces the existing file with the result. Raises
         BadInputError."""
         self.check()
-        made = _beside(self.path.resolve())
+        made = _temporary_path(self.path.resolve())
         try:
             write(made)
             os.replace(made, self.path.resolve())
@@ -86,7 +87,7 @@ class Output:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _is_of(self, source: Path) -> bool:
-        """Whether the file is this input or one of its files, by whatever name. Pages of ours in a folder are none."""
+        """Returns whether the output is this input or a file inside it, links resolved. Pages of ours do not count."""
         if not source.is_dir():
             return source.exists() and self.path.samefile(source)
         return not is_our_page(self.path) and any(self.path.samefile(file) for file in _files_in(source))
@@ -99,27 +100,29 @@ class Output:
 
 
 def page_at(path: Path | None, *, inputs: Iterable[Path], force: bool) -> Output | None:
-    """The page that was asked for, checked; None where none was. It may replace an older page of ours."""
+    """Returns the checked output of a page, or None if none was requested. It may replace a page that moe-autotune
+    wrote."""
     return None if path is None else _checked(Output(path=path, inputs=tuple(inputs), force=force, is_page=True))
 
 
 def text_at(path: Path | None, *, inputs: Iterable[Path], force: bool) -> Output | None:
-    """The text that was asked for, checked; None where none was. People edit texts: it replaces none unasked."""
+    """Returns the checked output of a text, or None if none was requested. It replaces nothing without `force`: people
+    edit texts."""
     return None if path is None else _checked(Output(path=path, inputs=tuple(inputs), force=force))
 
 
 def is_our_page(path: Path) -> bool:
-    """Whether the file begins as our pages do."""
+    """Returns whether the first HEAD_BYTES of the file contain GENERATOR."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(HEAD_BYTES)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes the file whole or not at all: a reader never sees half of it, and a full disk leaves what was there.
+    """Writes the file whole or not at all: a reader never sees a part of it, a full disk leaves the old file.
 
     Raises OSError that names the path.
     """
-    temporary = _beside(path)
+    temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:
@@ -136,7 +139,7 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".moe-autotune-{secrets.token_hex(4)}.tmp")
 
 
@@ -146,7 +149,7 @@ def _checked(output: Output) -> Output:
 
 
 def _is_there(path: Path) -> bool:
-    """False also for a link that leads nowhere: what it names is made."""
+    """Returns whether the path exists; False for a dangling symbolic link, whose target will be created."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -155,7 +158,8 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether a plain file lies there; OSError for a folder, False for a pipe, a terminal or /dev/null."""
+    """Returns True for a regular file, False for a pipe, a terminal or /dev/null; raises IsADirectoryError for a
+    folder."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

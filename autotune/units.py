@@ -1,8 +1,8 @@
-"""What throughput, memory and cost of a recipe are counted for one of."""
+"""Names what throughput, memory and cost are counted per: a GPU, or a rank of a CPU recipe."""
 
 from __future__ import annotations
 
 
 def share_of(gpu: str) -> str:
-    """`GPU`, or `rank` where a recipe's `gpu` is the CPU."""
+    """Returns `GPU`, or `rank` if the recipe's `gpu` is `cpu`."""
     return "rank" if gpu == "cpu" else "GPU"

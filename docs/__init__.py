@@ -1,1 +1,1 @@
-"""The documents, and in `site/` what makes a site of them."""
+"""The documents, and in `site/` the generator of their site."""

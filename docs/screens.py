@@ -1,6 +1,6 @@
-"""`python -m docs.screens FOLDER`: what a user sees, as pictures: each page at two widths, light and dark.
+"""`python -m docs.screens FOLDER`: renders what a user sees as pictures: each page at two widths, light and dark.
 
-The study is of the simulated engine and is run there first; a browser without network draws the pages.
+The study is run first, with the simulated engine; a browser without network renders the pages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autotune.tuning.journal import JOURNAL, read_study
 from autotune.tuning.standing import standing_of
 
 WIDTHS = (1280, 600)
-SCHEMES = {"light": 1, "dark": 0}  # Chromium's numbers of a preferred colour scheme
+SCHEMES = {"light": 1, "dark": 0}  # Chromium's values of preferredColorScheme
 HEIGHTS = {"studies": 1800, "status": 400}  # of pages shorter than the others
 HEIGHT = 2600
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -39,11 +39,11 @@ knobs:
 burst: {engine: simulated, trace_steps: 2}
 tune: {planned_gpu_hours: 20000}
 """
-BUDGET, PART = 8, 0.6  # bursts of the study, and the share of its journal that a running one has
+BUDGET, PART = 8, 0.6  # bursts of the study; share of its journal for the running one
 
 
 def draw(folder: Path) -> Iterator[Path]:
-    """The pictures, as they are made."""
+    """Yields the pictures as they are written."""
     pages = folder / "pages"
     for name, page in _pages(pages).items():
         for width in WIDTHS:
@@ -56,7 +56,7 @@ def draw(folder: Path) -> Iterator[Path]:
 
 
 def _pages(folder: Path) -> dict[str, Path]:
-    """Every page by its name, written there."""
+    """Writes every page into the folder; returns name → page."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe, study = folder / "recipe.yaml", folder / "studies" / "ended"
     recipe.write_text(RECIPE)
@@ -76,7 +76,7 @@ def _pages(folder: Path) -> dict[str, Path]:
 
 
 def _running(study: Path, folder: Path) -> Path:
-    """The study as it was on the way, with the page that its tuner wrote then."""
+    """Returns a study folder with the first PART of the journal, and the page that its tuner would write then."""
     lines = (study / JOURNAL).read_text().splitlines(keepends=True)
     folder.mkdir(exist_ok=True)
     (folder / JOURNAL).write_text("".join(lines[: round(PART * len(lines))]))
@@ -86,7 +86,7 @@ def _running(study: Path, folder: Path) -> Path:
 
 
 def _status(study: Path, file: Path) -> Path:
-    """What `status` prints while it runs, as a terminal shows it."""
+    """Writes the output of `status` on the running study as a terminal shows it."""
     history = read_study(study)
     now = history.said_at + 20
     said = StringIO()

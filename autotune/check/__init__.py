@@ -1,1 +1,1 @@
-"""What `check` says: the rules a recipe breaks, and what `run` and `estimate` refuse before they start."""
+"""The output of `check`: the rules a recipe violates, and what `run` and `estimate` refuse before they start."""

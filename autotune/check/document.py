@@ -1,4 +1,4 @@
-"""What `check` finds as JSON documents: a recipe's findings, and a rule's own page."""
+"""The JSON documents of `check`: a recipe's findings, and a rule's own page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainer.recipe.tables import read_table
 class Nearest(TypedDict):
     """The nearest legal recipe."""
 
-    changes: dict[str, tuple[Any, Any]]  # knob: [from, to]
+    changes: dict[str, tuple[Any, Any]]  # knob → [from, to]
     yaml: str
 
 
-# written so because `for` is a word of Python
+# in functional syntax because `for` is a Python keyword
 _Asked = TypedDict(
     "_Asked",
     {"for": NotRequired[Annotated[str, msgspec.Meta(description="the framework that --for named, and its version")]]},
@@ -28,18 +28,18 @@ _Asked = TypedDict(
 
 
 class CheckDocument(_Asked):
-    """`check RECIPE --json`. No memory is said of what is not legal, or for another framework."""
+    """Document of `check RECIPE --json`. `memory` is null for a recipe that is not legal, and with --for."""
 
     schema: int
     legal: bool
     findings: list[Finding]
     memory: Memory | None
-    nearest: Nearest | None  # null where the recipe is legal, or no knobs that are not frozen lead to one
-    file: NotRequired[str | None]  # that --fix wrote; null: stdout
+    nearest: Nearest | None  # null if the recipe is legal, or no change of knobs that are not frozen makes it legal
+    file: NotRequired[str | None]  # the file that --fix wrote; null: stdout
 
 
 class RulePage(TypedDict):
-    """A rule: what it says of its breaking example, what to do, who says so, and both examples."""
+    """A rule: its message for its violating example, what to do, its source, and both examples."""
 
     id: str
     kind: FindingKind
@@ -50,20 +50,20 @@ class RulePage(TypedDict):
     binds: tuple[Framework, ...]
     versions: str
     source: str
-    compared: list[str]  # where what Megatron itself does differs
+    compared: list[str]  # where Megatron's own behaviour differs
     breaking: dict[str, Any]
     passing: dict[str, Any]
 
 
 class RuleDocument(TypedDict):
-    """`check --explain RULE --json`."""
+    """Document of `check --explain RULE --json`."""
 
     schema: int
     rule: RulePage
 
 
 class RulesDocument(TypedDict):
-    """`check --rules --json`."""
+    """Document of `check --rules --json`."""
 
     schema: int
     rules: list[RulePage]
@@ -89,7 +89,7 @@ def rule_document(rule: Rule) -> RulePage:
 
 
 def _differences(example: Any) -> dict[str, Any]:
-    """What an example writes beside the plain recipe."""
+    """Returns the values that an example sets besides those of the plain recipe."""
     parts = {"model": dict(example.model), "cluster": dict(example.cluster), "knobs": dict(example.knobs)}
     written = {name: values for name, values in parts.items() if values}
     return written | ({"burst": {"engine": example.engine}} if example.engine != "megatron" else {})

@@ -1,4 +1,4 @@
-"""A recipe's YAML text with some of its knobs changed: comments, order and whatever else stands in it stay."""
+"""Changes some knobs in a recipe's YAML text and keeps its comments, its order and everything else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import yaml
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.validation import ALIASES
 
-Edit = tuple[int, int, str]  # from, to, what stands there instead
+Edit = tuple[int, int, str]  # start, end, replacement
 Entry = tuple[yaml.Node, yaml.Node]
 
 
 def edited(text: str, values: Mapping[str, Any]) -> str:
-    """`text`, a mapping in YAML, with each knob at its value: where it is written, else at the end of its section."""
+    """Returns `text`, a mapping in YAML, with each knob at its value: replaced where it is written, else added to its
+    section."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
     for start, end, instead in sorted(_edits(text, root, values), reverse=True):
@@ -31,7 +32,7 @@ def _edits(text: str, root: yaml.MappingNode, values: Mapping[str, Any]) -> Iter
         node = _written(root).get(section, (None, None))[1]
         if isinstance(node, yaml.MappingNode):
             yield from _in_section(text, node, wanted)
-        elif node is not None:  # nothing stands below the key
+        elif node is not None:  # the key has an empty or scalar value
             yield node.start_mark.index, node.end_mark.index, f" {_flow(wanted)}"
         else:
             yield _added(text, root, f"{section}: {_flow(wanted)}")
@@ -41,7 +42,7 @@ def _in_section(text: str, section: yaml.MappingNode, wanted: Mapping[str, Any])
     there = _written(section)
     for name in [name for name in wanted if name in there]:
         key, value = there[name]
-        if isinstance(value, yaml.CollectionNode) and not value.flow_style:  # lines of its own, perhaps not indented
+        if isinstance(value, yaml.CollectionNode) and not value.flow_style:  # on lines of its own, perhaps not indented
             yield key.end_mark.index, _end(value), f": {_one(wanted[name])}"
         else:
             yield value.start_mark.index, value.end_mark.index, _one(wanted[name])
@@ -50,7 +51,7 @@ def _in_section(text: str, section: yaml.MappingNode, wanted: Mapping[str, Any])
 
 
 def _added(text: str, mapping: yaml.MappingNode, *lines: str) -> Edit:
-    """New keys behind the last one: in its braces, or on lines of their own after that of the last value."""
+    """Returns the edit that adds keys after the last one: inside its braces, or on lines of their own."""
     last = _end(mapping.value[-1][1]) if mapping.value else mapping.end_mark.index - 1
     if mapping.flow_style:
         return last, last, ", " * bool(mapping.value) + ", ".join(lines)
@@ -61,12 +62,13 @@ def _added(text: str, mapping: yaml.MappingNode, *lines: str) -> Edit:
 
 
 def _written(mapping: yaml.MappingNode) -> dict[str, Entry]:
-    """Keys and values by the knob or section that they stand for."""
+    """Returns knob or section name → (key node, value node), with aliases resolved."""
     return {ALIASES.get(key.value, key.value): (key, value) for key, value in mapping.value}
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a value ends; of one on several lines PyYAML marks the start of what follows, comments passed over."""
+    """Returns where a value ends. For one on several lines PyYAML marks the start of what follows, after any
+    comments."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)

@@ -1,7 +1,7 @@
-"""Terminal output of `check`: broken rules by kind with what to do, the nearest legal recipe, a rule's own page.
+"""Terminal output of `check`: violated rules by kind with what to do, the nearest legal recipe, a rule's own page.
 
-What stops the recipe stands first, then what happens other than asked for, then what is only worth knowing. Everything
-fits 80 columns and keeps its indent where it wraps.
+Errors come first, then deviations from what the recipe asks for, then warnings. Everything fits 80 columns and keeps
+its indent where it wraps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from policies.trial import Changes
     from trainer.recipe.rules import Finding
 
-# kind -> its colour, and what it means for a user
+# kind → (colour, meaning)
 KINDS: dict[str, tuple[str, str]] = {
     "error": ("bold red", "the recipe does not run, or trains wrongly"),
     "fallback": ("magenta", "what runs is not what the recipe asks for"),
@@ -38,7 +38,7 @@ FRAMEWORKS = {
 
 
 def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> None:
-    """Every broken rule with what to do, by kind, then the predicted memory where it is known."""
+    """Prints every violated rule with what to do, by kind, then the predicted memory if it is known."""
     console = plain_console()
     for kind, (style, meaning) in KINDS.items():
         of_kind = [finding for finding in findings if finding.kind.value == kind]
@@ -57,7 +57,7 @@ def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> 
 
 
 def show_nearest(changes: Changes | None) -> None:
-    """The changes that lead from an illegal recipe to the nearest legal one; None where no knobs lead to one."""
+    """Prints the changes to the nearest legal recipe; None if no change of knobs makes the recipe legal."""
     said = (
         "no change of knobs that are not frozen makes this recipe legal: change tune.freeze, the model or the cluster"
         if changes is None
@@ -70,7 +70,7 @@ def show_nearest(changes: Changes | None) -> None:
 
 
 def show_rule(page: RulePage) -> None:
-    """A rule's page: message, why, who says so since when, and an example on either side of it."""
+    """Prints a rule's page: message, reason, source and versions, and an example of each outcome."""
     console = plain_console()
     style, meaning = KINDS[page["kind"]]
     console.print(Text.assemble((page["kind"], style), " ", (page["id"], "bold"), f": {meaning}\n"))
@@ -91,7 +91,7 @@ def show_rule(page: RulePage) -> None:
 
 
 def show_rules(pages: Sequence[RulePage]) -> None:
-    """Every rule's id and what it says of its breaking example, by kind."""
+    """Prints every rule's id and its message for its violating example, by kind."""
     console = plain_console()
     for kind, (style, meaning) in KINDS.items():
         of_kind = [page for page in pages if page["kind"] == kind]
@@ -113,14 +113,14 @@ def _print_finding(console: Console, finding: Finding, style: str) -> None:
 
 
 def _indented(console: Console, columns: int, text: Text, *, label: str = "") -> None:
-    """The text with its indent on every line it takes, a label before the first."""
+    """Prints the text with an indent on every line, and a label before the first."""
     for number, line in enumerate(text.wrap(console, max(20, console.width - columns))):
         line.rstrip()
         console.print(Text.assemble((label if number == 0 else "").ljust(columns), line))
 
 
 def _written(example: dict[str, Any]) -> str:
-    """`model: a 1, b 2; knobs: c true`."""
+    """Returns `model: a 1, b 2; knobs: c true`."""
     parts = (
         f"{section}: " + ", ".join(f"{name} {knob_value(value)}" for name, value in values.items())
         for section, values in example.items()

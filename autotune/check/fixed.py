@@ -1,4 +1,4 @@
-"""The nearest legal recipe as text: what `check --fix` writes."""
+"""Writes the nearest legal recipe as text, for `check --fix`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ REWRITTEN = "rewritten, without its comments: with only these lines changed it w
 
 
 def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]], *, file: Path | None) -> str:
-    """The recipe that `given` names with its changed knobs only, under a comment on them; `file` is where it will
-    stand, None where that is not known."""
+    """Returns the text of the recipe `given` with only the changed knobs replaced, and a comment on them; `file` is
+    where it will be written, None if unknown."""
     said = [f"{name}: {knob_value(there)}, not {knob_value(here)}" for name, (here, there) in changes.items()]
     head = f"The nearest legal recipe to {' '.join(given.split())}" if said else f"{given}: nothing had to change"
     written = text_of(source_file(given), where=given, instead="name a recipe")
@@ -30,7 +30,8 @@ def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any
 
 
 def _is(text: str, recipe: Recipe, *, name: str) -> bool:
-    """Whether this text, read from a file of that name, is the recipe: files that it names are looked for beside it."""
+    """Returns whether this text, read from a file of that name, gives the recipe: paths in it are relative to that
+    file."""
     try:
         read = recipe_from(parse_source(text, name=name))
     except BadInputError:

@@ -1,4 +1,4 @@
-"""`check --for`: the findings of one framework in one version."""
+"""Checks a recipe for one framework in one version, for `check --for`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def findings_of_framework(recipe: Recipe, named: str) -> list[Finding]:
-    """Findings of `megatron-lm`, `megatron-lm@0.16.1` and the like, errors first. BadInputError for an unknown name."""
+    """Returns the findings for `megatron-lm`, `megatron-lm@0.16.1` and the like, errors first. Raises BadInputError for
+    an unknown name."""
     framework, _, version = named.partition("@")
     if framework in OF_FRAMEWORK:
         return OF_FRAMEWORK[framework](recipe, version or None)

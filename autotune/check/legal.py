@@ -1,4 +1,4 @@
-"""Refuses a recipe that breaks a rule or names a runner there is none of, before anything is spent on it."""
+"""Refuses a recipe that violates a rule or names an unknown engine or launcher, before it uses any resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
-    """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
+    """Raises ToolError if a recipe trains on local GPUs and this machine has neither devices nor a driver."""
     if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.cluster.gpu == "cpu":
         return
     if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
@@ -42,8 +42,8 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 
 
 def refuse_without_nodes(recipe: Recipe) -> None:
-    """Raises ToolError where the launcher cannot start the recipe's ranks from here: several nodes with launcher
-    local, no Slurm, or no allocation that is large enough."""
+    """Raises ToolError if the launcher cannot start the recipe's ranks: several nodes with launcher local, no Slurm, or
+    no allocation that is large enough."""
     if recipe.burst.engine not in RANKS_HERE or night.is_wanted(recipe):
         return
     launcher = open_launcher(recipe, Path())
@@ -66,7 +66,7 @@ def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
 
 
 def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
-    """Engine command runs a trainer: it has to be named, and what is read of it readable."""
+    """Yields problems of engine `command`: a missing trainer, or patterns that cannot be read."""
     if recipe.burst.engine != "command":
         return
     if recipe.trainer is None:

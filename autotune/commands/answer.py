@@ -1,4 +1,4 @@
-"""What a command gives back, and the parameters that several commands share."""
+"""The return value of a command, and the parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "Price", "RecipeN
 
 
 def whole(_: Any, tokens: Sequence[Token]) -> int:
-    """A whole number as it was typed: 1.5 is none, and not taken for 1. ValueError."""
+    """Parses a whole number; raises ValueError for 1.5, which is not truncated to 1."""
     try:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
-# Text as it was typed; that it may be a path is what shells complete by
+# Text as typed; the type includes Path so that shells complete file names
 RecipeName = Annotated[str | Path, Parameter(help="A recipe file, or the name of a packaged example.")]
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
 Force = Annotated[bool, Parameter(negative=(), help="Overwrite an existing file. An input is never overwritten.")]

@@ -1,5 +1,5 @@
-"""`moe-autotune check`: every problem of a recipe at once, its predicted memory, and the nearest recipe
-without, which `--fix` writes. `--explain RULE` tells a rule instead, `--rules` names them all."""
+"""`moe-autotune check`: every problem of a recipe at once, its predicted memory, and the nearest legal recipe, which
+`--fix` writes. `--explain RULE` explains one rule, `--rules` lists them all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(
 
 
 def _checked(name: str, framework: str | None, fix: bool, target: Output | None) -> Answer:
-    """With --fix and no file the recipe is all that stdout gets."""
+    """Checks one recipe. With --fix and no file, stdout gets the recipe and nothing else."""
     from autotune.check.findings import show_findings, show_nearest
     from autotune.check.frameworks import findings_of_framework
     from autotune.estimate.memory import memory_document
@@ -114,7 +114,7 @@ def _write(text: str, target: Output | None) -> str | None:
 
 
 def _explained(name: str) -> Answer:
-    """The page of one rule; BadInputError with the nearest ids where there is none of that name."""
+    """Prints the page of one rule. Raises BadInputError with the nearest ids for an unknown one."""
     from autotune.check.document import RuleDocument, rule_document
     from autotune.check.findings import show_rule
     from trainer.errors import BadInputError, Problem

@@ -27,8 +27,8 @@ def compare(a: Traces, b: Traces, *, html: PageFile = None, force: Force = False
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for((a, b)), force=force)
-    with counting("reading traces") as told:
-        analyses = [analysis_at(path, WHOLE, told) for path in (a, b)]
+    with counting("reading traces") as progress:
+        analyses = [analysis_at(path, WHOLE, progress) for path in (a, b)]
     found = compared(
         *analyses,
         same=a.resolve() == b.resolve(),

@@ -1,4 +1,4 @@
-"""`moe-autotune completion`: what a shell needs to complete our commands, options and files."""
+"""`moe-autotune completion`: the completion script of a shell, for commands, options and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 
-# the script as it is made works only from a file of one name; so it does from any file, by `source` and by `eval`
+# The generated script works only in a file named _moe-autotune; with this also in any file, by `source` and by `eval`
 ZSH_BY_ANY_WAY = """
 if [[ ${funcstack[1]} == _*moe-autotune ]]; then
   _cyclopts_moe-autotune "$@"
@@ -25,7 +25,7 @@ fi
 
 
 def completion_of(program: App) -> Callable[..., Answer]:
-    """The command, for a program whose other commands it knows by then."""
+    """Returns the command `completion` of a program, which lists the program's commands when it is run."""
 
     def completion(
         shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; default the current shell.")] = None,
@@ -35,12 +35,12 @@ def completion_of(program: App) -> Callable[..., Answer]:
         ] = False,
     ) -> Answer:
         """Print the completion script of a shell, or install it."""
-        asking = shell or _shell()
-        script = program.generate_completion(shell=asking) + (ZSH_BY_ANY_WAY if asking == "zsh" else "")
-        path = program.install_completion(shell=asking) if install else None
-        print(script if path is None else f"{path}: start a new {asking} to use it\n", end="")
+        chosen = shell or _shell()
+        script = program.generate_completion(shell=chosen) + (ZSH_BY_ANY_WAY if chosen == "zsh" else "")
+        path = program.install_completion(shell=chosen) if install else None
+        print(script if path is None else f"{path}: start a new {chosen} to use it\n", end="")
         file = None if path is None else str(path)
-        return Answer(document=CompletionDocument(schema=1, shell=asking, script=script, file=file))
+        return Answer(document=CompletionDocument(schema=1, shell=chosen, script=script, file=file))
 
     return completion
 

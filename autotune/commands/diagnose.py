@@ -1,5 +1,5 @@
-"""`moe-autotune diagnose`: traces of one job in, the partition of every step, the walls and what to try next out.
-`--explain FIX` tells a fix instead."""
+"""`moe-autotune diagnose`: the partition of every step, the walls and what to try next, from the traces of one job.
+`--explain FIX` explains one fix."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def diagnose(
     page = page_at(html, inputs=read_for(traces), force=force)
     kept: Kept | None = None if page is None else {}
     stretch = stretch_of(range_name=range_name, step_marker=step_marker, since=since, until=until)
-    with counting("reading traces") as told:
-        analysis = analysis_of(traces, stretch, told, kept)
+    with counting("reading traces") as progress:
+        analysis = analysis_of(traces, stretch, progress, kept)
     steps = next_steps(analysis, situation_of_traces(traces, analysis, recipe))
-    if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
+    if page is not None:  # before printing: a reader that closes the pipe early must not prevent the page
         from autotune.diagnose.page import diagnosis_page
 
         page.write(diagnosis_page(analysis, " ".join(map(str, traces)), steps, kept))
@@ -72,7 +72,7 @@ def diagnose(
 
 
 def _explained(name: str) -> Answer:
-    """The page of one fix; BadInputError with the nearest names where there is none of that name."""
+    """Prints the page of one fix. Raises BadInputError with the nearest names for an unknown one."""
     from autotune.diagnose.document import FixDocument, FixPage
     from autotune.looks.fix_pages import plain_paragraphs
     from autotune.looks.wrapping import plain_console, say

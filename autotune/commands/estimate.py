@@ -46,7 +46,9 @@ def estimate(
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
     release = _release(software)
-    tried = asked_of_megatron(given, asked=dry_run, pp_rank=pp_rank)  # before our rules: its words are the answer
+    tried = asked_of_megatron(
+        given, asked=dry_run, pp_rank=pp_rank
+    )  # before the rules are checked: Megatron-Core's answer is the result
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
     refuse_illegal(given, where=str(recipe))
@@ -61,7 +63,7 @@ def estimate(
 
 
 def _release(named: str | None) -> str | None:
-    """The row of software.csv that was asked for. BadInputError for a release that has none."""
+    """Returns the row of software.csv for a release. Raises BadInputError if it has none."""
     from trainer.errors import BadInputError, Problem
     from trainer.measured.software import release_named, releases
 

@@ -1,4 +1,4 @@
-"""`moe-autotune export`: a recipe, the best one of a study or that of a trial, in another tool's words."""
+"""`moe-autotune export`: a recipe, the best one of a study or that of a trial, in another tool's format."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def export(
 
 
 def _tracked(source: str, named: str | None, force: bool) -> Answer:
-    """The study and its trials as runs of MLflow."""
+    """Writes the study and its trials as runs of MLflow."""
     from autotune.export.document import Tracked
     from autotune.looks.working import working
     from autotune.tracking.mlflow import tracking_of, write_runs
@@ -96,7 +96,7 @@ def _tracked(source: str, named: str | None, force: bool) -> Answer:
 
 
 def _study_file(named: str, file: Output | None) -> Answer:
-    """Every trial, in a file that Optuna's own tools open. BadInputError for what is no study, or no file."""
+    """Writes every trial to an Optuna database. Raises BadInputError if `named` is not a study, or without a file."""
     from autotune.export.document import StudyFile
     from autotune.tracking.optuna_study import write_optuna
     from autotune.tuning.journal import read_study
@@ -115,7 +115,8 @@ def _study_file(named: str, file: Output | None) -> Answer:
 
 
 def _warnings(named: str, found: Source, to: str, version: str | None, *, force: bool) -> tuple[str, ...]:
-    """What stands on top of a recipe that is not legal, or of which a burst failed. BadInputError without --force."""
+    """Returns the warnings for a recipe that is not legal, or of which a burst failed. Raises BadInputError without
+    --force."""
     from autotune.export import target_named
     from autotune.export.legal import broken_for, said_on_top
     from trainer.errors import BadInputError, Problem

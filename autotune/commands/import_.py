@@ -88,7 +88,7 @@ def import_(
 
 
 def _given(words: list[str]) -> dict[str, str]:
-    """BadInputError for what is no NAME=VALUE."""
+    """Parses NAME=VALUE arguments. Raises BadInputError for any other."""
     from trainer.errors import BadInputError, Problem
 
     wrong = [word for word in words if "=" not in word.lstrip("=")]

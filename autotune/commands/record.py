@@ -1,4 +1,4 @@
-"""`moe-autotune record`: what any launcher would start, for import."""
+"""`moe-autotune record`: what a launcher would start, recorded for import."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
 
     with working("writing the report"):
         page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
-    if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
+    if held(Path(study)):  # a running tuner writes the page of a running study after every burst: keep that form
         write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())
     written = (Path(study) / "report.json").read_bytes().strip()
     for warning in msgspec.json.decode(written)["warnings"]:

@@ -91,7 +91,7 @@ def _folder(name: str, asked: Path | None, resume: bool) -> Path:
 
 
 def moment_of(text: str | None) -> float | None:
-    """The next time the clock shows HH:MM, or the moment that is written with its day; in seconds since the epoch."""
+    """Returns the next time the clock shows HH:MM, or the time given with its date; seconds since the epoch."""
     from trainer.errors import BadInputError, Problem
 
     if text is None:

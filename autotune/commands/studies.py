@@ -1,4 +1,4 @@
-"""`moe-autotune studies`: all studies of a folder beside each other."""
+"""`moe-autotune studies`: all studies of a folder in one list."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `compare` says: two traces or two trials side by side, and what moved between them."""
+"""The output of `compare`: two traces or two trials side by side, and what changed between them."""

@@ -1,7 +1,7 @@
-"""What moved between two analyses: the average step of the slowest rank of each, part by part.
+"""Compares two analyses: the average step of the slowest rank of each, part by part.
 
-Two traces are held against each other as they are; where they are no fair pair (no steps in one, a CPU and a GPU,
-other formats), `notes` say so, and where times do not compare, shares do.
+Two traces are compared as they are; if they are an unequal pair (no steps in one, a CPU and a GPU, other formats),
+`notes` say so, and if times do not compare, shares do.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from autotune.looks.quantities import NONE, UNMEASURED, duration, gain, percent
 from autotune.looks.segments import KINDS, NOISE_US, counted_steps, mean_of, mean_step_us, slowest, steps_of, words_of
 
 SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
-WITHIN = {"compute": "compute_class", "host": "host_activity"}  # a part, and the moves it is made of
-UNMOVED = 0.01  # of a step: what moved less is not worth a headline
+WITHIN = {"compute": "compute_class", "host": "host_activity"}  # part → the kind of moves that it consists of
+UNMOVED = 0.01  # of a step: smaller moves are not in the headline
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One time of the average step in A and in B; None where that side does not list it (a kernel that is not among
-    its longest), and then `moved_us` is what the other side's listing bounds."""
+    """One time of the average step in A and in B; None on a side that does not list it (a kernel that is not among its
+    longest), and then `moved_us` is bounded by the other side's time."""
 
-    of: str  # part | compute_class | host_activity | communication (as it ran, hidden or not) | kernel | waiting
+    of: str  # part | compute_class | host_activity | communication (hidden or exposed) | kernel | waiting
     name: str
     a_us: float | None
     b_us: float | None
@@ -32,7 +32,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Untraced(msgspec.Struct, frozen=True, kw_only=True):
-    """The median step that the bursts of A and of B measured without a profiler, and by what share of it their traced
+    """The median steps that the bursts of A and B measured without a profiler, and the fraction by which their traced
     steps are longer."""
 
     a_us: float
@@ -42,8 +42,8 @@ class Untraced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`compare --json`. `moved` is sorted, largest first; by share where times do not compare. `untraced` is None
-    where A and B are not both bursts of a study."""
+    """Document of `compare --json`. `moved` is sorted, largest first; by share if times do not compare. `untraced` is
+    null unless A and B are both bursts of a study."""
 
     schema: int = 1
     a: Analysis
@@ -60,9 +60,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compared(
     a: Analysis, b: Analysis, *, same: bool = False, steps_us: tuple[float | None, float | None] = (None, None)
 ) -> Comparison:
-    """Both analyses with what moved between them; nothing moved if one holds no trace.
+    """Returns both analyses with the differences between them; none if one has no trace.
 
-    same: A and B are one path; steps_us: the median step of each that was measured without a profiler, where known.
+    same: A and B are one path; steps_us: the median step of each measured without a profiler, if known.
     """
     one, other = slowest(a), slowest(b)
     if one is None or other is None:
@@ -89,8 +89,8 @@ def _profiler_words(untraced: Untraced | None) -> Iterator[str]:
 
 
 def change(found: Comparison) -> tuple[str, str]:
-    """`−20.1 %` and `step 175 ms → 140 ms`: how the step changed, without the profiler where that was measured; words
-    where the times do not compare."""
+    """Returns `−20.1 %` and `step 175 ms → 140 ms`: how the step changed, without the profiler if that was measured;
+    words if the times do not compare."""
     one, other = slowest(found.a), slowest(found.b)
     if one is None or other is None:
         return "no figure", found.notes[0]
@@ -107,7 +107,7 @@ def change(found: Comparison) -> tuple[str, str]:
 
 
 def headline(found: Comparison) -> str:
-    """`step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
+    """Returns `step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
     one = slowest(found.a)
     figure, said = change(found)
     if one is None or not found.moved or not found.times_compare:
@@ -122,9 +122,9 @@ def _mostly(found: Comparison, part: Move) -> str:
 
 
 def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, mark: str) -> Iterator[tuple[str, Move]]:
-    """(words, move) of each part, and below it, behind a mark, of what it is made of.
+    """Yields (words, move) of each part, and after it, with `mark` before their words, those it consists of.
 
-    least: the shares of the step of A that a part must have on one side, and what it is made of must have moved.
+    least: share of A's step that a part must have on one side; least_inner: share that an inner move must have moved.
     """
     one = slowest(found.a)
     step_us = mean_step_us(one) if one else 0.0
@@ -137,13 +137,13 @@ def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, ma
 
 
 def waiting_words(found: Comparison) -> str:
-    """What ranks wait for each other in A and in B; empty where that is not known of both."""
+    """Returns the longest waiting for other ranks in A and in B; empty unless both are known."""
     said = (f"{duration(move.a_us)} → {duration(move.b_us)} per step" for move in found.of("waiting"))
     return next((f"the rank that waits longest for the others: {words}" for words in said), "")
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:
-    """`wall host, up to 43.1 %`; the reason where there is not a time to give back."""
+    """Returns `wall host, up to 43.1 %`; the reason if the verdict has no recoverable time."""
     finding = diagnosis.finding(diagnosis.wall)
     if finding is None or finding.recoverable_us <= 0:
         return f"wall {diagnosis.wall.value}: {diagnosis.because}"
@@ -151,7 +151,7 @@ def verdict_words(diagnosis: Diagnosis) -> str:
 
 
 def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
-    """What each wall could give back at most: its name, the times of A and B, the shares of A and B."""
+    """Yields each wall's name, its recoverable times in A and B, and its shares in A and B."""
     sides = (found.a.diagnosis, found.b.diagnosis)
     walls = dict.fromkeys(one.wall for side in sides for one in side.walls if one.recoverable_us > 0)
     for wall in walls:
@@ -162,12 +162,12 @@ def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def within_part(found: Comparison, part: Move) -> list[Move]:
-    """What a part is made of, by how much it moved; recompute is a part of its own."""
+    """Returns the moves that a part consists of, in order; without recompute, which is a part of its own."""
     return [move for move in found.of(WITHIN.get(part.name, "")) if move.name != "recompute"]
 
 
 def _of_which(found: Comparison, part: Move) -> str:
-    """The largest cause that moved the same way, if it is half of what the part moved."""
+    """Returns the largest inner move in the part's direction, if it is at least half of the part's move."""
     same_way = [move for move in within_part(found, part) if 2 * move.moved_us / part.moved_us >= 1]
     return f" ({words_of(same_way[0].name)} {signed(same_way[0].moved_us)})" if same_way else ""
 
@@ -189,7 +189,7 @@ def _size(move: Move, times_compare: bool) -> tuple[float, str, str]:
     return -abs(move.moved_us if times_compare else move.moved_share), move.of, move.name
 
 
-# what is compared, and how it is read from a partition
+# kind of move → how it is read from a partition
 READS: Mapping[str, Callable[[Partition], Mapping[str, float]]] = {
     "part": lambda step: {kind.key: kind.read(step) for kind in KINDS},
     "compute_class": lambda step: step.compute_by_class,
@@ -213,7 +213,7 @@ def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
 
 
 def _waits(a: Analysis, b: Analysis) -> Iterator[Move]:
-    """The rank of each that waits longest for others: a balanced load shows there, not on the slowest rank."""
+    """Yields the move of the longest-waiting rank of each: it shows a load balance that the slowest rank does not."""
     longest = [max(side.ranks, key=lambda rank: rank.waiting_us, default=None) for side in (a, b)]
     was, now = (rank.waiting_us if rank else None for rank in longest)
     if was is not None and now is not None and max(was, now) > NOISE_US:
@@ -225,7 +225,7 @@ def _step_us(rank: RankTime | None) -> float:
 
 
 def _by_name(trace: TraceReport) -> dict[str, float]:
-    """A kernel's time a step; one name may stand in several classes."""
+    """Returns each kernel's time per step; one name may be in several classes."""
     count = len(steps_of(trace))
     times: dict[str, float] = {}
     for kernel in trace.kernels:
@@ -248,7 +248,7 @@ def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple
 
 
 def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:
-    """What was not measured, and what makes the two an unequal pair."""
+    """Yields that figures were not measured, and what makes the two an unequal pair."""
     if simulated := [name for name, side in (("A", a), ("B", b)) if side.simulated]:
         yield f"{' and '.join(simulated)} simulated: {UNMEASURED}"
     if bool(one.steps) != bool(other.steps):
@@ -268,7 +268,7 @@ def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> It
         yield f"A ran on {places[0]}, B on {places[1]}: compute and host time are not comparable between them"
     if one.format != other.format:
         yield f"A is a {one.format} trace, B {other.format}: what the host did is recorded differently"
-    yield from _thin(("A", a), ("B", b))
+    yield from _lost_events(("A", a), ("B", b))
 
 
 def _left_out(one: TraceReport, other: TraceReport) -> str:
@@ -276,8 +276,8 @@ def _left_out(one: TraceReport, other: TraceReport) -> str:
     return f": {' and '.join(sides)} left out as warm-up" if sides else ""
 
 
-def _thin(*sides: tuple[str, Analysis]) -> Iterator[str]:
-    """Traces that lost events: what is missing would look as if it had moved."""
+def _lost_events(*sides: tuple[str, Analysis]) -> Iterator[str]:
+    """Yields a note for traces that lost events: missing events look like differences."""
     for name, analysis in sides:
         lost: Sequence[str] = [f"{d.count} {d.what} ({d.why})" for t in analysis.traces for d in t.coverage.dropped]
         if lost:

@@ -1,4 +1,4 @@
-"""`compare --html`: the two steps as bars on one scale, and what moved, by part, cause, kind and kernel."""
+"""Renders `compare --html`: the two steps as bars on one scale, and the differences by part, cause, kind and kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN = 0.0005  # of a step: a kernel that moved less is not listed
 
 
 def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
-    """The page; `names` are what A and B were called on the command line."""
+    """Renders the page; `names` are A and B as named on the command line."""
     one, other = slowest(found.a), slowest(found.b)
     figure, note = change(found)
     return render(

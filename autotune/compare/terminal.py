@@ -1,4 +1,4 @@
-"""Terminal output of `compare`: what changed in a line, the two steps as bars, then what moved, largest first."""
+"""Terminal output of `compare`: the change in one line, the two steps as bars, then the differences, largest first."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, 
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
-INNER_SHOWN = 0.005  # of a step: what a part is made of is shown where it moved more
+INNER_SHOWN = 0.005  # of a step: inner moves above this are shown
 KERNELS_SHOWN = 6
 
 
 def show_comparison(found: Comparison) -> None:
-    """The headline, both verdicts, both partitions, and what moved."""
+    """Prints the headline, both verdicts, both partitions, and the differences."""
     console = plain_console()
     say(console, headline(found), style="bold")
     for name, analysis in (("A", found.a), ("B", found.b)):
         say(console, verdict_words(analysis.diagnosis), lead=f"{name}: ")
     one, other = slowest(found.a), slowest(found.b)
-    if one is None or other is None:  # the headline has said so
+    if one is None or other is None:  # the headline says so
         return
     for note in found.notes:
         say(console, note, lead="note: ", style="dim")
@@ -69,7 +69,7 @@ def _times(move: Move) -> tuple[str, str, str]:
 
 
 def _print_communication(console: Console, found: Comparison, step_us: float) -> None:
-    """By kind as it ran, hidden or not: what was only hidden has not moved here."""
+    """Prints total communication by kind, hidden or exposed: a change of overlap alone does not show here."""
     rows = [
         (part_name(move.name), *_times(move))
         for move in found.of("communication")

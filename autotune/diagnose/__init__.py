@@ -1,1 +1,1 @@
-"""What `diagnose` says: the wall of a job's traces, the steps it rests on, and where in them the time went."""
+"""The output of `diagnose`: the wall of a job's traces, the steps it is based on, and where their time went."""

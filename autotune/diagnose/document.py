@@ -1,4 +1,4 @@
-"""What `diagnose --json` prints: the analysis with what to try next, or the page of a fix."""
+"""The JSON documents of `diagnose --json`: the analysis with what to try next, or the page of a fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FixPage(TypedDict):
 
 
 class FixDocument(TypedDict):
-    """`diagnose --explain FIX --json`."""
+    """Document of `diagnose --explain FIX --json`."""
 
     schema: int
     fix: FixPage

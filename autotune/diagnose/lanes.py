@@ -1,7 +1,7 @@
-"""The lane view: the events of one step as columns in the page, few enough for it to stay small.
+"""The timeline view: the events of one step as columns in the page, few enough to keep the page small.
 
-Where a step has more events than `EVENTS`, those that are shorter than a pixel at the largest zoom are merged with
-their neighbours, and the zoom ends there. What is drawn is in lanes.js.
+If a step has more events than `EVENTS`, those shorter than a pixel at the largest zoom are merged with their
+neighbours, and the zoom is limited to that resolution. lanes.js draws them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autotune.looks.segments import KINDS, words_of
 from autotune.looks.stacks import Piece, legend
 
 EVENTS = 40_000  # drawn at most; about 20 bytes each
-NAMES = 2_000  # in the page at most, those with most time
+NAMES = 2_000  # at most, those with the most time
 NAME_CHARACTERS = 120
-LANES = 24  # the idle time, streams and threads with most events
+LANES = 24  # at most: idle time, and the streams and threads with the most events
 FINEST = 2.0**-20  # of the step: the first resolution that is tried
 SPECIAL_WORDS = {
     "copy": "copies",
@@ -35,12 +35,12 @@ SPECIAL_WORDS = {
 
 
 def lanes_json(found: Lanes) -> Markup:
-    """The document for lanes.js, safe inside of a script element whatever the names are."""
+    """Returns the document for lanes.js, escaped for a script element whatever the names contain."""
     return safe_json(lanes_document(found))
 
 
 def safe_json(document: Any) -> Markup:
-    """JSON that can stand in a script element, whatever is in it."""
+    """Returns JSON that is safe inside a script element, whatever it contains."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     # a name may hold </script> or <!--, and the two separators end a line in old JavaScript
     for character in "<>&\u2028\u2029":
@@ -49,8 +49,9 @@ def safe_json(document: Any) -> Markup:
 
 
 def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
-    """Nanoseconds from the start of the step; starts are differences to the one before, and so are launches: for each
-    event of the device, the number of the call that launched it among all events in the rows' order, or -1."""
+    """Returns the document; times are nanoseconds from the start of the step. Starts are differences to the previous
+    event, and so are launches: for each device event, the index of the call that launched it among all events in the
+    rows' order, or -1."""
     kept = _first_lanes(found)
     drawn, count, resolution_us = thinned(kept, most)
     names, name = _names(drawn, min(NAMES, most))
@@ -70,7 +71,7 @@ def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
 
 
 def lanes_legend(found: Lanes) -> Markup:
-    """A swatch for each thing that the lanes show."""
+    """Draws a swatch for each kind of event in the lanes."""
     return legend(
         Piece(key=_colour(KEYS[code]), words=key_words(KEYS[code]), value=1.0, said="")
         for code in np.unique(found.key).tolist()
@@ -78,7 +79,7 @@ def lanes_legend(found: Lanes) -> Markup:
 
 
 def key_words(key: str) -> str:
-    """`grouped GEMM`, `EP dispatch`, `idle: host`."""
+    """Returns `grouped GEMM`, `EP dispatch`, `idle: host`."""
     if key in SPECIAL_WORDS:
         return SPECIAL_WORDS[key]
     family, _, name = key.partition(".")
@@ -88,7 +89,7 @@ def key_words(key: str) -> str:
 
 
 def _colour(key: str) -> str:
-    """The colour's name in page.css: that of the step bars where they know it."""
+    """Returns the colour's name in page.css: that of the step bars where they have one."""
     family, _, name = key.partition(".")
     if family == "compute" and name != "recompute":
         return f"c-{name}"
@@ -96,7 +97,8 @@ def _colour(key: str) -> str:
 
 
 def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
-    """At most `most` events, how many each stands for (int64), and what is no longer told apart (microseconds)."""
+    """Returns at most `most` events, how many each represents (int64), and the resolution that merged them (µs; 0:
+    none)."""
     count = np.ones(len(found), dtype=np.int64)
     resolution, drawn = 0.0, found
     while len(drawn) > most:
@@ -106,7 +108,7 @@ def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
 
 
 def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Ints]:
-    """Neighbours in a row that are short and begin in one cell of time become one, called by the longest."""
+    """Merges neighbours of a row that are short and start in one cell of time; the longest gives the name."""
     took = found.end_us - found.start_us
     cell = np.floor(found.start_us / resolution_us)
     short = took < resolution_us
@@ -131,17 +133,17 @@ def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Ints]:
 
 
 def _renumbered(launch: Ints, place: Ints) -> Ints:
-    """Launches as places among what is left. place: int64, the new place of each old one, -1 where it is gone."""
+    """Maps launches to new indices. place: int64, the new index of each old event, -1 if it was removed."""
     return np.where(launch >= 0, np.append(place, -1)[launch], -1)
 
 
 def too_many(found: Lanes) -> bool:
-    """Some events are merged with their neighbours."""
+    """Returns True if some events are merged with their neighbours."""
     return len(found) > EVENTS
 
 
 def _first_lanes(found: Lanes) -> Lanes:
-    """The lanes come busiest first within their place; of very many the rest is left out."""
+    """Returns the first lanes of each place in turn, LANES at most; lanes are sorted busiest first within a place."""
     if len(found.lanes) <= LANES:
         return found
     places = [lane.place for lane in found.lanes]
@@ -159,17 +161,18 @@ def _first_lanes(found: Lanes) -> Lanes:
 
 
 def _names(drawn: Lanes, most: int) -> tuple[list[str], Ints]:
-    """The names in the page and int64[N], an index into them; the shortest-lived share the last one."""
+    """Returns the names for the page and int64[N], an index into them; the names with the least time share the last
+    one."""
     time = np.bincount(drawn.name, weights=drawn.end_us - drawn.start_us, minlength=len(drawn.names))
     used = np.unique(drawn.name)
     kept = used[np.lexsort((used, -time[used]))][:most]
     position = np.full(len(drawn.names), len(kept))
     position[kept] = np.arange(len(kept))
-    names = [_said(drawn.names[code]) for code in kept.tolist()]
+    names = [_name_words(drawn.names[code]) for code in kept.tolist()]
     return [*names, *(["(one of the many other names)"] if len(kept) < len(used) else [])], position[drawn.name]
 
 
-def _said(name: str) -> str:
+def _name_words(name: str) -> str:
     activity = name.removeprefix("host: ")
     return f"host: {words_of(activity)}" if activity != name else short_name(name, NAME_CHARACTERS)
 

@@ -1,4 +1,4 @@
-"""The memory of a rank over its trace: the curve under its limit, and what holds it at the peak."""
+"""Draws the memory of a rank over its trace: the curve below its limit, and the allocations at the peak."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from autotune.looks.svg import Axis, drawing, line, place, tag
 from autotune.looks.tables import Table
 
 CURVE_PX = 220
-FAR = 2.5  # times the peak: a limit beyond is told, not drawn, so that the curve keeps its shape
+MAX_LIMIT_OVER_PEAK = 2.5  # a higher limit is not drawn, because it would flatten the curve
 
 
 def memory_curve(trace: TraceReport) -> Markup | None:
-    """GiB over time with the limit and the peak; None where the trace holds no curve."""
+    """Draws GiB over time with the limit and the peak; None if the trace has no curve."""
     memory = trace.memory
     if memory is None or len(memory.curve) < 2:
         return None
     start, end = memory.curve[0][0], memory.curve[-1][0]
     length = max(end - start, 1e-9)
     peak = max([*(value for _, value in memory.curve), memory.peak_gib])
-    limit = memory.limit_gib if memory.limit_gib is not None and memory.limit_gib <= FAR * peak else None
+    limit = (
+        memory.limit_gib if memory.limit_gib is not None and memory.limit_gib <= MAX_LIMIT_OVER_PEAK * peak else None
+    )
     highest = max(peak, limit or 0.0)
     axis = Axis(low=0.0, high=1.08 * highest, top=14, bottom=CURVE_PX - 24)
     points = " ".join(f"{1000 * (us - start) / length:.1f},{axis.y(value):.1f}" for us, value in memory.curve)
@@ -47,7 +49,7 @@ def memory_curve(trace: TraceReport) -> Markup | None:
 
 
 def memory_table(memory: MemoryUse | None) -> Table:
-    """What holds the memory at its peak, largest first; no rows where that is not known."""
+    """Returns the allocations at the peak, largest first; no rows if they are unknown."""
     held = memory.held_at_peak if memory else {}
     whole = sum(held.values()) or 1.0
     rows = tuple(

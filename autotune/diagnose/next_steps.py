@@ -1,7 +1,5 @@
-"""What to try next, at the end of every diagnosis: fixes of the wall, what to record to be sure, nodes that are needed.
-
-The analyzers know walls and the policies fixes; here the two are joined.
-"""
+"""Joins `analyzers` and `policies` in what to try after a diagnosis: fixes of the wall, further recordings, and
+nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from trainer.recipe import Recipe
 
 FIXES_SHOWN = 4  # in a terminal
 EXPLAIN = "moe-autotune diagnose --explain"
-# why no wall is named (`Diagnosis.doubt`), and what a further recording must hold to name one
+# `Diagnosis.doubt` (why no wall is named) → what a further recording must contain to name one
 RECORD = {
     "cut_short": "the whole trace: let the profiler finish (stop() before the process ends), copy the complete file",
     "low_coverage": "nothing more: name the unknown kernels above in analyzers/names/kernels.csv, one row each",
@@ -41,33 +39,33 @@ RECORD = {
 
 
 class NextFix(TypedDict):
-    """A fix that acts on the wall: what to write, what it could give back, and what it costs."""
+    """A fix that acts on the wall: its flags, its gain at most, and its cost."""
 
     fix: str
     title: str
     wall: Wall
-    gives_back_us: float | None  # per step, at most; null where memory is what it gives back
+    gives_back_us: float | None  # per step, at most; null if it frees memory instead of time
     gain: float | None  # a fraction of throughput, at most
-    flags: list[str]  # Megatron's, to write
-    without: list[str]  # Megatron's flags, to leave out
-    changes: dict[str, Any]  # knob: its value
+    flags: list[str]  # Megatron's flags to add
+    without: list[str]  # Megatron's flags to remove
+    changes: dict[str, Any]  # knob → value
     costs: str
-    explain: str  # the command that tells all of it
+    explain: str  # the command that explains the fix
 
 
 class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` of `diagnose --json`. wall: whose fixes these are, the verdict's or, where none is named, its cause's or
-    the one that would be next; None where no wall has anything to give back."""
+    """The field `next` of `diagnose --json`. wall: the wall that the fixes act on: the verdict's, or if none is named,
+    its cause's or the largest; null if no wall has time to recover."""
 
     wall: Wall | None
     said: str
-    record: str = ""  # what to record to be sure
+    record: str = ""  # what to record for a more certain verdict
     fixes: list[NextFix] = []
-    nodes_needed: int | None = None  # where the run does not fit the nodes it has
+    nodes_needed: int | None = None  # if the run does not fit on its nodes
 
 
 def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSteps:
-    """What to try after this diagnosis; situation: the recipe and the burst that were traced, where they are known."""
+    """Returns what to try after a diagnosis; situation: the traced recipe and burst, if known."""
     finding = _next_wall(analysis)
     doubt = _record(analysis.diagnosis)
     if finding is None:
@@ -84,8 +82,8 @@ def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSt
 
 
 def _record(diagnosis: Diagnosis) -> str:
-    """What to record to be sure; nothing where a wall is named or the cause of what is lost is known, and no rank's
-    trace would tell more."""
+    """Returns what to record for a more certain verdict; empty if a wall or the cause of the loss is known and no other
+    rank's trace would add evidence."""
     cause = diagnosis.cause
     if cause is not None and cause.trace_ranks:
         return f"ranks {', '.join(map(str, cause.trace_ranks))} in the same steps, beside those traced"
@@ -95,7 +93,8 @@ def _record(diagnosis: Diagnosis) -> str:
 
 
 def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None) -> list[Advice]:
-    """Of a cause that has fixes of its own those; else the wall's, of two that are too close both's."""
+    """Returns the fixes of the cause if it has its own; else those of the wall, or of both walls if two are too
+    close."""
     diagnosis = analysis.diagnosis
     own = cure_of(diagnosis).fixes if diagnosis.wall is Wall.UNDETERMINED else ()
     if own:
@@ -106,7 +105,7 @@ def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None
 
 
 def _next_wall(analysis: Analysis) -> WallFinding | None:
-    """The verdict's; where no wall is named the one that its cause's fixes are counted under, or the largest."""
+    """Returns the verdict's wall; if none is named, the wall that its cause's fixes belong to, or the largest."""
     diagnosis = analysis.diagnosis
     under = cure_of(diagnosis).wall if diagnosis.wall is Wall.UNDETERMINED else None
     if under is not None and (found := diagnosis.finding(under)) is not None:
@@ -144,15 +143,15 @@ def _said(
 
 
 def nodes_needed(recipe: Recipe) -> int | None:
-    """The fewest nodes on which a legal setting fits by the estimate; None where one fits on those there are, or on
-    none up to MOST_GPUS, and on CPUs."""
+    """Returns the fewest nodes on which a legal setting fits by estimate; None if one fits on the recipe's nodes, if
+    none fits up to MOST_GPUS, without a memory limit, and on CPUs."""
     if recipe.hardware.is_cpu or recipe.memory_limit_gib is None or recipe.world_size > MOST_GPUS:
         return None
     return None if outline(recipe).scored.fits.any() else fewest_nodes(recipe, above=recipe.cluster.nodes)
 
 
 def nodes_words(recipe: Recipe, nodes: int) -> str:
-    """That nothing fits on the nodes there are, and how many are needed."""
+    """Returns the sentence that nothing fits on the recipe's nodes, and how many are needed."""
     has = counted(recipe.cluster.nodes, "node")
     return f"By estimate no legal setting fits on {has}; at least {nodes} are needed."
 
@@ -173,14 +172,14 @@ def _document(one: Advice) -> NextFix:
 
 
 def gives_back_words(fix: NextFix) -> str:
-    """`up to 134 ms a step (+62.0 %)`; empty where memory is what it gives back."""
+    """Returns `up to 134 ms per step (+62.0 %)`; empty if the fix frees memory instead of time."""
     if fix["gives_back_us"] is None:
         return ""
     return f"up to {duration(fix['gives_back_us'])} per step ({gain(fix['gain'])})"
 
 
 def flag_words(fix: NextFix) -> str:
-    """What to write, and what to leave out."""
+    """Returns the flags to add, and those to remove."""
     without = f"without {' '.join(fix['without'])}" if fix["without"] else ""
     return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)
 

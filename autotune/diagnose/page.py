@@ -1,4 +1,5 @@
-"""`diagnose --html`: the verdict, every step of every rank, the worst step event by event, kernels, ranks, memory."""
+"""Renders `diagnose --html`: the verdict, every step of every rank, the worst step's timeline, kernels, ranks,
+memory."""
 
 from __future__ import annotations
 
@@ -53,17 +54,17 @@ from autotune.looks.svg import tag
 from autotune.looks.tables import Table
 from policies.advice.advice import ADVISED
 
-BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
-RANKS = 64  # bars of averages, the slowest
-EVERY_STEP = 200  # bars in the folded part
+BARS = 24  # most steps of all ranks drawn one by one; beyond it, averages by rank
+RANKS = 64  # bars of averages at most, those of the slowest ranks
+EVERY_STEP = 200  # bars in the collapsed part at most
 KERNELS_OF_A_CLASS = 10
 RANGES = 40
 UNKNOWN = 20
 
 
 def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None, kept: Kept | None = None) -> str:
-    """The page; `steps` are what to try next. Traces of which nothing was kept are read again for their steps, if they
-    are still there."""
+    """Renders the page; `steps` are what to try next. Traces that are not in `kept` are read again for their events, if
+    they still exist."""
     trace = slowest(analysis)
     drawn, first, missing = _drawn(analysis, trace, kept) if trace else ({}, None, "")
     found, tree = (first.worst, first.tree) if first else (None, ())
@@ -132,7 +133,7 @@ SHOWN_BY = {"steps": "step_bars", "next": "next_steps", "lanes": "lanes", "ranks
 
 
 def _views(analysis: Analysis, first: TraceReport, drawn: Mapping[int, Drawn]) -> list[dict[str, Any]]:
-    """Ranks and their steps, for the menus of the lane view; `packed` is null for the step that is shown at first."""
+    """Returns ranks and their steps for the menus of the timeline; `packed` is null for the step shown first."""
     return [
         {
             "rank": rank_words(trace, analysis.traces) or "the one trace",
@@ -155,7 +156,8 @@ def _is_first(trace: TraceReport, step: Partition, first: TraceReport) -> bool:
 
 
 def _drawn(analysis: Analysis, trace: TraceReport, kept: Kept | None) -> tuple[dict[int, Drawn], Drawn | None, str]:
-    """The steps of the traces, those of the slowest rank with the events of its worst step; else why there are none."""
+    """Returns the drawn steps by trace, and those of the slowest rank, with the events of its worst step; else why they
+    cannot be drawn."""
     try:
         drawn = drawn_steps(analysis, trace, _worst(trace), kept)
     except TraceError as error:
@@ -195,7 +197,7 @@ def _short(trace: TraceReport) -> str:
 
 
 def _step_bars(analysis: Analysis) -> Markup | None:
-    """Every step of every rank, or the average step of each rank where that is too much."""
+    """Draws every step of every rank, or the average step of each rank if there are too many."""
     traces = analysis.traces
     if not traces:
         return None
@@ -214,7 +216,7 @@ def _step_bars(analysis: Analysis) -> Markup | None:
 
 
 def _more_bars(analysis: Analysis) -> Markup | None:
-    """Every step, where only averages are drawn above."""
+    """Draws every step, if `_step_bars` draws only averages."""
     every = [step.duration_us for trace in analysis.traces for step in steps_of(trace)]
     if len(every) <= BARS:
         return None
@@ -246,7 +248,7 @@ def _average_label(analysis: Analysis, trace: TraceReport) -> str:
 
 
 def _step_table(analysis: Analysis) -> Table:
-    """The step that the walls are judged by, by kind of time, and below each kind what it is made of."""
+    """Returns the step that the walls are judged by, by kind of time, each kind followed by what it consists of."""
     steps = judged_steps(analysis)
     whole = mean_us(steps) or 1.0
     rows: list[tuple[str, str, str]] = []
@@ -260,7 +262,7 @@ def _step_table(analysis: Analysis) -> Table:
 
 
 def _fix_cards(steps: NextSteps) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """Of each fix its title with what it gives back, its flags, what it costs, and its page."""
+    """Returns each fix's title with its gain, its flags, its cost, and its page."""
     return [
         (
             ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part),
@@ -278,7 +280,7 @@ def _walls(analysis: Analysis) -> list[tuple[str, list[str]]]:
 
 
 def _kernels(trace: TraceReport) -> list[tuple[str, list[NamedRow]]]:
-    """(class and its time, its longest kernels), the class with most time first."""
+    """Returns (class and its time, its longest kernels), the class with the most time first."""
     groups: dict[str, list[KernelTime]] = {}
     for kernel in trace.kernels:
         groups.setdefault(kernel.compute_class, []).append(kernel)

@@ -1,4 +1,4 @@
-"""The ranks of a job side by side: what each needs itself, what it waits for others, what it is idle."""
+"""Compares the ranks of a job: own work, waiting for other ranks, idle time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from autotune.looks.stacks import Piece, Stack, bar, legend
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
 
-RANKS = 64  # drawn and listed, those with most time of their own
+RANKS = 64  # drawn and listed at most, those with the most own time
 
 
 def rank_bars(analysis: Analysis) -> Markup | None:
-    """One bar a rank on one scale; None where no ranks are known."""
+    """Draws one bar per rank on one scale; None if fewer than two ranks are known."""
     ranks = _shown(analysis)
     if not ranks:
         return None

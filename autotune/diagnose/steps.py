@@ -1,4 +1,4 @@
-"""Bars of steps, as every page draws them: one segment a kind of time, in the colour of the wall it is lost to."""
+"""Draws bars of steps for every page: one segment per kind of time, in the colour of the wall it is lost to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autotune.looks.stacks import Piece, Stack, bar, legend
 
 
 def step_bar(parts: Sequence[Segment], longest: float, label: str) -> Markup:
-    """A label and the stacked bar below it; `longest` is the time that fills the width."""
+    """Draws a label and the stacked bar below it; `longest` is the time that fills the width."""
     return bar(Stack(label=label, pieces=tuple(map(_piece, parts))), longest=longest)
 
 
 def steps_legend(steps: Iterable[Partition]) -> Markup:
-    """The kinds of time that occur in any of the steps, in drawing order."""
+    """Draws the legend of the segments that occur in any of the steps, in drawing order."""
     seen = {segment.kind.key for step in steps for segment in segments(step)}
     return legend(Piece(key=kind.key, words=kind.words, value=1.0, said="") for kind in KINDS if kind.key in seen)
 

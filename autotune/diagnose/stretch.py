@@ -1,4 +1,4 @@
-"""The stretch of a trace that `--range`, `--step-marker`, `--from` and `--to` ask for."""
+"""Parses the stretch of a trace from `--range`, `--step-marker`, `--from` and `--to`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from analyzers.diagnosis import Stretch
 from trainer.errors import refused
 
-SCALES = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0}  # microseconds in one; a bare number is seconds
+SCALES = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0}  # unit → microseconds; a number without a unit is seconds
 TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|)")
 
 
 def stretch_of(*, range_name: str | None, step_marker: str | None, since: str | None, until: str | None) -> Stretch:
-    """Raises BadInputError for a time that is none, or one that ends before it begins."""
+    """Returns the stretch. Raises BadInputError for an invalid time, or an end that is not after the start."""
     from_us, to_us = _time("--from", since), _time("--to", until)
     if from_us is not None and to_us is not None and to_us <= from_us:
         raise refused("--to", f"{until} is not after --from {since}", "give the later time to --to")
@@ -20,7 +20,7 @@ def stretch_of(*, range_name: str | None, step_marker: str | None, since: str | 
 
 
 def _time(option: str, text: str | None) -> float | None:
-    """Microseconds of `1.5`, `1.5s`, `350ms` or `40us`."""
+    """Returns microseconds for `1.5`, `1.5s`, `350ms` or `40us`."""
     if text is None:
         return None
     found = TIME.fullmatch(text.strip())

@@ -1,6 +1,6 @@
-"""Terminal output of `diagnose`: the verdict first, where the step goes, then the evidence. One screen or little more.
+"""Terminal output of `diagnose`: the verdict, where the step goes, then the evidence; about one screen.
 
-What the page has in full (every kernel, every range, every rank) is here by its largest.
+The page has every kernel, range and rank; the terminal shows the largest ones.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from autotune.looks.segments import (
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
-BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
-SHOWN = 0.0005  # of a step: what is less would read as 0.0 %
-PARTS_SHOWN = 5  # of what a kind of time is made of, the largest
+BARS_SHOWN = 12  # most steps shown one by one; beyond it, averages of the slowest ranks
+SHOWN = 0.0005  # of a step: less would read as 0.0 %
+PARTS_SHOWN = 5  # largest parts of a kind of time
 KERNELS_SHOWN = 5
 RANGES_SHOWN = 4
 RANKS_SHOWN = 6
-EVIDENCE_SHOWN = 3  # of each wall but the first
-NAME_COLUMNS = 40  # of a file's name
+EVIDENCE_SHOWN = 3  # lines for each wall but the first
+NAME_COLUMNS = 40  # characters of a file's name
 LEFT_OF_IT = "The rest of the trace shows the following; it is not a verdict."
-UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
+UNKNOWN_SHOWN = 3  # longest kernels without a row in kernels.csv
 
 
 def show_analysis(analysis: Analysis, steps: NextSteps | None = None) -> None:
-    """The verdict, where each step went on each rank, the walls with their evidence, what was not understood, and what
-    to try next."""
+    """Prints the verdict, each step of each rank by part, the walls with their evidence, what was not classified, and
+    what to try next."""
     console = plain_console()
     _say_verdict(console, analysis)
     trace = slowest(analysis)
     if trace is not None:
         say(console, described(analysis.traces), style="dim")
-    if trace is not None and mean_step_us(trace) > 0:  # a memory snapshot has no time
+    if trace is not None and mean_step_us(trace) > 0:  # a memory snapshot has no step times
         console.print()
         print_bars(console, _step_rows(analysis))
         _print_shares(console, analysis)
@@ -80,7 +80,7 @@ def show_analysis(analysis: Analysis, steps: NextSteps | None = None) -> None:
 
 
 def described(traces: Sequence[TraceReport]) -> str:
-    """`2 ranks, 3 marked steps, kineto`: what the verdict was made from."""
+    """Returns the input of the verdict: `2 ranks, 3 marked steps, kineto`."""
     first = traces[0]
     steps = min(len(trace.steps) for trace in traces)
     ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
@@ -96,7 +96,7 @@ def described(traces: Sequence[TraceReport]) -> str:
 
 
 def stretch_words(stretch: Stretch) -> str:
-    """`the whole trace`, or what of it is judged."""
+    """Returns `the whole trace`, or the stretch of it that was analysed."""
     if stretch.whole:
         return "the whole trace"
     since = "" if stretch.from_us is None else f" from {duration(stretch.from_us)}"
@@ -106,7 +106,7 @@ def stretch_words(stretch: Stretch) -> str:
 
 
 def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
-    """What to call a trace among others; nothing where it is alone and has no rank."""
+    """Returns the name of a trace among others; empty for a single trace without a rank."""
     if trace.rank is not None:
         return f"rank {trace.rank}"
     if len(traces) == 1:
@@ -117,8 +117,8 @@ def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
 
 
 def worth(analysis: Analysis) -> str:
-    """`up to 72.5 ms (31.0 %) of the step`: what the verdict's wall could recover, or what is lost to the cause of a
-    verdict without one; empty where neither is known, or no step."""
+    """Returns `up to 72.5 ms (31.0 %) of the step`: the time that the verdict's wall could recover, or that is lost to
+    the cause of a verdict without a wall; empty if both are unknown."""
     diagnosis = analysis.diagnosis
     finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
     whole = "the step" if any(trace.steps for trace in analysis.traces) else "the trace"
@@ -130,7 +130,7 @@ def worth(analysis: Analysis) -> str:
 
 
 def led_to(diagnosis: Diagnosis) -> list[str]:
-    """The evidence of a verdict's cause."""
+    """Returns the evidence of a verdict's cause."""
     return diagnosis.cause.evidence if diagnosis.cause is not None else []
 
 
@@ -145,7 +145,8 @@ def _say_verdict(console: Console, analysis: Analysis) -> None:
 
 
 def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
-    """Every step of every rank; where that is too much, the average step of the slowest ranks and the worst step."""
+    """Returns every step of every rank; if there are too many, the average steps of the slowest ranks and the worst
+    step."""
     traces = analysis.traces
     every = [
         (f"{rank_words(trace, traces)} {step.name or 'whole trace'}".strip(), segments(step))
@@ -167,7 +168,7 @@ def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
 
 
 def _print_shares(console: Console, analysis: Analysis) -> None:
-    """The step that the walls are judged by, by kind of time, and what each kind is made of."""
+    """Prints the step that the walls are judged by, by kind of time, with what each kind consists of."""
     steps = judged_steps(analysis)
     step_us = mean_us(steps)
     parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]
@@ -181,11 +182,11 @@ def _print_shares(console: Console, analysis: Analysis) -> None:
             if us / step_us >= SHOWN
         )
         lead = f" {part.kind.words:<{room}} {duration(part.us):>8} {percent(part.us / step_us):>7}  "
-        _print_beside(console, lead, made_of)
+        _print_with_lead(console, lead, made_of)
 
 
 def judged_words(analysis: Analysis) -> str:
-    """What the walls are judged by: `average step of rank 1`, or of which rank in how many steps."""
+    """Returns the step that the walls are judged by: `average step of rank 1`, or which rank in how many steps."""
     if not any(trace.steps for trace in analysis.traces):
         return "whole trace"
     traces = analysis.traces
@@ -198,8 +199,8 @@ def judged_words(analysis: Analysis) -> str:
     return f"average step of the slowest rank ({often})"
 
 
-def _print_beside(console: Console, lead: str, text: str) -> None:
-    """The text in its own column right of the lead, or below where that would be too narrow."""
+def _print_with_lead(console: Console, lead: str, text: str) -> None:
+    """Prints the text in its own column right of the lead, or below it if that column would be too narrow."""
     if console.width - len(lead) >= 30:
         say(console, text, lead=lead)
         return
@@ -209,14 +210,15 @@ def _print_beside(console: Console, lead: str, text: str) -> None:
 
 
 def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
-    """Each wall with its evidence, the first with all of it; those with nothing to recover in a line each."""
+    """Prints each wall with its evidence, all of it for the first; walls with nothing to recover in one line each."""
     walls = diagnosis.walls
     if diagnosis.cut_short and walls:
         console.print()
         say(console, LEFT_OF_IT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
-            quoted = diagnosis.quoted if finding.wall is diagnosis.wall else []  # no figure twice
+            # `because` has quoted these lines already
+            quoted = diagnosis.quoted if finding.wall is diagnosis.wall else []
             more = [line for at, line in enumerate(finding.evidence) if at not in quoted]
             evidence = more if index == 0 else more[:EVIDENCE_SHOWN]
             left = len(more) - len(evidence)
@@ -232,14 +234,14 @@ def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def gives_back(finding: WallFinding) -> str:
-    """What a wall could give back at most, or why that is not a time."""
+    """Returns the recoverable time of a wall, or why it has none."""
     if finding.recoverable_us > 0:
         return f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
     return "the run does not fit" if finding.wall is Wall.MEMORY and finding.share >= 1.0 else "nothing to recover"
 
 
 def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
-    """The ranks with most time of their own, and how late they come."""
+    """Prints the ranks with the most own time, and how late they arrive."""
     if len(ranks) < 2:
         return
     shown = sorted(ranks, key=lambda rank: -rank.own_us)[:RANKS_SHOWN]
@@ -263,7 +265,7 @@ def rank_number(rank: RankTime) -> str:
 
 
 def late_words(rank: RankTime) -> str:
-    """`7.0 ms to EP combine, behind in grouped_gemm`; empty for a rank that is not late."""
+    """Returns `7.0 ms to EP combine, behind in grouped_gemm`; empty for a rank that is not late."""
     if rank.late_us <= 0:
         return ""
     kind = f" to {part_name(rank.late_to)}" if rank.late_to else ""
@@ -285,7 +287,7 @@ def _during(phase: str | None) -> str:
 
 
 def memory_words(memory: MemoryUse) -> str:
-    """The peak and what is known of it, in one sentence."""
+    """Returns the peak and what is known about it, in one sentence."""
     when = f" in {memory.peak_step}" if memory.peak_step else ""
     into = f", {percent(memory.peak_at_share, 0)} into it" if when and memory.peak_at_share is not None else ""
     facts = [
@@ -311,13 +313,14 @@ def _print_kernels(console: Console, trace: TraceReport) -> None:
 
 
 def kernel_class(kernel: KernelTime) -> str:
-    """`ep_dispatch`, `gemm bf16`: the kind of a communication, else the class, and the precision where known."""
+    """Returns `ep_dispatch`, `gemm bf16`: the kind of a communication kernel, else the class, and the precision if
+    known."""
     kind = kernel.compute_class if kernel.kind in (None, "other") else kernel.kind
     return f"{kind} {precision(kernel)}".rstrip()
 
 
 def precision(kernel: KernelTime) -> str:
-    """What a product multiplies in; empty where its name does not say."""
+    """Returns the input precision of a GEMM kernel; empty if its name does not contain it."""
     return "" if kernel.precision in (None, UNKNOWN_PRECISION) else str(kernel.precision)
 
 
@@ -332,7 +335,7 @@ def _print_ranges(console: Console, trace: TraceReport) -> None:
 
 
 def _print_coverage(console: Console, traces: Sequence[TraceReport]) -> None:
-    """What was not understood, once for all ranks that say the same."""
+    """Prints what was not classified or was dropped, once for all ranks with the same note."""
     if not traces:
         return
     console.print()
@@ -341,7 +344,7 @@ def _print_coverage(console: Console, traces: Sequence[TraceReport]) -> None:
 
 
 def notes(traces: Sequence[TraceReport], unknown_shown: int = UNKNOWN_SHOWN) -> list[str]:
-    """The worst coverage, the longest unknown kernels, what was dropped, and every warning once."""
+    """Returns the lowest coverage, the longest unknown kernels, what was dropped, and every warning once."""
     classified = min(trace.coverage.device_time_classified for trace in traces)
     unknown: dict[str, float] = {}
     for trace in traces:

@@ -1,7 +1,7 @@
-"""From what a person names to an Analysis: traces, folders of them, or a trial of a study as `STUDY/3`.
+"""Reads an analysis from what the command line names: traces, folders of them, or a trial of a study as `STUDY/3`.
 
-A trial's traces are those of its first burst (repeats only measure); where they are gone, the journal still holds
-what was found in them.
+A trial's traces are those of its first burst (repeats are not traced); if they were deleted, its analysis is read from
+the journal.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from trainer.errors import refused
 
 
 def analysis_of(
-    paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None
+    paths: Sequence[Path], stretch: Stretch = WHOLE, progress: Told = silent, kept: Kept | None = None
 ) -> Analysis:
-    """The diagnosis of one job, from its traces or from one trial; of a stretch of it. `kept` as in `analyze`.
+    """Returns the diagnosis of one job, from its traces or from one trial, within a stretch. `kept` as in `analyze`.
 
     Raises:
-        BadInputError: no path, a whole study, or a trial that left nothing to read.
-        TraceError: nothing there can be read as a trace.
+        BadInputError: no path, a whole study, or a trial without traces or analysis.
+        TraceError: no file there can be read as a trace.
     """
     if not paths:
         raise refused("diagnose", "no trace is named", "name trace files or their folder")
     if len(paths) == 1:
-        return analysis_at(paths[0], stretch, told, kept)
-    return analyze([_traces_at(path) for path in paths], stretch, told, kept)
+        return analysis_at(paths[0], stretch, progress, kept)
+    return analyze([_traces_at(path) for path in paths], stretch, progress, kept)
 
 
 def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The files and folders that are read for these paths; those of a trial are its study's."""
+    """Returns the files and folders that are read for these paths; for a trial those of its study."""
     return tuple(
         file
         for path in paths
@@ -52,14 +52,14 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path, stretch: Stretch, told: Told, kept: Kept | None = None) -> Analysis:
-    """Of a file, a folder or a trial."""
+def analysis_at(path: Path, stretch: Stretch, progress: Told, kept: Kept | None = None) -> Analysis:
+    """Returns the analysis of a file, a folder or a trial."""
     trial = trial_at(path)
     if trial is None:
-        return analyze([_not_a_study(path)], stretch, told, kept)
+        return analyze([_not_a_study(path)], stretch, progress, kept)
     folder = _burst_folder(path, trial)
     if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
-        return analyze([folder], stretch, told, kept)
+        return analyze([folder], stretch, progress, kept)
     if stretch != WHOLE:
         raise refused(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
     if trial.analysis is None:
@@ -70,10 +70,11 @@ def analysis_at(path: Path, stretch: Stretch, told: Told, kept: Kept | None = No
 
 
 def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str | None = None) -> Situation | None:
-    """The recipe and the burst behind the traces: of a trial, of a run folder or as named; None where it is not known.
+    """Returns the recipe and the burst of the traces: of a trial, of a run folder, or `recipe` as named; None if
+    unknown.
 
-    Raises:
-        BadInputError: `recipe` is none.
+     Raises:
+         BadInputError: `recipe` is not a recipe.
     """
     if recipe is not None:
         from trainer.recipe import load_recipe
@@ -86,7 +87,7 @@ def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str |
     folder = next((folder for folder in folders if (folder / "burst.json").is_file()), None)
     try:
         recipe_there = None if folder is None else read_burst(folder).recipe
-    except (ValueError, KeyError):  # a file of that name that is none of ours
+    except (ValueError, KeyError):  # a file of that name from another program
         recipe_there = None
     if folder is None or recipe_there is None:
         return None
@@ -99,8 +100,8 @@ def _outcome_in(folder: Path) -> Outcome | None:
 
 
 def untraced_step_us(path: Path) -> float | None:
-    """The median of the steps that a trial's bursts, or the burst of a run folder, measured without a profiler; None
-    where none were."""
+    """Returns the median step that a trial's bursts, or the burst of a run folder, measured without a profiler; None if
+    there is none."""
     trial = trial_at(path)
     if trial is not None:
         outcomes = list(trial.outcomes)
@@ -120,7 +121,7 @@ def _burst_folder(path: Path, trial: Trial) -> Path:
 
 
 def trial_at(path: Path) -> Trial | None:
-    """The trial that `STUDY/3` names; None if it is a path of something else."""
+    """Returns the trial that `STUDY/3` names; None for any other path."""
     if path.exists() or not path.name.isdecimal() or not (path.parent / JOURNAL).is_file():
         return None
     from autotune.tuning.history import History

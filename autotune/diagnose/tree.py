@@ -1,4 +1,4 @@
-"""The call tree of ranges as nested folds: open what is long, with the keyboard too."""
+"""Renders the call tree of ranges as nested, collapsible elements that also work with the keyboard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autotune.looks.kernel_names import printable, short_name
 from autotune.looks.quantities import duration
 from autotune.looks.svg import tag
 
-NODES = 400  # in the page
+NODES = 400  # in the page at most
 OPEN_DEPTH = 2
 NAME_CHARACTERS = 90
 
 
 def nested(nodes: Sequence[Node]) -> Markup:
-    """The nodes (depth first) as folds in folds."""
+    """Renders the nodes (depth first) as nested `details` elements."""
     shown = list(nodes[:NODES])
     left = len(nodes) - len(shown)
     note = tag("p", f"{left} shorter nodes are not shown.", class_="note") if left else Markup("")
@@ -25,7 +25,7 @@ def nested(nodes: Sequence[Node]) -> Markup:
 
 
 def _siblings(nodes: Sequence[Node], start: int, end: int) -> Iterator[Markup]:
-    """The folds of nodes[start:end], whose first is of the least depth among them."""
+    """Yields the elements of nodes[start:end], the first of which has the least depth among them."""
     at = start
     while at < end:
         until = next((k for k in range(at + 1, end) if nodes[k].depth <= nodes[at].depth), end)

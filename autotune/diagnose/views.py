@@ -1,6 +1,6 @@
-"""What the lane view can show beside the worst step: every step of every rank, small and packed, in the page itself.
+"""Packs every step of every rank for the timeline view, besides the worst step, into the page itself.
 
-Traces whose events were not kept are read again, a process each; the page stays within MOST_BYTES whatever they hold.
+Traces whose events were not kept are read again, one process each; all views together stay within MOST_BYTES.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from autotune.looks.segments import mean_step_us, steps_of
 
 MOST_BYTES = 1_000_000  # of all packed views
 BYTES_OF_AN_EVENT = 10  # packed, about
-FEWEST_EVENTS = 400  # of a view: below it tells little
+FEWEST_EVENTS = 400  # of a view: fewer show too little
 VIEWS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Of one trace. views: by the number of the step, packed; of the first trace also the events of its worst step, and
-    the tree of its ranges."""
+    """The views of one trace: `views` are packed, by step number; for the first trace also the events of its worst
+    step, and the tree of its ranges."""
 
     views: dict[int, str]
     worst: Lanes | None = None
@@ -38,8 +38,8 @@ class Drawn:
 
 
 def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: Kept | None = None) -> dict[int, Drawn]:
-    """Of each trace (by its place) its steps as packed views; the worst step of `first` whole. Other traces that are
-    gone are left out; TraceError where that one is."""
+    """Returns the packed views of each trace, by its index, and the events of the worst step of `first`. Other traces
+    that no longer exist are left out; raises TraceError if `first` does not."""
     order = sorted(range(len(analysis.traces)), key=lambda at: -mean_step_us(analysis.traces[at]))
     order.sort(key=lambda at: analysis.traces[at] is not first)
     chosen = dict(_chosen(analysis, order, first, worst))
@@ -67,7 +67,7 @@ def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: 
 def _chosen(
     analysis: Analysis, order: list[int], first: TraceReport, worst: Partition
 ) -> Iterator[tuple[int, list[int]]]:
-    """Places of traces and numbers of their steps, VIEWS at most; the first trace comes first."""
+    """Yields indices of traces and numbers of their steps, VIEWS at most in all; the first trace comes first."""
     left = VIEWS
     for at in order:
         trace = analysis.traces[at]
@@ -115,5 +115,5 @@ def _read(
 
 
 def packed(text: str) -> str:
-    """Deflated (zlib) and in base64: a browser unpacks it without a library."""
+    """Compresses a text with zlib and encodes it as base64: a browser unpacks it without a library."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

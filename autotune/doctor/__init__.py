@@ -1,1 +1,1 @@
-"""What `doctor` says: what this machine has, and what is missing for what."""
+"""The output of `doctor`: what this machine has for tuning, and what is missing."""

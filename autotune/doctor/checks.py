@@ -1,8 +1,7 @@
-"""What this machine has for tuning and what is missing for what: one row of `CHECKS` for each thing.
+"""Checks what this machine has for tuning and what is missing: one row of `CHECKS` for each item.
 
-Quick and harmless: versions are read from package metadata, nothing of torch or CUDA is imported, and a tool
-that hangs is given up. Only the standard library is used here, so that it can also answer when little else is
-installed.
+Quick and without side effects: versions are read from package metadata, neither torch nor CUDA is imported, and a tool
+that hangs is killed. Only the standard library is used here, so that it also works when little else is installed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from autotune.tuning.environment import installed
 TOOL_TIMEOUT_S = 10.0
 GIB = 2**30
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # v2, v1
-UNLIMITED_BYTES = 2**60  # version 1 writes a huge number where there is no limit
+UNLIMITED_BYTES = 2**60  # version 1 has a huge number for no limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """How a check looks around: by running a tool, reading a file, asking for a package. None where it is absent."""
+    """Access to the machine: runs a tool, reads a file, looks up a package. Each returns None if it is absent."""
 
     run: Callable[[Sequence[str]], str | None]
     read: Callable[[str], str | None]
@@ -40,7 +39,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """`look` gives what was found in words, None where it is missing; `how` says how to get it."""
+    """One check. `look` returns what was found in words, None if it is missing; `how` says how to get it."""
 
     what: str
     needed_for: str
@@ -50,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The answer of one check. `how` is empty where nothing is missing."""
+    """The result of one check. `how` is empty if nothing is missing."""
 
     what: str
     status: Literal["found", "missing"]
@@ -60,14 +59,14 @@ class Found:
 
 
 class DoctorDocument(TypedDict):
-    """`doctor --json`."""
+    """Document of `doctor --json`."""
 
     schema: int
     found: list[Found]
 
 
 def examine(machine: Machine | None = None) -> list[Found]:
-    """Every check's answer, in the order of `CHECKS`."""
+    """Returns the result of every check, in the order of `CHECKS`."""
     here = machine or this_machine()
     return [_answer(check, check.look(here)) for check in CHECKS]
 
@@ -126,7 +125,8 @@ def _gpus(machine: Machine) -> str | None:
 
 
 def _gpu_links(machine: Machine) -> str | None:
-    """How pairs of GPUs are joined, from the matrix of `nvidia-smi topo -m` (NV18: 18 NVLinks; SYS: across sockets)."""
+    """Returns how GPU pairs are linked, from the matrix of `nvidia-smi topo -m` (NV18: 18 NVLinks; SYS: across
+    sockets)."""
     matrix = [re.split(r"\s+", line.strip()) for line in (machine.run(["nvidia-smi", "topo", "-m"]) or "").splitlines()]
     rows = [row for row in matrix if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
     links = Counter(row[column] for index, row in enumerate(rows) for column in range(index + 2, len(rows) + 1))
@@ -136,7 +136,7 @@ def _gpu_links(machine: Machine) -> str | None:
 
 
 def _fabric(machine: Machine) -> str | None:
-    """The adapters of InfiniBand or RoCE that the kernel lists."""
+    """Returns the InfiniBand or RoCE adapters that the kernel lists."""
     listed = machine.run(["ls", "/sys/class/infiniband"])
     adapters = (listed or "").split()
     return ", ".join(adapters) or None
@@ -156,7 +156,7 @@ def _torch_version_file() -> str:
 
 
 def _package(*names: str) -> Callable[[Machine], str | None]:
-    """The version of the first of these distributions that is installed."""
+    """Returns a check for the version of the first of these distributions that is installed."""
     return lambda machine: next((version for name in names if (version := machine.version(name))), None)
 
 
@@ -256,13 +256,13 @@ CHECKS: tuple[Check, ...] = (
         what="ssh",
         needed_for="launcher hosts; launchers local and slurm do without",
         how="install an OpenSSH client; `ssh HOST true` has to work without a password",
-        look=_first_line_of("sh", "-c", "ssh -V 2>&1"),  # ssh tells its version as an error
+        look=_first_line_of("sh", "-c", "ssh -V 2>&1"),  # ssh prints its version to stderr
     ),
 )
 
 
 def _run(command: Sequence[str]) -> str | None:
-    """What a tool prints; None where it is absent, fails, or takes too long."""
+    """Returns a tool's stdout; None if it is absent, fails, or takes too long."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -1,8 +1,7 @@
-"""Do all four packages come from one installation?
+"""Checks that all four packages come from one installation.
 
-The packages have plain names, as the tree shows them. Another `trainer` or `policies` earlier on the path
-would be imported in place of ours and fail somewhere inside. Nothing of ours is imported here, because it may
-not be ours.
+The packages have short names (`trainer`, `policies`), and another package of that name earlier on the path would be
+imported instead and fail somewhere inside. No package of this project is imported here, because it may be another one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ PACKAGES = ("autotune", "policies", "trainer", "analyzers")
 
 
 def shadowed() -> str | None:
-    """Which package is another one, and what to do, in words; None when all four are ours."""
+    """Returns a message on packages that belong to another installation, and what to do; None if there are none."""
     home = Path(__file__).resolve().parents[2]
     found = {name: _place(name) for name in PACKAGES}
     foreign = {name: place for name, place in found.items() if place != home / name}
@@ -35,7 +34,7 @@ def shadowed() -> str | None:
 
 
 def _place(package: str) -> Path | None:
-    """The folder of a package, or the file of a module that goes by its name."""
+    """Returns the folder of a package, or the file of a module of that name; None if there is neither."""
     spec = find_spec(package)
     if spec is None:
         return None

@@ -1,4 +1,4 @@
-"""Terminal output of `doctor`: what is here, then what is missing and how to get it."""
+"""Terminal output of `doctor`: what is installed, then what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_doctor(found: Sequence[Found]) -> None:
-    """What is here, then what is missing, what it is needed for and how to get it."""
+    """Prints what was found, then what is missing, what it is needed for and how to get it."""
     console = plain_console()
     here = Table("found", "", box=None, show_header=False, padding=(0, 2, 0, 0))
     for one in found:

@@ -1,1 +1,1 @@
-"""What `estimate` says: memory and step time of a recipe by part, without a burst."""
+"""The output of `estimate`: memory and step time of a recipe by part, without a burst."""

@@ -1,4 +1,4 @@
-"""What `estimate` says of a recipe: memory by part and by pipeline rank, step time by part, and how far to trust it."""
+"""The result of `estimate`: memory by part and by pipeline rank, step time by part, and the errors of both."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 
 SCHEMA = 1
-BAR = 26  # characters of the longest bar where there is room; a rank's is twice as long
-BESIDE_BAR, BESIDE_RANK = 42, 26  # characters of the other columns
+BAR = 26  # characters of the longest bar if there is room; a rank's bar is twice as long
+OTHER_COLUMNS, OTHER_RANK_COLUMNS = 42, 26  # characters of the columns besides the bar
 SHOWN = 0.0005  # shares below would read as 0.0 %
-GLYPHS = "█▓▒░▚▞▤▥▦"  # of the parts of memory, in drawing order
+GLYPHS = "█▓▒░▚▞▤▥▦"  # one per part of memory, in drawing order
 
 
 class Time(TypedDict):
@@ -35,13 +35,14 @@ class Time(TypedDict):
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     spread: float  # relative half width of the interval
-    software: str  # the release whose speeds these are
+    software: str  # the release whose speeds were used
     by_part: dict[str, float]  # seconds
     calibration: Calibration
 
 
 class EstimateDocument(TypedDict):
-    """`estimate --json`. Memory and time say each what they were compared with; for the whole, the weaker one: time."""
+    """Document of `estimate --json`. Memory and time each have their own calibration; the top-level one is that of
+    time, whose errors are larger."""
 
     schema: int
     memory: Memory
@@ -52,7 +53,7 @@ class EstimateDocument(TypedDict):
 
 
 class RefusedByMegatron(TypedDict):
-    """`estimate --dry-run --json` of a layout that Megatron-Core refuses to build."""
+    """Document of `estimate --dry-run --json` for a layout that Megatron-Core refuses to build."""
 
     schema: int
     dry_run: DryRun
@@ -60,7 +61,7 @@ class RefusedByMegatron(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """`by_rank`: GiB of every pipeline rank by part, in drawing order."""
+    """The estimate of one recipe. `by_rank`: GiB of every pipeline rank by part, in drawing order."""
 
     recipe: Recipe
     memory: MemoryEstimate
@@ -74,12 +75,12 @@ class Estimate:
 
     @property
     def needs_gib(self) -> float:
-        """What must fit below the limit: the upper bound, and what a GPU holds outside the allocator."""
+        """Returns the memory that must be below the limit, GiB: the upper bound plus what is outside the allocator."""
         return self.memory.upper_gib + self.memory.outside_gib
 
     @property
     def step_parts(self) -> dict[str, float]:
-        """Seconds; they add up to the step."""
+        """Returns seconds by part; they add up to the step."""
         return {name: self.time.by_part[name] for name in STEP_PARTS}
 
     @property
@@ -88,7 +89,7 @@ class Estimate:
 
 
 def estimated(recipe: Recipe, *, imbalance: float | None = None, release: str | None = None) -> Estimate:
-    """Everything of one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the bound;
+    """Estimates one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound;
     `release`: a row of software.csv, None for the latest."""
     memory, time = estimate_memory(recipe, imbalance=imbalance), estimate_time(recipe, release=release)
     by_part = memory_of(one(recipe)).by_part
@@ -127,12 +128,12 @@ def estimate_document(
 
 
 def show_estimate(estimate: Estimate) -> None:
-    """Memory, time and what they rest on, with bars."""
+    """Prints memory, time, their errors and assumptions, with bars."""
     console = plain_console()
-    bar = _room(console, BESIDE_BAR, BAR)
+    bar = _room(console, OTHER_COLUMNS, BAR)
     console.print(_memory_table(estimate, bar))
     console.print()
-    console.print(_rank_table(estimate, _room(console, BESIDE_RANK, 2 * BAR)))
+    console.print(_rank_table(estimate, _room(console, OTHER_RANK_COLUMNS, 2 * BAR)))
     console.print(_letters(estimate), style="dim")
     peak = f"peak {gib(estimate.memory.peak_gib)}, upper bound {gib(estimate.memory.upper_gib)}"
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
@@ -147,7 +148,7 @@ def show_estimate(estimate: Estimate) -> None:
 
 
 def calibration_words(estimate: Estimate) -> str:
-    """Median and 90th percentile of the errors against runs that were left out of the fit."""
+    """Returns median and 90th percentile of the errors on runs that were held out of the fit."""
     if estimate.recipe.hardware.is_cpu:
         return "on GPU runs only; on a CPU measure with a burst"
     said = []
@@ -159,7 +160,7 @@ def calibration_words(estimate: Estimate) -> str:
 
 
 def _memory_table(estimate: Estimate, bar: int) -> Table:
-    """Parts of the hottest rank, largest first."""
+    """Returns the parts of the hottest rank, largest first."""
     hottest, peak = estimate.memory.by_part, estimate.memory.peak_gib or 1.0
     table = Table("memory of the hottest rank", _right("GiB"), _right("share"), "", box=None)
     for name, size in sorted(hottest.items(), key=lambda item: -item[1]):
@@ -174,7 +175,7 @@ def _memory_table(estimate: Estimate, bar: int) -> Table:
 
 
 def _rank_table(estimate: Estimate, columns: int) -> Table:
-    """Every pipeline rank as one stacked bar, on one scale with the limit."""
+    """Returns every pipeline rank as one stacked bar, on one scale with the limit."""
     names = list(estimate.by_rank[0])
     totals = [sum(parts.values()) for parts in estimate.by_rank]
     longest = max(*totals, estimate.limit_gib or 0.0, 1e-9)
@@ -191,7 +192,7 @@ def _rank_table(estimate: Estimate, columns: int) -> Table:
 
 
 def _letters(estimate: Estimate) -> str:
-    """What the letters of the ranks' bars mean, those that occur."""
+    """Returns the legend of the letters that occur in the ranks' bars."""
     names = [name for name in estimate.by_rank[0] if any(parts[name] for parts in estimate.by_rank)]
     glyphs = dict(zip(estimate.by_rank[0], GLYPHS, strict=False))
     letters = [f"{glyphs.get(name, '')} {MEMORY_PARTS.get(name, name)}" for name in names]
@@ -216,6 +217,6 @@ def _bar(share: float, columns: int) -> Text:
     return Text("█" * max(1, round(columns * share)), style="cyan")
 
 
-def _room(console: Console, beside: int, most: int) -> int:
-    """Characters of a bar beside the other columns: a narrow terminal gets shorter ones, not cut ones."""
-    return min(most, max(4, console.width - beside))
+def _room(console: Console, other_columns: int, most: int) -> int:
+    """Returns the characters available for a bar: a narrow terminal gets shorter bars, not truncated ones."""
+    return min(most, max(4, console.width - other_columns))

@@ -1,4 +1,4 @@
-"""The dry run of a recipe, as `estimate --dry-run` asks for it and shows it."""
+"""Runs and prints the dry run of a recipe, for `estimate --dry-run`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def asked_of_megatron(recipe: Recipe, *, asked: bool, pp_rank: int | None) -> dict[str, DryRun]:
-    """The `dry_run` part of the document, shown; {} where it is not asked for. Its pipeline rank is the one that
-    was asked for, else the one that needs most by the estimate."""
+    """Runs and prints the dry run; returns the `dry_run` part of the document, or {} if it was not requested. The
+    pipeline rank is the one requested, else the one with the highest estimated memory."""
     if not asked:
         if pp_rank is not None:
             raise BadInputError(Problem(where="--pp-rank", what="it is a rank of the dry run", hint="add --dry-run"))
@@ -33,7 +33,7 @@ def asked_of_megatron(recipe: Recipe, *, asked: bool, pp_rank: int | None) -> di
 
 
 def show_dry_run(found: DryRun) -> None:
-    """Whether the layout builds, what the rank holds beside the closed form, and what this cannot know."""
+    """Prints whether the layout builds, the rank's memory next to the estimate, and what the dry run cannot know."""
     console = plain_console()
     rank = f"pipeline rank {found.pp_rank} (rank {found.rank} of {found.world_size})"
     if found.refused:

@@ -1,4 +1,4 @@
-"""The predicted memory of a recipe, as `check`, `estimate` and `run --dry-run` show it."""
+"""The predicted memory of a recipe, shown by `check`, `estimate` and `run --dry-run`."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ SHOWN_GIB = 0.0005  # parts below would read as 0.000
 
 
 class Errors(TypedDict):
-    """Of estimates against measured runs, in per cent of what was measured."""
+    """Errors of estimates against measured runs, in per cent of the measured value."""
 
     median: float | None
     p90: float | None
 
 
 class Calibration(TypedDict):
-    """The measured runs that an estimate was compared with, and its errors; none of them is on a CPU."""
+    """The number of measured runs that an estimate was compared with, and its errors; none of them is on a CPU."""
 
     rows: int
     error_pct: Errors
 
 
 class Memory(TypedDict):
-    """Predicted memory of the hottest rank. `fits` is by the upper bound and `may_fit` by the point, both with what a
-    GPU holds outside the allocator; both are true where no limit is known."""
+    """Predicted memory of the hottest rank. `fits` is by the upper bound and `may_fit` by the point estimate, both
+    including memory outside the allocator; both are true if no limit is known."""
 
     limit_gib: float | None
     peak_gib: float
     upper_gib: float
-    outside_gib: float  # what a GPU holds outside the allocator
+    outside_gib: float  # GPU memory outside torch's allocator
     fits: bool
     may_fit: bool
-    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs most
+    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs the most memory
     by_part: dict[str, float]  # GiB; they add up to the peak
     by_pp_rank: NotRequired[tuple[dict[str, float], ...]]  # GiB by part, of `estimate`
     calibration: Calibration
 
 
 def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> Memory:
-    """The `memory` part of `estimate --json`. `imbalance`: tokens of the hottest expert rank over the mean, for the
-    bound."""
+    """Returns the `memory` part of `estimate --json`. `imbalance`: tokens of the hottest expert rank over the mean, for
+    the upper bound."""
     estimate = estimate_memory(recipe, imbalance=imbalance)
     limit = recipe.memory_limit_gib
     return {
@@ -64,13 +64,13 @@ def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> Memory
 
 
 def _calibration(recipe: Recipe) -> Calibration:
-    """How many measured runs of the recipe's kind of model the estimate was held against, and its errors."""
+    """Returns the number of measured runs of the recipe's kind of model (dense or MoE), and the errors on them."""
     known = calibrations()["dense" if recipe.architecture.num_moe_experts is None else "MoE"]
     return calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
 
 
 def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) -> Calibration:
-    """`calibration` of `estimate --json`: the runs behind an estimate and its errors; none of them is on a CPU."""
+    """Returns the `calibration` part of `estimate --json`; no rows for a CPU recipe."""
     if recipe.hardware.is_cpu:
         return {"rows": 0, "error_pct": {"median": None, "p90": None}}
     return {"rows": rows, "error_pct": {"median": median_pct, "p90": p90_pct}}
@@ -89,12 +89,12 @@ def show_memory(memory: Memory) -> None:
 
 
 def against_limit(memory: Memory) -> str:
-    """Whether the estimate fits, and whether its upper end does too."""
+    """Returns whether the point estimate and the upper bound fit the limit, in words."""
     limit = memory["limit_gib"]
     if not limit:
         return "no limit known"
     outside = memory.get("outside_gib", 0.0)
-    beside = f" less {gib(outside)} for context and communication" if outside else ""
+    outside_text = f" less {gib(outside)} for context and communication" if outside else ""
     fits = memory["upper_gib"] + outside <= limit
     tight = "may not fit" if memory["peak_gib"] + outside <= limit else "does not fit"
-    return f"limit {gib(limit)}{beside}: {'fits' if fits else tight}"
+    return f"limit {gib(limit)}{outside_text}: {'fits' if fits else tight}"

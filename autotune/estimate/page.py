@@ -1,4 +1,5 @@
-"""`estimate --html`: the memory stack of every pipeline rank below the limit, and the stack of a step's time."""
+"""Renders `estimate --html`: the memory stack of every pipeline rank below the limit, and the stack of a step's
+time."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def estimate_page(estimate: Estimate) -> str:
 
 
 def model_name(recipe: Recipe) -> str:
-    """The preset's name, or how large an unnamed model is."""
+    """Returns the preset's name, or the size of an unnamed model."""
     model = recipe.architecture
     return recipe.model if isinstance(recipe.model, str) else f"{model.num_layers} layers of {model.hidden_size}"
 
@@ -57,7 +58,7 @@ def memory_pieces(by_part: Mapping[str, float]) -> tuple[Piece, ...]:
 
 
 def time_pieces(by_part: Mapping[str, float]) -> tuple[Piece, ...]:
-    """Of STEP_PARTS, seconds."""
+    """Returns the pieces of STEP_PARTS; `by_part` is in seconds."""
     return tuple(
         Piece(key=name.removesuffix("_s"), words=words, value=by_part[name], said=duration(by_part[name] * 1e6))
         for name, words in STEP_PARTS.items()

@@ -1,1 +1,1 @@
-"""What `init` writes: a commented recipe to start from."""
+"""The output of `init`: a commented recipe to start from."""

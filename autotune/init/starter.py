@@ -1,6 +1,6 @@
-"""The starter recipe `moe-autotune init` writes: `plan`'s first choice for a model and a cluster, with comments.
+"""Makes the starter recipe of `moe-autotune init`: `plan`'s first choice for a model and a cluster, with comments.
 
-On CPUs there is nothing to plan with, no table has their speeds: experts are spread over the ranks, that is all.
+On CPUs there is no plan, because no table has their speeds: the experts are spread over the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainer.recipe.rules import check
 from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
-MOST_REMARKS = 8  # remarks whose nearest value is taken, one after the other
+MAX_SUGGESTIONS = 8  # suggestions of rules that are applied, one after the other
 
 
 class InitDocument(TypedDict):
@@ -43,7 +43,7 @@ class InitDocument(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Starter:
-    """`text` is the commented recipe; `unfit` says why no layout fits the cluster, None where one does."""
+    """A starter recipe. `text` has the comments; `unfit` says why no layout fits the cluster, None if one does."""
 
     recipe: Recipe
     text: str
@@ -51,21 +51,22 @@ class Starter:
 
 
 def starter(*, model: str, gpu: str, gpus: int) -> Starter:
-    """Raises BadInputError for a model or GPU that has no row, or GPUs that fill no whole nodes."""
-    base = _without_remarks(_base(model, gpu, gpus))
+    """Returns the starter recipe. Raises BadInputError for an unknown model or GPU, or GPUs that do not fill whole
+    nodes."""
+    base = _with_suggestions(_base(model, gpu, gpus))
     named = str(Path(model).resolve()) if model.endswith(".json") else model
     if base.hardware.is_cpu:
         return Starter(recipe=base, text=written(base, model=named, because=()), unfit=None)
     found = search(base)
     first = choices(found, 1)
-    recipe = _without_remarks(first[0].recipe if first else base)
+    recipe = _with_suggestions(first[0].recipe if first else base)
     unfit = None if first and first[0].fits else _unfit(recipe)
     said = (unfit,) if unfit else _expected(recipe)
     return Starter(recipe=recipe, text=written(recipe, model=named, because=said), unfit=unfit)
 
 
 def _base(model: str, gpu: str, gpus: int) -> Recipe:
-    """What is not planned: model, cluster, batch."""
+    """Returns the recipe before planning: model, cluster, batch."""
     hardware = _known(known_hardware(), gpu, "--gpu")
     experts = _model(model).num_moe_experts or 1
     per_node = gpus if hardware.is_cpu else min(gpus, hardware.gpus_per_node)
@@ -88,9 +89,9 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
     return recipe_from(Source(name="init", data=data))
 
 
-def _without_remarks(recipe: Recipe) -> Recipe:
-    """With the nearest value of whatever a rule remarks on, where it has one."""
-    for _ in range(MOST_REMARKS):
+def _with_suggestions(recipe: Recipe) -> Recipe:
+    """Applies the suggestions of the rules that the recipe violates."""
+    for _ in range(MAX_SUGGESTIONS):
         suggestion = next((finding.suggestion for finding in check(recipe) if finding.suggestion), None)
         if suggestion is None:
             break
@@ -111,17 +112,17 @@ def _unfit(recipe: Recipe) -> str:
 
 def _expected(recipe: Recipe) -> tuple[str, ...]:
     time, memory = estimate_time(recipe), estimate_memory(recipe)
-    beside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
+    outside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
     rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu)}"
     return (
         f"`moe-autotune plan`'s first choice: about {rate} by estimate,",
-        f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{beside}, "
+        f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{outside}, "
         f"of {recipe.memory_limit_gib:.0f}.",
     )
 
 
 def _model(name: str) -> Architecture:
-    """A preset, or the model of a Hugging Face config.json."""
+    """Returns the architecture of a preset, or of a Hugging Face config.json."""
     if not name.endswith(".json"):
         return _known(presets(), name, "--model")
     fields = model_fields(read_config(Path(name), where=f"--model {name}"), where=name)
@@ -129,7 +130,7 @@ def _model(name: str) -> Architecture:
 
 
 def _short_name(model: str) -> str:
-    """A config.json is called after its folder, which people call after the model."""
+    """Returns the preset's name, or the name of the folder with the config.json, usually that of the model."""
     path = Path(model)
     return safe_name(path.resolve().parent.name) if path.suffix == ".json" else model
 

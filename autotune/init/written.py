@@ -1,4 +1,4 @@
-"""A recipe as text with a comment at everything worth changing: what `init` writes."""
+"""Writes a recipe as text with comments on what is worth changing, for `init`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ tune:
   patience: 5    # proposals without a gain before the search stops
   sampler: surrogate    # of retune: surrogate (what is learned), or Optuna's tpe, gp, random
 """
-# What a knob that a starter may hold is for; any other stands without a word
+# Comment of each knob that a starter recipe may have; other knobs have none
 WORDS = {
     "use_distributed_optimizer": "shard optimizer state over data-parallel ranks",
     "overlap_grad_reduce": "overlap gradient reduction with backward",
@@ -61,7 +61,7 @@ WORDS = {
 
 
 def written(recipe: Recipe, *, model: str, because: Sequence[str]) -> str:
-    """The recipe that `load_recipe` reads back; `model` as it is to be named, `because` for the top."""
+    """Returns text that `load_recipe` reads back; `model` as it is named in it, `because` at the top."""
     return TEMPLATE.format(
         because="".join(f"# {line}\n" for line in because),
         name=recipe.name,

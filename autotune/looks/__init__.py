@@ -1,1 +1,1 @@
-"""What every face shares: figures and names as people read them, bars, tables, and pages that open anywhere."""
+"""Shared output: quantities and names in words, bars, tables, and the frame of every HTML page."""

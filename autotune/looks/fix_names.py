@@ -1,6 +1,6 @@
-"""The names of a step: the fixes that its change is made of, the largest share first.
+"""Names a step by the fixes of its change, the largest share first.
 
-A part that no fix claims is a knob by itself. It stands with its values, so that nobody looks for a fix of that name.
+A part that no fix covers is a knob by itself. It is shown with its values, so that it is not taken for a fix.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from policies.fixes import FIXES
 from policies.trial import FixShare, Proposal, Trial
 from trainer.recipe.knobs import KNOBS
 
-Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
+Changes = Mapping[str, tuple[Any, Any]]  # knob → (value in the parent's recipe, new value)
 NAMED = 3  # parts that a heading names
-SEARCH = "search"  # the name of most steps in journals of versions before `fixes`
-LEAST_GIB = 0.001  # less is said to be none
-UNKNOWN = "not known"  # a share: the part cannot be taken out by itself
+SEARCH = "search"  # the fix of most steps in journals of versions before `fixes`
+LEAST_GIB = 0.001  # less is shown as 0
+UNKNOWN = "not known"  # shown for the share of a part that cannot be removed by itself
 
 
 def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
-    """Returns the named parts of a proposal; of a journal of a version before `fixes` those that its change has, with
-    no shares. Empty for the base recipe."""
+    """Returns the named parts of a proposal; for journals of versions before `fixes` those decomposed from its change,
+    without shares. Empty for the base recipe."""
     if proposal.fixes or proposal.parent is None:
         return proposal.fixes
     if proposal.fix != SEARCH:
         return (FixShare(fix=proposal.fix, wall=None, knobs=tuple(changes)),)
-    from policies.tuner.decomposition import members  # the whole tuner: `status` does without
+    from policies.tuner.decomposition import members  # imports the whole tuner, which `status` does not need
 
     back = {knob: was for knob, (was, _) in changes.items() if knob in KNOBS}
     found = members(proposal.recipe.replace(back), proposal.recipe) if back else []
@@ -35,8 +35,8 @@ def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
 
 
 def names_text(proposal: Proposal, changes: Changes, *, most: int | None = None) -> str:
-    """Returns `micro_batch_up + drop_recompute + moe_router_fusion false → true`; of more than `most` parts the first
-    and how many more there are."""
+    """Returns `micro_batch_up + drop_recompute + moe_router_fusion false → true`; beyond `most` parts, the number of
+    the rest."""
     names = [_name(part, changes) for part in parts_of(proposal, changes)]
     return _joined(names or [proposal.fix], most)
 
@@ -54,18 +54,18 @@ def titles_text(trial: Trial, most: int | None = NAMED) -> str:
 
 
 def title_of(part: FixShare, changes: Changes) -> str:
-    """Returns the title of a part: of a fix its own, of a knob by itself the knob with its values."""
+    """Returns the title of a part: a fix's own, or a knob by itself with its values."""
     return FIXES[part.fix].title if part.fix in FIXES else _name(part, changes)
 
 
 def name_title(name: str) -> str:
-    """Returns a fix's title; what is no fix keeps its name."""
+    """Returns a fix's title; any other name unchanged."""
     return FIXES[name].title if name in FIXES else name
 
 
 def shares_text(proposal: Proposal) -> str:
-    """Returns `micro_batch_up (host) +12.0 %, drop_recompute (memory) +8.1 %, interaction −1.0 %`; what is freed where
-    the parent does not fit. Empty where there is one part, or no share is known."""
+    """Returns `micro_batch_up (host) +12.0 %, drop_recompute (memory) +8.1 %, interaction −1.0 %`, or the memory that
+    each part frees if the parent does not fit. Empty for one part or without known shares."""
     parts = proposal.fixes
     if len(parts) < 2 or all(part.predicted_share is None and part.frees_gib is None for part in parts):
         return ""
@@ -76,8 +76,8 @@ def shares_text(proposal: Proposal) -> str:
 
 
 def share_text(part: FixShare) -> str:
-    """Returns a part's predicted share of the gain, or the memory that it frees; `not known` where it cannot be taken
-    out by itself."""
+    """Returns a part's predicted share of the gain, or the memory that it frees; `not known` if it cannot be removed by
+    itself."""
     if part.frees_gib is not None:
         if abs(part.frees_gib) < LEAST_GIB:
             return "frees 0 GiB"
@@ -91,7 +91,7 @@ def _share(part: FixShare) -> str:
 
 
 def is_spelled_out(proposal: Proposal, changes: Changes) -> bool:
-    """True if the names say every knob that moves with its values."""
+    """Returns True if the names contain every changed knob with its values."""
     parts = parts_of(proposal, changes)
     return all(part.fix not in FIXES and set(part.knobs) == {part.fix} for part in parts)
 

@@ -1,4 +1,4 @@
-"""The page of a fix as paragraphs: the documentation shows them as Markdown, terminals and reports as plain text."""
+"""The page of a fix as paragraphs: Markdown for the documentation, plain text for terminals and reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from policies.changes.fix import Page
 
 
 def markdown_paragraphs(page: Page) -> tuple[str, ...]:
-    """The summary, then what the fix is, how it shows, what it costs, when it does not apply and its source."""
+    """Returns the summary, then what the fix is, how it shows, what it costs, when it does not apply and its source."""
     sections = (
         ("What it is", page.what),
         ("How it shows", page.shows),
@@ -18,10 +18,10 @@ def markdown_paragraphs(page: Page) -> tuple[str, ...]:
 
 
 def plain_paragraphs(page: Page) -> tuple[str, ...]:
-    """The same paragraphs without Markdown's marks."""
+    """Returns the same paragraphs without Markdown syntax."""
     return tuple(without_code_marks(paragraph).replace("*", "") for paragraph in markdown_paragraphs(page))
 
 
 def without_code_marks(text: str) -> str:
-    """The text without the backticks around code."""
+    """Removes the backticks around code."""
     return text.replace("`", "")

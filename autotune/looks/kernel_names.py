@@ -1,6 +1,6 @@
-"""Kernel names as people say them: without return type, arguments and template noise, cut in the middle if still long.
+"""Shortens kernel names: without return type, arguments and template parameters, cut in the middle if still too long.
 
-Names come from traces: they may be kilobytes long, and may hold control characters that a terminal would obey.
+Names come from traces: they may be kilobytes long, and may contain control characters that a terminal would execute.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 from functools import lru_cache
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-# namespaces that say nothing of what a kernel does
+# namespaces that do not describe the kernel
 NOISE = re.compile(
     r"^void |at::native::|\(anonymous namespace\)::|<unnamed>::|c10::|std::"
     r"|\((?:int|unsigned int|unsigned long|long|bool)\)(?=\d)"
 )
 AFTER_SIGNATURE = re.compile(r"^(\)( const)?( \[.*\])?(\.\w+)*)?$")  # closed or cut off, perhaps a clone
 BRACKETS = {"(": ")", "<": ">", "[": "]", "{": "}"}
-# heads that say nothing without what they apply: it stands among the template's arguments
+# generic kernels, described only by the functor among their template arguments
 GENERIC_HEAD = re.compile(
     r"(elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|\b[Kk]ernel2?|device_kernel)$"
 )
@@ -31,13 +31,13 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def printable(text: str) -> str:
-    """The text without characters that move the cursor or turn the direction of writing."""
+    """Replaces characters that move the cursor or change the writing direction."""
     return CONTROL.sub("�", text)
 
 
 @lru_cache(maxsize=4096)
 def short_name(name: str, width: int = 60) -> str:
-    """At most `width` characters of a kernel's (or an operator's) name, those that tell it from others."""
+    """Returns at most `width` characters that identify a kernel or an operator."""
     said = _without_signature(NOISE.sub("", printable(name)))
     if len(said) <= width:
         return said
@@ -51,7 +51,7 @@ def short_name(name: str, width: int = 60) -> str:
 
 
 def _without_signature(name: str) -> str:
-    """`f<T>(int, g)` to `f<T>`, without what it returns; names that are no C++ function, and ranges, stay."""
+    """Shortens `R f<T>(int, g)` to `f<T>`; names that are not C++ functions, and ranges, are unchanged."""
     outside = _outside_brackets(name)
     opens = next((at for at in outside if at and name[at] == "("), None)
     if opens is None or not (name[opens - 1].isalnum() or name[opens - 1] in "_>"):
@@ -64,7 +64,7 @@ def _without_signature(name: str) -> str:
 
 
 def _outside_brackets(name: str) -> list[int]:
-    """Where the characters stand that no bracket encloses; a `>` inside of (…) compares."""
+    """Returns the indices of the characters that no bracket encloses; a `>` inside of (…) is a comparison."""
     closing: list[str] = []
     outside = []
     for at, character in enumerate(name):
@@ -83,13 +83,13 @@ def _split_template(name: str) -> tuple[str, str]:
 
 
 def _applied(arguments: str) -> str | None:
-    """The first argument that says what is done, wrappers looked through."""
+    """Returns the first template argument that names an operation, skipping wrappers."""
     words = (word for word in WORD.findall(arguments) if not WRAPPERS.match(word))
     return next((word for word in words if APPLIED.search(word)), None)
 
 
 def cut(name: str, width: int) -> str:
-    """The beginning and the end of a name, which both tell: `Cijk_Alik_Bljk…MO40_NTn1`."""
+    """Returns the start and the end of a name, both of which identify it: `Cijk_Alik_Bljk…MO40_NTn1`."""
     if len(name) <= width:
         return name
     tail = (width - 1) // 3

@@ -1,6 +1,6 @@
-"""Stacked bars of letters, one kind of time each: read without colour, copied into a mail.
+"""Stacked bars of letters, one letter per kind of time: readable without colour, and after copying as text.
 
-On a terminal the letters stand on the colour of the wall they are lost to.
+On a terminal the background is the colour of the wall that the time is lost to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STYLES = {
 
 
 def print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> None:
-    """(label, segments) as bars on one scale, with the letters explained below them."""
+    """Prints (label, segments) as bars on one scale, with a legend of the letters below."""
     labels = [printable(label) for label, _ in rows]
     room = min(max(map(len, labels), default=0), LABEL_COLUMNS * console.width // 80)
     longest = max((sum(part.us for part in parts) for _, parts in rows), default=0.0)
@@ -42,7 +42,7 @@ def print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> N
 
 
 def _bar(parts: Sequence[Segment], longest: float, columns: int) -> Text:
-    """Letters in proportion: ends are rounded, so that the bar is as long as its sum."""
+    """Draws letters in proportion to time, rounding the ends, so that the bar is as long as its sum."""
     bar, done = Text(), 0.0
     for part in parts:
         start = round(done / longest * columns)

@@ -1,4 +1,4 @@
-"""Letters for terminals and pipes whose encoding lacks ours: each has one that every encoding has."""
+"""Replacement letters for terminals and pipes whose encoding lacks the ones used here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PLAIN = {
 
 
 def use_plain_letters(*streams: TextIO) -> None:
-    """From here on, what a stream cannot encode is written in plain letters, a question mark where there is none."""
+    """Makes the streams write replacement letters for what they cannot encode, a question mark if there is none."""
     codecs.register_error(HANDLER, _plain)
     for stream in streams:
-        if hasattr(stream, "reconfigure"):  # what a test or a notebook put there may be no file
+        if hasattr(stream, "reconfigure"):  # a test or a notebook may have replaced it
             stream.reconfigure(errors=HANDLER)
 
 

@@ -1,4 +1,4 @@
-"""Reasons of proposals, of a search's end and of what was not tried, in words: evidence first, then the prediction."""
+"""Renders the reasons of proposals, of a search's end and of untried ideas: evidence first, then the prediction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from policies.reason import ReasonKind
 from trainer.estimate.time.parts import STEP_PARTS
 
 Figures = Mapping[str, Any]
-PARTS_NAMED = 3  # that a reason names
+PARTS_NAMED = 3  # parts of the step in a reason
 NOTABLE = 0.005  # of a step: smaller changes of a part are not named
 EQUALLY_GOOD = 0.0005  # of throughput
-LONGEST_EVIDENCE = 120  # letters of what a trainer said
+LONGEST_EVIDENCE = 120  # characters of a trainer's error message
 
 # `WallFinding.parts` and walls as the subject of "... for 31 % of the step"
 PART_WORDS = {
@@ -52,7 +52,6 @@ def _sentence(*clauses: str | None) -> str:
     return "; ".join(clause for clause in clauses if clause)
 
 
-# --- proposals ----------------------------------------------------------------------------------------------------
 def _wall(found: Figures | None) -> str | None:
     if found is None:
         return None
@@ -74,7 +73,7 @@ def _seconds(value: float) -> str:
 
 
 def _parts(parts: Mapping[str, list[float]]) -> str:
-    """`predicted: TP exposed 31 ms → 0 ms, …`: the parts of the step that should change most."""
+    """Returns `predicted: TP exposed 31 ms → 0 ms, …`: the parts of the step with the largest predicted changes."""
     step = sum(was for was, _ in parts.values())
     largest = sorted(parts, key=lambda name: -abs(parts[name][1] - parts[name][0]))[:PARTS_NAMED]
     named = [
@@ -115,7 +114,7 @@ def _learned(learned: Figures) -> str:
 
 
 def _failed(failed: Figures) -> str:
-    """`trial 0 ran out of memory in forward on rank 3 (limit 79.00 GiB)`."""
+    """Returns `trial 0 ran out of memory in forward on rank 3 (limit 79.00 GiB)`."""
     if failed["kind"] is None:
         return f"trial {failed['trial']} does not fit its memory"
     phase = f" in {failed['phase']}" if failed["phase"] else ""
@@ -178,7 +177,6 @@ def _published(figures: Figures) -> str:
     return _sentence(_wall(figures["wall"]), said)
 
 
-# --- ends ---------------------------------------------------------------------------------------------------------
 def _nothing_fits(figures: Figures) -> str:
     nodes = figures["fewest_nodes"]
     needs = (
@@ -254,7 +252,6 @@ def _deadline(figures: Figures) -> str:
     return f"the deadline was reached: {figures['at']}" if "at" in figures else "the deadline was reached"
 
 
-# --- considered and not tried -------------------------------------------------------------------------------------
 def _refused_before(figures: Figures) -> str:
     named = ", ".join(f"{knob} {' or '.join(values)}" for knob, values in figures["values"].items())
     return f"trial {figures['trial']} was refused for {named}: {figures['evidence'][:LONGEST_EVIDENCE]}"

@@ -1,8 +1,6 @@
-"""Quantities in human units, for the report and the terminal: microseconds and GiB inside, these words
-outside.
+"""Formats quantities in human units for reports and terminals; inside, times are microseconds and memory is GiB.
 
-Everything here is text for people; programs read the JSON documents, which keep plain numbers with the unit
-in the name.
+All text here is for people; programs read the JSON documents, which have plain numbers with the unit in the name.
 """
 
 from __future__ import annotations
@@ -13,13 +11,13 @@ from autotune.units import share_of as share_of
 
 NONE = "–"
 UNMEASURED = "figures of a model, nothing was measured"  # of a simulation
-FIRST = 4  # knobs that are named of a change of many
+FIRST = 4  # knobs of a change that are named; more are counted
 
-_DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # microseconds in one of them, largest first
+_DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # (microseconds per unit, unit), largest first
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands apart, never in scientific notation."""
+    """Formats a number with `digits` significant digits and thousands separators, never in scientific notation."""
     if value == 0:
         return "0"
     rounded = abs(float(f"{value:.{digits}g}"))  # 9.896 has two decimals, 9.996 one: it is 10.0
@@ -31,7 +29,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def duration(us: float | None) -> str:
-    """`812 µs`, `15.2 ms`, `1.60 s`; a dash for None."""
+    """Returns `812 µs`, `15.2 ms`, `1.60 s`; a dash for None."""
     if us is None:
         return NONE
     scale, unit = next((row for row in _DURATIONS if abs(us) >= row[0]), _DURATIONS[-1])
@@ -39,17 +37,17 @@ def duration(us: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """`12.4 %` of a fraction 0.124."""
+    """Returns `12.4 %` for a fraction of 0.124."""
     return NONE if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
 def gain(fraction: float | None, digits: int = 1) -> str:
-    """A signed percentage of throughput: `+12.4 %`."""
+    """Returns a signed percentage of throughput: `+12.4 %`."""
     return NONE if fraction is None else f"{_signed(fraction, digits)} %"
 
 
 def gain_interval(expected: float, low: float, high: float, *, digits: int = 1, also: str = "") -> str:
-    """Returns `+15.0 % (+9.1 to +22.0 %)`; `also` is said behind the interval."""
+    """Returns `+15.0 % (+9.1 to +22.0 %)`; `also` follows the interval."""
     return f"{gain(expected, digits)} ({_signed(low, digits)} to {gain(high, digits)}{also})"
 
 
@@ -63,7 +61,7 @@ def gib(value: float | None) -> str:
 
 
 def tokens_per_s(value: float | None, *, unit: str) -> str:
-    """Throughput of one `unit`, as `share_of` names it."""
+    """Formats throughput per `unit`, as named by `share_of`."""
     return NONE if value is None else f"{significant(value, 4)} tokens/s/{unit}"
 
 
@@ -72,12 +70,12 @@ def speedup_text(ratio: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None, words: str = "95 % interval") -> str:
-    """`95 % interval 1.21–1.34` of a ratio; empty when there is none."""
+    """Returns `95 % interval 1.21–1.34` of a ratio; empty without one."""
     return "" if low is None or high is None else f"{words} {low:.2f}–{high:.2f}"
 
 
 def knob_value(value: Any) -> str:
-    """A knob's value as YAML would write it on one line."""
+    """Formats a knob's value as YAML writes it on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -88,17 +86,17 @@ def knob_value(value: Any) -> str:
 
 
 def changes_text(changes: dict[str, tuple[Any, Any]]) -> str:
-    """`micro_batch_size 1 → 4, recompute_granularity full → null`; `nothing` for no change."""
+    """Returns `micro_batch_size 1 → 4, recompute_granularity full → null`; `nothing` for no change."""
     return ", ".join(f"{knob} {knob_value(a)} → {knob_value(b)}" for knob, (a, b) in changes.items()) or "nothing"
 
 
 def first_changes(changes: dict[str, tuple[Any, Any]]) -> str:
-    """The first knobs that move, and how many more do."""
+    """Returns the first changed knobs, and the number of the others."""
     first = dict(list(changes.items())[:FIRST])
     more = len(changes) - len(first)
     return changes_text(first) + (f" and {more} more" if more else "")
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 burst`, `3 bursts`."""
+    """Returns `1 burst`, `3 bursts`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Reasons in words: the one place where the kind and figures of a verdict become a sentence."""
+"""Renders reasons: the only place where the kind and figures of a verdict become a sentence."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from policies.trial import Trial
 
 Figures = Mapping[str, Any]
 
-# A noise band above this fraction of throughput says no more than that nothing can be compared: at ±100 % a candidate
-# may be twice as fast as measured, or half.
+# Noise band above which a comparison is shown as too noisy, a fraction of throughput: at ±100 % a candidate may be
+# twice as fast as measured, or half as fast.
 MAX_BAND = 1.0
 
 
 class Reasoned(Protocol):
-    """A proposal or an end of the journal: `because` is the text of versions before reasons."""
+    """A proposal or an end recorded in the journal: `because` is the text of versions before reasons."""
 
     @property
     def reason(self) -> Reason | None: ...
@@ -27,7 +27,7 @@ class Reasoned(Protocol):
     def because(self) -> str: ...
 
 
-# What decided a verdict that accepted; other kinds compared nothing
+# Measure that decided an accepted trial; the other kinds are not comparisons
 DECIDED_BY = {
     ReasonKind.FAR_BEYOND_NOISE: "wall-clock time",
     ReasonKind.INTERLEAVED_REPEATS: "wall-clock time of interleaved bursts",
@@ -37,19 +37,19 @@ DECIDED_BY = {
 
 
 def verdict_text(trial: Trial) -> str:
-    """Why a trial was judged as it was; of a journal of a version before reasons, its own text."""
+    """Returns the reason of a trial's verdict; for journals of versions before reasons, their own text."""
     text = sentence(trial.verdict_reason) if trial.verdict_reason else trial.verdict_because
     return f"{text}; {provisional_text(trial)}" if trial.provisional else text
 
 
 def proposal_text(proposal: Reasoned) -> str:
-    """Returns why a recipe was proposed; of a journal of a version before reasons, its own text."""
+    """Returns why a recipe was proposed; for journals of versions before reasons, their own text."""
     return sentence(proposal.reason) if proposal.reason else proposal.because
 
 
 def as_imagined(reason: Reason) -> Reason:
-    """Returns the reason of a proposal after bursts that were only imagined: nothing was learned from them, and a
-    recipe that did not fit did so by estimate."""
+    """Returns the reason of a proposal after predicted bursts: nothing was learned from them, and a recipe that did not
+    fit did so by estimate."""
     figures = dict(reason.figures)
     if "learned" in figures:
         figures["learned"] = {**figures["learned"], "trials": 0, "imagined": True}
@@ -59,12 +59,12 @@ def as_imagined(reason: Reason) -> Reason:
 
 
 def end_text(ended: Reasoned) -> str:
-    """Returns why a study ended, likewise."""
+    """Returns why a study ended; for journals of versions before reasons, their own text."""
     return sentence(ended.reason) if ended.reason else ended.because
 
 
 def provisional_text(trial: Trial) -> str:
-    """`provisional: from 1 burst of trial 3, before its verdict`."""
+    """Returns `provisional: from 1 burst of trial 3, before its verdict`."""
     return f"provisional: from {counted(len(trial.bursts), 'burst')} of trial {trial.number}, before its verdict"
 
 
@@ -74,15 +74,15 @@ def sentence(reason: Reason) -> str:
 
 
 def divergence_text(figures: Figures) -> str:
-    """`loss at step 1 is 9.9, trial 0 had 6.9 (tolerance 2.0 %)`."""
+    """Returns `loss at step 1 is 9.9, trial 0 had 6.9 (tolerance 2.0 %)`."""
     tolerance = percent(figures["tolerance"])
     had = f"trial {figures['against']} had {figures['against_loss']:.4g}"
     return f"loss at step {figures['step']} is {figures['loss']:.4g}, {had} (tolerance {tolerance})"
 
 
 def _compared(figures: Figures) -> str:
-    """`+12.0 % over trial 3 in wall-clock time (2 interleaved pairs, noise ±3.0 %), +9.0 % in CPU time (noise ±1.0 %)`:
-    which bursts a gain is of stands beside it, since the gain of all bursts may differ."""
+    """Returns `+12.0 % over trial 3 in wall-clock time (2 interleaved pairs, noise ±3.0 %), +9.0 % in CPU time (noise
+    ±1.0 %)`, with the bursts of each gain, since the gain of all bursts may differ."""
     wall, cpu = figures["wall"], figures["cpu"]
     said = f"{gain(wall['gain'])} over trial {figures['against']} in wall-clock time ({_bursts(wall)}, {_noise(wall)})"
     return said if cpu is None else f"{said}, {gain(cpu['gain'])} in CPU time ({_noise(cpu)})"
@@ -110,7 +110,7 @@ def _together(figures: Figures) -> str:
 
 
 def _likely(probability: float) -> str:
-    """`95 % likely`; never 100 %, which nothing is."""
+    """Returns `95 % likely`; never 100 %."""
     return "more than 99 % likely" if probability > 0.99 else f"{percent(probability, 0)} likely"
 
 

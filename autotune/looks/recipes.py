@@ -1,4 +1,4 @@
-"""A recipe in a line, as engineers write it: `TP2 PP8 VPP4 EP64`, and what beside the layout decides."""
+"""Describes a recipe in one line, as engineers write it: `TP2 PP8 VPP4 EP64`, and its main settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainer.recipe import Recipe
 
 
 def model_words(recipe: Recipe) -> str:
-    """`qwen3-30b-a3b: 48 layers, hidden size 2048, 128 experts, top-8`."""
+    """Returns `qwen3-30b-a3b: 48 layers, hidden size 2048, 128 experts, top-8`."""
     model = recipe.architecture
     name = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
     experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
@@ -15,13 +15,13 @@ def model_words(recipe: Recipe) -> str:
 
 
 def layout_words(recipe: Recipe) -> str:
-    """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
+    """Returns `TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
     now = Familiar.own(recipe).words
     return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
 
 
 def setting_words(recipe: Recipe) -> str:
-    """What beside the layout decides: recompute, dispatcher, overlap, graphs, precision."""
+    """Returns the main settings besides the layout: precision, recompute, dispatcher, overlap, graphs."""
     granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
     recompute = "recompute " + (
         " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"

@@ -1,4 +1,4 @@
-"""From a template to the whole page: the style sheet is inside, and so is everything else."""
+"""Renders a template to a self-contained page: the style sheet and the scripts are inside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-ROOMS = (
+TEMPLATE_FOLDERS = (
     "looks",
     "compare",
     "diagnose",
@@ -23,19 +23,19 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: str, **values: Any) -> str:
-    """The page of a template of `ROOMS`. Names that the template asks for and `values` lacks raise."""
+    """Renders a template of TEMPLATE_FOLDERS to a page. Raises if the template uses a name that `values` lacks."""
     return (
         _environment().get_template(template).render(css=Markup(_text("page.css")), page_js=script("page.js"), **values)
     )
 
 
 def coded(text: str) -> Markup:
-    """Text in which `backticks` mark code, as code."""
+    """Returns escaped text with `backticks` rendered as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def script(name: str) -> Markup:
-    """A script of ours, to stand in a page."""
+    """Returns the text of a script file of these folders, to embed in a page."""
     return Markup(_text(name))
 
 
@@ -53,5 +53,5 @@ def _environment() -> Environment:
 
 
 def _text(name: str) -> str:
-    found = (files("autotune") / room / name for room in ROOMS)
+    found = (files("autotune") / room / name for room in TEMPLATE_FOLDERS)
     return next(file for file in found if file.is_file()).read_text(encoding="utf-8")

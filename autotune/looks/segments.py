@@ -1,8 +1,8 @@
-"""A step's partition as the segments of one stacked bar: what the report draws and the terminal prints.
+"""Splits a step's partition into the segments of one stacked bar, for the report and the terminal.
 
-One row of `KINDS` is one segment: its words, the family it is coloured by, and how it is read from a
-partition. The families are the walls a segment is lost to, so a colour means the same thing everywhere. Times
-are microseconds; the segments of a partition add up to its duration.
+One row of `KINDS` is one segment: its words, the family that colours it, and how it is read from a partition. Families
+are the walls that time is lost to, so that a colour has one meaning everywhere. Times are microseconds; the segments of
+a partition add up to its duration.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Kind:
     key: str
     words: str
     family: Family
-    glyph: str  # its letter in a bar of plain characters
+    glyph: str  # its letter in a bar of text
     read: Callable[[Partition], float]
-    within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time by what it is made of
-    activity: str = ""  # its words where overlapped time counts as well; empty: `words`
+    within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time split further, by key
+    activity: str = ""  # its words if overlapped time is included; empty: `words`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,10 @@ def _exposed(name: str) -> Callable[[Partition], float]:
 
 
 def _communication(step: Partition) -> dict[str, float]:
-    """Exposed time by kind, adding up to the exposed total.
+    """Returns exposed time by kind, adding up to the exposed total.
 
-    Two kinds exposed at the same moment are each counted in full in the partition; a bar has room for the
-    moment once, so they share it in proportion.
+    Two kinds exposed at the same moment are each counted in full in the partition; a bar shows the moment once, so they
+    share it in proportion.
     """
     exposed = {kind: time.exposed_us for kind, time in step.communication_by_kind.items() if time.exposed_us > 0}
     total = sum(exposed.values())
@@ -61,7 +61,7 @@ def _communication(step: Partition) -> dict[str, float]:
 
 
 def _sends(step: Partition) -> float:
-    """Exposed PP send/recv without the waiting for a stage, which is the bubble's."""
+    """Returns exposed PP send/recv time without waiting for a stage, which belongs to the bubble."""
     return max(_communication(step).get(PIPELINE, 0.0) - _waits_for_stage(step), 0.0)
 
 
@@ -70,7 +70,8 @@ def _waits_for_stage(step: Partition) -> float:
 
 
 def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
-    """What of a kind's exposed time waits for other ranks, and what transfers; nothing where that is not known."""
+    """Returns a function that splits a kind's exposed time into waiting for other ranks and transfer; empty if
+    unknown."""
 
     def within(step: Partition) -> Mapping[str, float]:
         exposed, waits = _communication(step).get(name, 0.0), step.waiting_by_kind.get(name, 0.0)
@@ -82,7 +83,7 @@ def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
 
 
 def _recompute(step: Partition) -> float:
-    """The part of the compute that is forward work done again; its communication is shown as communication."""
+    """Returns compute time that repeats forward work; its communication is shown as communication."""
     return min(step.compute_by_class.get("recompute", 0.0), step.compute_us)
 
 
@@ -173,16 +174,16 @@ CLASS_WORDS = {
     "other": "other compute",
 }
 PARTS_WORDS = {**CLASS_WORDS, **ACTIVITY_NAMES}
-NOISE_US = 1e-5  # far below a nanosecond, the finest clock there is: a rounding of the sums, not a time
+NOISE_US = 1e-5  # 0.01 ns, below any clock's resolution: rounding of the sums
 
 
 def segments(step: Partition) -> list[Segment]:
-    """The parts of a step that took any time, in drawing order."""
+    """Returns the non-zero segments of a step, in drawing order."""
     return [Segment(kind=kind, us=us) for kind in KINDS if (us := kind.read(step)) > NOISE_US]
 
 
 def mean_segments(steps: Sequence[Partition]) -> list[Segment]:
-    """The segments of the average step."""
+    """Returns the segments of the average step."""
     if not steps:
         return []
     means = ((kind, sum(kind.read(step) for step in steps) / len(steps)) for kind in KINDS)
@@ -190,38 +191,38 @@ def mean_segments(steps: Sequence[Partition]) -> list[Segment]:
 
 
 def compute_classes(steps: Sequence[Partition]) -> list[tuple[str, float]]:
-    """What the average step computes, (class, microseconds), largest first."""
+    """Returns (class, microseconds) of the average step's compute, largest first."""
     return by_size(mean_of(steps, lambda step: step.compute_by_class))
 
 
 def words_of(key: str) -> str:
-    """A class of compute or an activity of the host, as people say it."""
+    """Returns a compute class or a host activity in words."""
     return PARTS_WORDS.get(key, key.replace("_", " "))
 
 
 def within(kind: Kind, steps: Sequence[Partition]) -> list[tuple[str, float]]:
-    """What the average step's time of a kind is made of, (key, microseconds), largest first."""
+    """Returns (key, microseconds) that the average step's time of a kind consists of, largest first."""
     return [(name, us) for name, us in by_size(mean_of(steps, kind.within)) if us > NOISE_US]
 
 
 def mean_of(steps: Sequence[Partition], read: Callable[[Partition], Mapping[str, float]]) -> dict[str, float]:
-    """The average step's time by the keys of a mapping; a step that lacks a key has 0 of it."""
+    """Returns the average over steps of each key of a mapping; a missing key counts as 0."""
     names = dict.fromkeys(name for step in steps for name in read(step))
     return {name: sum(read(step).get(name, 0.0) for step in steps) / len(steps) for name in names}
 
 
 def by_size(times: Mapping[str, float]) -> list[tuple[str, float]]:
-    """(key, microseconds), largest first."""
+    """Returns (key, microseconds), largest first."""
     return sorted(times.items(), key=lambda row: (-row[1], row[0]))
 
 
 def steps_of(trace: TraceReport) -> list[Partition]:
-    """The marked steps of a trace; its whole span where none was marked."""
+    """Returns the marked steps of a trace; its whole span if none is marked."""
     return trace.steps or [trace.span]
 
 
 def counted_steps(trace: TraceReport) -> list[Partition]:
-    """The steps an average is made of: all but those of the warm-up."""
+    """Returns the steps that averages are taken over: all but those of the warm-up."""
     return [step for step in steps_of(trace) if step.name not in trace.warm_up]
 
 
@@ -230,8 +231,8 @@ def mean_step_us(trace: TraceReport) -> float:
 
 
 def judged_steps(analysis: Analysis) -> list[Partition]:
-    """The steps that the walls are judged by, each as its slowest rank lived it; those of the slowest rank where the
-    analysis does not say."""
+    """Returns the steps that the walls are judged by, each of its slowest rank; those of the slowest rank if the
+    analysis does not record them."""
     steps = [
         next(step for step in steps_of(analysis.traces[judged.trace]) if step.name == judged.step)
         for judged in analysis.judged
@@ -241,19 +242,19 @@ def judged_steps(analysis: Analysis) -> list[Partition]:
 
 
 def mean_us(steps: Sequence[Partition]) -> float:
-    """The length of the average step; 0 of none."""
+    """Returns the length of the average step, µs; 0 without steps."""
     return sum(step.duration_us for step in steps) / len(steps) if steps else 0.0
 
 
 def rank_time(analysis: Analysis, trace: TraceReport) -> RankTime | None:
-    """What is known of a trace's rank among the others."""
+    """Returns the times of a trace's rank from the comparison of ranks; None if unknown."""
     same = (one for one in analysis.ranks if one.rank == trace.rank)
     return next((one for one in same if one.device is None or [one.device] == trace.devices), None)
 
 
 def slowest(analysis: Analysis) -> TraceReport | None:
-    """The rank the walls are judged by in most steps; else the one with most time of its own in a step where that is
-    known, or with the longest."""
+    """Returns the trace of the rank that most steps are judged by; else the one with the most own time per step if
+    known, else with the longest steps. None without traces."""
     if analysis.judged:
         return analysis.traces[Counter(one.trace for one in analysis.judged).most_common(1)[0][0]]
 

@@ -1,4 +1,5 @@
-"""Stacked figures: bars side by side on one scale, and columns below a limit. Every piece carries its numbers."""
+"""Stacked figures: horizontal bars on one scale, and columns below a limit. Every piece has its numbers as a
+tooltip."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from autotune.looks.svg import Axis, box, drawing, line, numbers_below, place, t
 
 BAR_PX = 24
 COLUMNS_PX = 280
-LABEL_FROM = 0.09  # share of a bar that has room for its figure; below WIDE_FROM only on wide pages
+LABEL_FROM = 0.09  # least share of a bar for a label inside; below WIDE_FROM only on wide pages
 WIDE_FROM = 0.16
 
 
@@ -37,7 +38,7 @@ class Stack:
 
 
 def bar(stack: Stack, *, longest: float, mark: float | None = None) -> Markup:
-    """A label and the stacked bar below it; `longest` fills the width, `mark` draws a limit."""
+    """Draws a label and the stacked bar below it; `longest` fills the width, `mark` draws a limit."""
     total = stack.total or 1.0
     drawn: list[Markup] = []
     x = 0.0
@@ -59,7 +60,7 @@ def bar(stack: Stack, *, longest: float, mark: float | None = None) -> Markup:
 
 
 def columns(stacks: Sequence[Stack], *, tops: Sequence[float], limit: float | None, unit: str, name: str) -> Markup:
-    """One column a stack, a whisker up to its `tops`, the limit across; `name` says what it shows."""
+    """Draws one column per stack, a whisker up to its `tops`, and the limit; `name` is the accessible description."""
     highest = max([*tops, *(stack.total for stack in stacks), limit or 0.0], default=1.0)
     axis = Axis(low=0.0, high=1.08 * highest, top=14, bottom=COLUMNS_PX - 24)
     parts = axis.grid()
@@ -82,7 +83,7 @@ def columns(stacks: Sequence[Stack], *, tops: Sequence[float], limit: float | No
 
 
 def legend(pieces: Iterable[Piece]) -> Markup:
-    """A swatch for each colour that occurs, in the order given."""
+    """Draws a swatch for each colour that occurs, in the order given."""
     every = list(pieces)
     seen = {piece.key for piece in every if piece.value > 0}
     words = {piece.key: piece.words for piece in every if piece.key in seen}

@@ -1,7 +1,7 @@
-"""The few SVG pieces the figures are made of: horizontal places in per cent, vertical ones in pixels.
+"""SVG elements of the figures: horizontal positions in per cent, vertical ones in pixels.
 
-A figure without a viewBox is as wide as its column and keeps its letters at their size, on a telephone and on
-paper. Axis labels stand in the padding left of the drawing (negative x). Everything is escaped text in, markup out.
+A figure without a viewBox is as wide as its column and keeps its font size, on a phone and on paper. Axis labels are in
+the padding left of the drawing (negative x). All text is escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARKS = {
 
 
 def tag(name: str, *children: str | Markup, title: str | None = None, **attributes: object) -> Markup:
-    """One element. `class_` and `stroke_width` become `class` and `stroke-width`; None leaves an attribute out."""
+    """Returns one element. `class_` and `stroke_width` become `class` and `stroke-width`; None omits an attribute."""
     written = Markup("").join(
         Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), value)
         for key, value in attributes.items()
@@ -37,12 +37,12 @@ def tag(name: str, *children: str | Markup, title: str | None = None, **attribut
 
 
 def place(fraction: float) -> str:
-    """A horizontal place, 0..1 of the width."""
+    """Returns a horizontal position as per cent, from 0..1 of the width."""
     return f"{100 * fraction:.3f}%"
 
 
 def mark(shape: str, x: float, y: float, *, title: str | None = None) -> Markup:
-    """A mark of `MARKS` at a fraction of the width and a pixel height."""
+    """Draws a mark of `MARKS` at a fraction of the width and a pixel height."""
     drawn = tag("path", d=MARKS[shape], class_=f"mark {shape}")
     return tag("svg", drawn, x=place(x), y=f"{y:.1f}", class_="at", overflow="visible", title=title)
 
@@ -53,7 +53,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str, *, title: str 
 
 
 def box(x1: float, y1: float, x2: float, y2: float, class_: str, *, title: str | None = None) -> Markup:
-    """A rectangle between two corners, wherever they lie."""
+    """Draws a rectangle between two opposite corners, in any order."""
     return tag(
         "rect",
         x=place(min(x1, x2)),
@@ -66,7 +66,7 @@ def box(x1: float, y1: float, x2: float, y2: float, class_: str, *, title: str |
 
 
 def drawing(parts: Sequence[Markup], *, height: int, name: str, class_: str) -> Markup:
-    """The whole figure; `name` says in a sentence what it shows, for those who cannot see it."""
+    """Returns the whole figure; `name` is one sentence that describes it to screen readers."""
     return tag("svg", *parts, width="100%", height=str(height), class_=class_, role="img", aria_label=name)
 
 
@@ -84,7 +84,7 @@ class Axis:
         return self.bottom - (value - self.low) / span * (self.bottom - self.top)
 
     def grid(self) -> list[Markup]:
-        """Lines with their figures at about five round values."""
+        """Draws lines with their figures at about five round values."""
         step = round_step((self.high - self.low) / 5)
         first = math.ceil(self.low / step - 1e-9)
         values = [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
@@ -99,7 +99,7 @@ class Axis:
 
 
 def round_step(rough: float) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that is not below `rough`."""
+    """Returns the smallest of 1, 2, 2.5, 5 times a power of ten that is not below `rough`."""
     if rough <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(rough))
@@ -107,7 +107,7 @@ def round_step(rough: float) -> float:
 
 
 def numbers_below(count: int, height: float, *, first: Sequence[str]) -> list[Markup]:
-    """The labels of `count` columns under a figure, thinned out where they would not fit."""
+    """Draws the labels of `count` columns below a figure, leaving some out if they would not fit."""
     every = max(1, math.ceil(count / 20))
     return [
         tag("text", first[i], x=place((i + 0.5) / count), y=f"{height:.1f}", class_="axis middle")

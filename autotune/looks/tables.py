@@ -1,4 +1,4 @@
-"""A table as every page and text shows it."""
+"""A table, as rendered by pages, Markdown and terminals."""
 
 from __future__ import annotations
 

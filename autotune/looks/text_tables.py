@@ -1,4 +1,4 @@
-"""Tables in a terminal: columns of text that are never cut off, whatever its width."""
+"""Tables in a terminal: columns of text that wrap instead of being cut off, at any width."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.text import Text
 
 from autotune.looks.wrapping import say, wrapped
 
-NARROWEST = 12  # a column of text that gives way to the others
+NARROWEST = 12  # characters of a column that is wrapped to make room
 PLACE = 4  # characters before the text of an entry
-BAR = 8  # characters of a bar, where there is room for it
+BAR = 8  # characters of a bar, if there is room for it
 
 
 def print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns of text, right-aligned but for those whose header begins with `<`; nothing for no rows. Where they are
-    wider than the terminal, the widest column of text is broken into lines."""
+    """Prints columns, right-aligned except those whose header starts with `<`; nothing without rows. If they are wider
+    than the terminal, the widest column of text wraps."""
     if not rows:
         return
     names = [name.removeprefix("<") for name in header]
@@ -41,14 +41,14 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    """The lines of a cell, each after its first as far indented as that."""
+    """Wraps a cell into lines with the indent of the first."""
     indent = " " * (len(cell) - len(cell.lstrip()))
     return [cell] if len(cell) <= width else wrapped(cell, width, indent=indent)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One of a list: a title with figures beside it, and what is said below it, the last paragraph dim."""
+    """One item of a list: a title with figures in columns, and paragraphs below it, the last one dim."""
 
     title: str
     figures: tuple[str, ...]
@@ -60,8 +60,8 @@ class Entry:
 def print_entries(
     console: Console, title: str, figures: Sequence[str], entries: Sequence[Entry], *, first: int = 1
 ) -> None:
-    """Entries numbered from `first`, under a header. Where a title and its figures are wider than the terminal,
-    the figures have a line of their own."""
+    """Prints entries numbered from `first`, under a header. If titles and figures are wider than the terminal, the
+    figures have a line of their own."""
     columns = zip(figures, *(entry.figures for entry in entries), strict=True)
     widths = [max(map(len, column)) for column in columns]
     longest = max(len(text) for text in (title, *(entry.title for entry in entries)))
@@ -79,13 +79,13 @@ def print_entries(
             console.print(line, soft_wrap=True)
         else:
             say(console, entry.title, lead=f"{place}  ", style=style)
-            _say_figures(console, cells, figures, entry)
+            _print_figures(console, cells, figures, entry)
         for index, paragraph in enumerate(entry.below, 1):
             say(console, paragraph, lead=" " * PLACE, style="dim" if index == len(entry.below) else "")
 
 
-def _say_figures(console: Console, cells: str, names: Sequence[str], entry: Entry) -> None:
-    """Below their title: in columns, or each with its name where not even those have room."""
+def _print_figures(console: Console, cells: str, names: Sequence[str], entry: Entry) -> None:
+    """Prints figures below their title: in columns, or each with its name if the columns are too wide."""
     indent = " " * (PLACE - 2)
     if len(indent + cells) <= console.width:
         console.print(Text(indent + cells), soft_wrap=True)

@@ -1,6 +1,6 @@
-"""Where a terminal waits: a line that says what takes so long and for how long already, gone when it is done.
+"""A progress line for long work: what is being done and for how long, removed at the end.
 
-It is written to stderr, only where someone is looking, and only after a second.
+It is written to stderr, only on a terminal, and only after a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ EVERY_S = 0.2
 
 @contextmanager
 def working(words: str, *, stream: TextIO | None = None, after_s: float = AFTER_S) -> Iterator[None]:
-    """Around one long piece of work. No process may be forked inside: a thread writes."""
+    """Shows a progress line during one long piece of work. No process may be forked inside: a thread writes the
+    line."""
     line, ended = _Line(stream or sys.stderr, after_s), Event()
     thread = Thread(target=_tick, args=(line, words, ended), daemon=True)
     if line.seen:
@@ -37,7 +38,8 @@ def working(words: str, *, stream: TextIO | None = None, after_s: float = AFTER_
 def counting(
     words: str, *, stream: TextIO | None = None, after_s: float = AFTER_S
 ) -> Iterator[Callable[[int, int], None]]:
-    """Around many pieces: what is given is told how many are done, of how many. No thread, so that forking is safe."""
+    """Shows a progress line for many pieces; yields a function (done, total) that updates it. No thread, so forking is
+    safe."""
     line = _Line(stream or sys.stderr, after_s)
     try:
         yield lambda done, of: line.show(f"{words}: {done} of {of}")
@@ -51,7 +53,7 @@ def _tick(line: _Line, words: str, ended: Event) -> None:
 
 
 class _Line:
-    """The last line of a terminal, written over and over. `seen`: whether there is one."""
+    """The last line of a terminal, overwritten on each update. `seen`: whether the stream is a terminal."""
 
     def __init__(self, stream: TextIO, after_s: float) -> None:
         self._stream, self._after_s = stream, after_s

@@ -1,6 +1,6 @@
-"""Text in a terminal: lines that hang below their first one, and figures that keep their units.
+"""Wraps text in a terminal with hanging indents.
 
-A wrapped line never ends between a figure and its unit, and what came from a trace cannot move the cursor.
+A wrapped line never ends between a figure and its unit, and text from a trace cannot move the cursor.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from rich.text import Text
 
 from autotune.looks.kernel_names import printable
 
-HELD = "\u00a0"  # a space at which no line is broken
+NO_BREAK = "\u00a0"  # a space at which no line is broken
 UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 
 class _ShowingConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
+        """Raises BrokenPipeError: a reader that closed the pipe is no failure (rich would exit with 1)."""
         raise BrokenPipeError
 
 
 class _PlainConsole(_ShowingConsole):
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """A text as `wrapped` breaks it; anything else as rich does."""
+        """Prints a text as wrapped by `wrapped`; anything else as rich does."""
         if len(objects) == 1 and isinstance(objects[0], str) and not soft_wrap:
             lines = (line for paragraph in objects[0].split("\n") for line in wrapped(paragraph, self.width))
             objects, soft_wrap = ("\n".join(lines),), True
@@ -37,40 +37,41 @@ class _PlainConsole(_ShowingConsole):
 
 class _LastingConsole(Console):
     def on_broken_pipe(self) -> None:
-        """What works through a night goes on without its reader, in silence."""
+        """Continues without output: a study outlives the reader of its log."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain_console() -> Console:
-    """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
+    """Returns a console for text from elsewhere: no markup, no number highlighting."""
     return _PlainConsole(markup=False, highlight=False, emoji=False)
 
 
 def showing_console() -> Console:
-    """Of what shows a study from outside: a pipe that closes ends the command."""
+    """Returns a console for commands that show a study: a closed pipe ends the command."""
     return _ShowingConsole()
 
 
 def lasting_console() -> Console:
-    """Of the tuner: a pipe that closes does not end a study."""
+    """Returns a console for the tuner: a closed pipe does not end the study."""
     return _LastingConsole()
 
 
 def wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
-    """The lines of a text, at most `width` characters each, all but the first indented; `HELD` holds words together."""
-    kept = UNIT.sub(HELD, printable(text))
+    """Wraps a text into lines of at most `width` characters, all but the first indented; `NO_BREAK` keeps words
+    together."""
+    kept = UNIT.sub(NO_BREAK, printable(text))
     lines = textwrap.wrap(kept, max(width, 12), subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace(HELD, " ") for line in lines] or [""]
+    return [line.replace(NO_BREAK, " ") for line in lines] or [""]
 
 
 def say(console: Console, text: str, *, lead: str = "", style: str = "") -> None:
-    """A paragraph; `lead` stands before its first line, and the others are indented below the text."""
+    """Prints a paragraph; `lead` precedes its first line, the others are indented to match."""
     indent = " " * len(lead)
     for index, line in enumerate(wrapped(text, console.width - len(lead))):
         console.print(Text(((indent if index else lead) + line).rstrip()), style=style, soft_wrap=True)
 
 
 def listed(items: list[str]) -> str:
-    """Items side by side, each of which stays in one line."""
-    return "  ".join(item.replace(" ", HELD) for item in items)
+    """Joins items with spaces; an item is not broken over lines."""
+    return "  ".join(item.replace(" ", NO_BREAK) for item in items)

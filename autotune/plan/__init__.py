@@ -1,1 +1,1 @@
-"""What `plan` says: the best legal layouts of a recipe by estimate, and why familiar ones are missing."""
+"""The output of `plan`: the best legal layouts of a recipe by estimate, and why familiar ones are missing."""

@@ -1,4 +1,4 @@
-"""One choice of a plan as a recipe: what `plan -o` writes."""
+"""Writes one choice of a plan as a recipe, for `plan -o`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from trainer.errors import BadInputError, Problem
 
 
 def chosen_text(plan: Plan, number: int) -> str:
-    """The recipe of choice `number`, counted from 1, under a comment on what it should give and what it changes.
+    """Returns the recipe of choice `number`, counted from 1, with a comment on its predictions and changes.
 
-    BadInputError where the plan has no such choice.
+    Raises BadInputError if the plan has no such choice.
     """
     if number > len(plan.choices):
         have = f"there are {len(plan.choices)}" if plan.choices else "no layout is legal: see `moe-autotune check`"

@@ -1,4 +1,4 @@
-"""What `plan` found, and its JSON document."""
+"""The result of `plan`, and its JSON document."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ UNRANKED = "no memory limit is known: everything counts as fitting"
 
 
 class Layout(TypedDict):
-    """One choice: a legal layout with the settings that serve it best, what it should give, and why it is here."""
+    """One choice: a legal layout with its best settings, its predictions, and the reason it is listed."""
 
     rank: int  # its place, from 1
-    changes: dict[str, tuple[Any, Any]]  # from the recipe to the choice, knob: [from, to]
+    changes: dict[str, tuple[Any, Any]]  # from the recipe to the choice: knob → [from, to]
     sizes: dict[str, int]
     data_parallel_size: int
     tokens_per_s_per_gpu: float
@@ -33,17 +33,17 @@ class Layout(TypedDict):
     spread: float  # relative half width of the interval
     peak_gib: float
     upper_gib: float
-    outside_gib: float  # what a GPU holds beside the allocator
+    outside_gib: float  # GPU memory outside torch's allocator
     fits: bool  # by the upper bound
-    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs most
+    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs the most memory
     time_by_part: dict[str, float]  # seconds; they add up to the step
     memory_by_part: dict[str, float]  # GiB of the hottest rank
     because: str
 
 
 class Excluded(TypedDict):
-    by_rule: dict[str, int]  # layouts that a rule forbids, by its id
-    memory: int  # legal layouts of which no setting fits
+    by_rule: dict[str, int]  # rule id → number of layouts it forbids
+    memory: int  # legal layouts without a setting that fits
 
 
 class PlanDocument(TypedDict):
@@ -53,26 +53,27 @@ class PlanDocument(TypedDict):
     limit_gib: float | None
     legal: int  # layouts
     fitting: int  # layouts with a setting that fits
-    estimated: int  # settings that were looked at
-    fewest_nodes: int | None  # on which a setting fits
+    estimated: int  # settings that were estimated
+    fewest_nodes: int | None  # fewest nodes on which a setting fits
     layouts: list[Layout]
     excluded: Excluded
-    missing: tuple[Missing, ...]  # layouts that one would expect
+    missing: tuple[Missing, ...]  # familiar layouts, and why they are not listed
     recipe_findings: tuple[Finding, ...]  # errors of the recipe itself
     assumptions: tuple[str, ...]
-    file: NotRequired[str | None]  # that -o wrote
+    file: NotRequired[str | None]  # the file that -o wrote
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A search and what is told of it. `findings` are the errors of the recipe itself: its layout is what changes."""
+    """A search and the choices it gives. `findings` are the rule errors of the recipe itself, whose layout is
+    replaced."""
 
     recipe: Recipe
     found: Search
     choices: tuple[Choice, ...]
     missing: tuple[Missing, ...]
     findings: tuple[Finding, ...]
-    fewest_nodes: int | None = None  # that a setting fits on, where none fits on the recipe's
+    fewest_nodes: int | None = None  # on which a setting fits, if none fits on the recipe's nodes
 
     @property
     def limit_gib(self) -> float | None:
@@ -80,7 +81,7 @@ class Plan:
 
     @property
     def fitting(self) -> int:
-        """Layouts with a setting that fits."""
+        """Returns the number of layouts with a setting that fits."""
         return len(set(self.found.outlined.layout[self.found.outlined.fits].tolist()))
 
     @property
@@ -96,13 +97,13 @@ def planned(recipe: Recipe, *, top: int) -> Plan:
     found = search(recipe)
     shown = choices(found, top)
     errors = tuple(finding for finding in check(recipe) if finding.kind is FindingKind.ERROR)
-    told = missing(found, shown) if shown else []
+    absent = missing(found, shown) if shown else []
     fits = bool(found.outlined.fits.any())
     return Plan(
         recipe=recipe,
         found=found,
         choices=tuple(shown),
-        missing=tuple(told),
+        missing=tuple(absent),
         findings=errors,
         fewest_nodes=None if fits else fewest_nodes(recipe, above=recipe.cluster.nodes),
     )
@@ -150,7 +151,7 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
 
 
 def unfit_words(plan: Plan) -> str:
-    """How many GPUs or ranks are needed, where nothing fits."""
+    """Returns how many GPUs or ranks are needed, if nothing fits."""
     unit, each = share_of(plan.recipe.cluster.gpu), plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
         return f"nothing fits, not even on {MOST_GPUS:,} {unit}s: the smallest peaks are shown"
@@ -159,6 +160,6 @@ def unfit_words(plan: Plan) -> str:
 
 
 def memory_words(choice: Choice) -> str:
-    """Its peak and its upper bound, as `estimate` gives them, and what comes on top."""
-    beside = f" and {gib(choice.outside_gib)} for context and communication" if choice.outside_gib else ""
-    return f"peak {gib(choice.peak_gib)}, upper bound {gib(choice.upper_gib)}{beside}"
+    """Returns a choice's peak and upper bound, as in `estimate`, and the memory outside the allocator."""
+    outside = f" and {gib(choice.outside_gib)} for context and communication" if choice.outside_gib else ""
+    return f"peak {gib(choice.peak_gib)}, upper bound {gib(choice.upper_gib)}{outside}"

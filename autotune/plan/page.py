@@ -1,4 +1,4 @@
-"""`plan --html`: every layout as a mark of throughput against memory, and the first ones by part."""
+"""Renders `plan --html`: every layout as a mark of throughput against memory, and the first ones by part."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan_page(plan: Plan) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """Where a mark goes: throughput upwards, memory to the right from `low` to `high` GiB."""
+    """The coordinates of the scatter plot: throughput upwards, memory to the right from `low` to `high` GiB."""
 
     axis: Axis
     low: float
@@ -70,7 +70,7 @@ def _unit(plan: Plan) -> str:
 
 
 def _scatter(plan: Plan) -> Markup:
-    """Every layout as a mark, the limit drawn; the choices on top, to be reached by key."""
+    """Draws every layout as a mark, the limit, and on top the choices, which are focusable by keyboard."""
     points = cloud(plan.found)
     frame = _frame(points, plan.limit_gib)
     parts = [*frame.axis.grid(), *_memory_axis(frame, plan)]
@@ -142,7 +142,7 @@ def _choices(plan: Plan) -> Table:
 
 
 def _bars(choices: tuple[Choice, ...], what: str, *, limit: float | None = None) -> Markup:
-    """One bar a choice on one scale: its step by part, or what its hottest rank holds beside the limit."""
+    """Draws one bar per choice on one scale: its step by part, or the memory of its hottest rank with the limit."""
     stacks = [
         Stack(
             label=f"{number}. {layout_words(choice.recipe)}",

@@ -1,4 +1,4 @@
-"""`plan` in a terminal: the choices with bars, what is missing and why, and how many layouts were looked at."""
+"""Prints `plan`: the choices with bars, what is missing and why, and the number of layouts searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.looks.wrapping import plain_console, say
 from autotune.plan.document import UNRANKED, Plan, memory_words, unfit_words
 from trainer.estimate.plan.choices import Choice
 
-FIGURES = ("TFLOPS", "≤ GiB")  # behind the throughput
+FIGURES = ("TFLOPS", "≤ GiB")  # columns after the throughput
 
 
 def show_plan(plan: Plan) -> None:
@@ -40,7 +40,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def _entries(shown: Sequence[Choice]) -> list[Entry]:
-    """A line of figures for each, and below it its settings and why it is here."""
+    """Returns an entry for each choice: figures, and below them its settings and its reason."""
     fastest = max((choice.tokens_per_s_per_gpu for choice in shown), default=1.0)
     return [
         Entry(
@@ -59,7 +59,7 @@ def _entries(shown: Sequence[Choice]) -> list[Entry]:
 
 
 def _show_first(console: Console, plan: Plan) -> None:
-    """The first choice as lines of a recipe, and how sure it is."""
+    """Prints the first choice as changes of the recipe, with its uncertainty."""
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")

@@ -1,4 +1,4 @@
-"""What a study found, written for people and programs: report.html, report.md, report.json, tuned_recipe.yaml."""
+"""The report of a study, for people and programs: report.html, report.md, report.json, tuned_recipe.yaml."""
 
 from autotune.report.document import Document, document_of
 from autotune.report.write import render, write_report, write_running

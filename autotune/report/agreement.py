@@ -1,5 +1,7 @@
-"""Does the journal say what the bursts' own files say? Every burst leaves `outcome.json` and `steps.jsonl` in its
-folder; a figure that was changed in the journal afterwards differs from them.
+"""Compares the journal with the files of the bursts.
+
+Every burst writes `outcome.json` and `steps.jsonl` into its folder; a figure that was changed in the journal afterwards
+differs from them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from autotune.tuning.history import History
 from trainer.burst import Outcome, read_outcome
 
 TOLERANCE = 1e-9  # relative: both are written from the same numbers
-SHOWN = 20  # bursts
+MAX_SHOWN = 20  # warnings in the section; more are counted
 
 
 class _Step(msgspec.Struct):
@@ -27,8 +29,7 @@ _STEPS = msgspec.json.Decoder(_Step)
 
 
 def disagreements(history: History, bursts: Path | None) -> list[str]:
-    """A sentence for each burst whose files say something else than the journal; nothing for bursts whose files are not
-    there."""
+    """Returns a sentence for each burst whose files differ from the journal; bursts without files are skipped."""
     if bursts is None:
         return []
     return [
@@ -39,15 +40,15 @@ def disagreements(history: History, bursts: Path | None) -> list[str]:
 
 
 def agreement(material: Material) -> Section | None:
-    """The section that says so, before any figure; None where nothing disagrees."""
+    """Returns the section with the warnings, which comes before any figure; None without warnings."""
     warnings = material.document.warnings
     if not warnings:
         return None
-    more = [f"And {len(warnings) - SHOWN} more."] if len(warnings) > SHOWN else []
+    more = [f"And {len(warnings) - MAX_SHOWN} more."] if len(warnings) > MAX_SHOWN else []
     said = (
         "The journal and the files that the bursts left disagree. The figures of this report are the journal's; do not "
         "rely on them before it is known which of the two was changed.",
-        *(f"{text[:1].upper()}{text[1:]}." for text in warnings[:SHOWN]),
+        *(f"{text[:1].upper()}{text[1:]}." for text in warnings[:MAX_SHOWN]),
         *more,
     )
     return Section(key="agreement", title="The journal disagrees with the bursts", paragraphs=said)
@@ -85,14 +86,14 @@ def _outcome(journal: Outcome, left: Outcome, file: str) -> Iterator[str]:
 
 
 def _compared(name: str, journal: Sequence[float], left: Sequence[float], file: str) -> str | None:
-    """Where two series first part; None where they do not."""
+    """Describes the first difference of two series; None if they agree."""
     if len(journal) != len(left):
         return f"the journal has {len(journal)} values of {name}, {file} has {len(left)}"
     pairs = enumerate(zip(journal, left, strict=True))
-    parted = next((each for each in pairs if not math.isclose(*each[1], rel_tol=TOLERANCE)), None)
-    if parted is None:
+    difference = next((each for each in pairs if not math.isclose(*each[1], rel_tol=TOLERANCE)), None)
+    if difference is None:
         return None
-    at, (here, there) = parted
+    at, (here, there) = difference
     words = WORDS.get(name, "{:.6g}".format)
     return f"{name} {at} is {words(here)} in the journal and {words(there)} in {file}"
 
@@ -110,7 +111,7 @@ def _known(value: float | None) -> list[float]:
 
 
 def _steps(path: Path) -> list[float] | None:
-    """Step times of `steps.jsonl`, in µs; an empty list where there is none, None where it cannot be read."""
+    """Returns the step times of `steps.jsonl`, in µs; empty if there is no such file, None if it cannot be read."""
     try:
         return [step.step_us for step in _STEPS.decode_lines(path.read_bytes())]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The stacked bars: where a step's time went, trial by trial and rank by rank. The colours are the walls'."""
+"""Draws the stacked bars of a step's time, by trial and by rank, in the colours of the walls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotune.report.material import Material, status_words
 from autotune.report.path import PathStep
 from policies.trial import Trial
 
-RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
+RANKS_SHOWN = 8  # the slowest ones; the others are counted
 
 
 def step_bars(material: Material) -> Markup:
-    """One bar a traced trial, all on one scale: the average step of the rank that is compared."""
+    """Draws one bar per traced trial on one scale: the average step of the compared rank."""
     traced = compared_traces(material.trials)
     longest = max((mean_step_us(trace) for _, trace in traced), default=1.0)
     bars = [_trial_bar(trial, trace, longest) for trial, trace in traced]
@@ -27,8 +27,8 @@ def step_bars(material: Material) -> Markup:
 
 
 def pair_bars(step: PathStep) -> Markup | None:
-    """Two bars on one scale: the average step of one rank before an accepted change and after it. None where no rank
-    was traced in both."""
+    """Draws the average step of one rank before and after an accepted change, on one scale. None if no rank was traced
+    in both."""
     pair = pair_of(step)
     if pair is None or step.parent is None:
         return None
@@ -42,7 +42,7 @@ def pair_bars(step: PathStep) -> Markup | None:
 
 
 def path_legend(material: Material) -> Markup:
-    """The kinds of time that occur in the bars of the path; nothing where it has none."""
+    """Draws the legend of the segments in the bars of the path; empty if it has none."""
     pairs = [pair for step in material.path if (pair := pair_of(step)) is not None]
     if not pairs:
         return Markup("")
@@ -50,7 +50,7 @@ def path_legend(material: Material) -> Markup:
 
 
 def rank_bars(trial: Trial) -> Markup:
-    """Every traced step of every rank of one trial, on one scale; the slowest ranks where there are many."""
+    """Draws every traced step of every rank of one trial, on one scale; of many ranks only the slowest."""
     traces = sorted(trial.analysis.traces, key=mean_step_us, reverse=True) if trial.analysis else []
     shown = sorted(traces[:RANKS_SHOWN], key=lambda trace: trace.rank or 0)
     longest = max((step.duration_us for trace in traces for step in steps_of(trace)), default=1.0)
@@ -85,6 +85,6 @@ def _step_label(trace: TraceReport, step: Partition, index: int) -> str:
 
 
 def _legend(material: Material) -> Markup:
-    """The kinds of time that occur anywhere in the study."""
+    """Draws the legend of the segments that occur anywhere in the study."""
     analyses = [trial.analysis for trial in material.trials if trial.analysis]
     return steps_legend(step for analysis in analyses for trace in analysis.traces for step in steps_of(trace))

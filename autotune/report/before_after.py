@@ -1,7 +1,7 @@
-"""What a step changed: lost time by wall, the parts of the step, and the fixes, each before and after.
+"""Tables of one accepted step, before and after: lost time by wall, the parts of the step, the fixes.
 
-Before is the parent's trace, after the trial's own. Predicted parts are those of the calibrated estimate at the time of
-the proposal. Traced parts are of one rank, the same before and after.
+"Before" is the parent's trace, "after" the trial's own. Predicted parts are those of the calibrated estimate at the
+time of the proposal. Traced parts are of one rank, the same before and after.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from policies.trial import FixShare, Status, Trial
 from trainer.recipe.knobs import KNOBS
 
 NOTABLE = 0.005  # of the longer step: smaller parts are left out
-SHOWN = 2  # walls that a row of the head names
+MAX_WALLS = 2  # in a row of the head's table
 ARROW = " → "
-WAITING = "sync"  # the segment of what a rank waits for others
-LOSSES = {  # walls, then what is lost to none of them
+WAITING = "sync"  # key of the segment in which a rank waits for other ranks
+LOSSES = {  # walls, then causes of lost time that are no wall
     **{wall.value: wall.value for wall in Wall if wall is not Wall.UNDETERMINED},
     BUBBLE_PART: "pipeline bubble",
     STAGES_PART: "uneven stages",
@@ -34,7 +34,7 @@ LOSSES = {  # walls, then what is lost to none of them
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One rank before and after: the trace of the parent and that of the trial."""
+    """One rank before and after a change: the trace of the parent and that of the trial."""
 
     before: TraceReport
     after: TraceReport
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of the step: parts of the estimate and segments of the trace that mean the same time."""
+    """One part of the step: the parts of the estimate and the segments of the trace that measure the same time."""
 
     words: str
     predicted: tuple[str, ...]
@@ -70,8 +70,8 @@ PARTS = (
 
 
 def pair_of(step: PathStep) -> Pair | None:
-    """Returns the rank that is compared: the slowest of the parent where the trial's traces have it, else the slowest
-    of the trial, else the first that both have. None where they have none in common."""
+    """Returns the traces of one rank: the parent's slowest if the trial's traces have it, else the trial's slowest,
+    else the first that both have. None if they have none in common."""
     before = step.parent.analysis if step.parent else None
     after = step.trial.analysis
     if before is None or after is None:
@@ -85,8 +85,8 @@ def pair_of(step: PathStep) -> Pair | None:
 
 
 def compared_traces(trials: Sequence[Trial]) -> list[tuple[Trial, TraceReport]]:
-    """Returns each traced trial with the trace of one rank, the same for all: the slowest of the first trial. Of a
-    trial that has no trace of it, its own slowest."""
+    """Returns each traced trial with the trace of one rank: the first trial's slowest, or the trial's own slowest if it
+    has no trace of that rank."""
     rank: int | None = None
     found: list[tuple[Trial, TraceReport]] = []
     for trial in trials:
@@ -99,21 +99,21 @@ def compared_traces(trials: Sequence[Trial]) -> list[tuple[Trial, TraceReport]]:
 
 
 def trace_of(analysis: Analysis, rank: int | None) -> TraceReport | None:
-    """Returns the trace of a rank; None where it was not traced."""
+    """Returns the trace of a rank; None if it was not traced."""
     return next((trace for trace in analysis.traces if trace.rank == rank), None)
 
 
 def walls_table(step: PathStep) -> Table | None:
-    """Returns lost time by wall, before and after, with its share of the step; None where neither was traced and memory
-    was not what failed."""
+    """Returns lost time by wall, before and after, with its share of the step; None if neither was traced and the
+    parent did not run out of memory."""
     rows = tuple(_wall_rows(step))
     columns = ("lost to", "before", "after")
     return Table(caption="Walls", columns=columns, rows=rows, numbers=(1, 2)) if rows else None
 
 
 def parts_table(step: PathStep) -> Table | None:
-    """Returns the parts of the step: predicted before and after, traced before and after. None where nothing was
-    predicted by parts and no rank was traced before and after."""
+    """Returns the parts of the step, predicted and traced, each before and after. None without a prediction by parts
+    and without a rank traced in both."""
     predicted = _predicted_parts(step.trial)
     pair = pair_of(step)
     traced = (_traced_parts(pair.before), _traced_parts(pair.after)) if pair else None
@@ -127,8 +127,8 @@ def parts_table(step: PathStep) -> Table | None:
 
 
 def fixes_table(trial: Trial) -> Table | None:
-    """Returns the fixes of a trial with the walls they answer and their predicted shares, and the interaction where
-    there are several. None for the base recipe."""
+    """Returns the fixes of a trial with the walls they answer and their predicted shares, and the interaction if there
+    are several. None for the base recipe."""
     parts = parts_of(trial.proposal, trial.changes)
     if not parts:
         return None
@@ -142,7 +142,7 @@ def fixes_table(trial: Trial) -> Table | None:
 
 
 def largest_changes(step: PathStep) -> str:
-    """Returns `host 12.0 s → 280 ms, memory 9.91 s → 1.71 s`: the walls whose lost time changed most."""
+    """Returns the walls whose lost time changed most: `host 12.0 s → 280 ms, memory 9.91 s → 1.71 s`."""
     if step.parent is None:
         return ""
     if step.parent.status is Status.OOM:
@@ -153,13 +153,13 @@ def largest_changes(step: PathStep) -> str:
     names = sorted(before | after, key=lambda name: -abs(before.get(name, 0.0) - after.get(name, 0.0)))
     return ", ".join(
         f"{LOSSES[name]} {duration(before.get(name, 0.0))}{ARROW}{duration(after.get(name, 0.0))}"
-        for name in names[:SHOWN]
+        for name in names[:MAX_WALLS]
     )
 
 
 def lost_us(trial: Trial) -> dict[str, float]:
-    """Returns the lost time of an average traced step, in µs, by wall and by the causes that are no wall; what lost
-    none is left out."""
+    """Returns the lost time of an average traced step, in µs, by wall and by the causes that are no wall; zeros are
+    left out."""
     found = trial.analysis.diagnosis.walls if trial.analysis else []
     walls = {finding.wall.value: finding.recoverable_us for finding in found}
     lost = walls | situation_of(trial).of_no_wall
@@ -205,14 +205,14 @@ Times = dict[str, float]  # microseconds
 def _predicted_parts(trial: Trial) -> tuple[Times, Times] | None:
     reason = trial.proposal.reason
     parts = reason.figures.get("parts") if reason else None
-    if not isinstance(parts, dict):  # a claim of a fix lists the parts of its wall instead
+    if not isinstance(parts, dict):  # the reason of a fix's claim has a list: the parts of its wall
         return None
     return {name: 1e6 * was for name, (was, _) in parts.items()}, {name: 1e6 * now for name, (_, now) in parts.items()}
 
 
 def _traced_parts(trace: TraceReport) -> Times:
-    """Returns the segments of the average step. What collectives wait for late ranks counts as waiting, as in the
-    estimate; what a pipeline's receives wait is the bubble already."""
+    """Returns the segments of the average step, µs. Time in which collectives wait for late ranks counts as waiting, as
+    in the estimate; waiting in pipeline receives is in the bubble already."""
     steps = counted_steps(trace)
     times = {segment.kind.key: segment.us for segment in mean_segments(steps)}
     waits = mean_of(steps, lambda step: step.waiting_by_kind)

@@ -1,4 +1,4 @@
-"""Sections of what was changed: the accepted path, the tuned recipe, and every idea that was not kept."""
+"""Sections on the changes: the accepted path, the tuned recipe, rejected trials, and fixes that were not tried."""
 
 from __future__ import annotations
 
@@ -83,20 +83,21 @@ def not_tried(material: Material) -> Section | None:
 
 
 def _idea_rows(ideas: Sequence[Idea]) -> Iterator[tuple[str, ...]]:
-    """Yields a row an idea; those without a prediction that have the same reason share one."""
-    alike: dict[str, list[Idea]] = {}
+    """Yields one row per idea; ideas without a prediction that have the same reason share one."""
+    same_reason: dict[str, list[Idea]] = {}
     for idea in ideas:
         if idea.gain is None:
-            alike.setdefault(sentence(idea.reason), []).append(idea)
+            same_reason.setdefault(sentence(idea.reason), []).append(idea)
         else:
             yield name_title(idea.fix), idea.phase.value, *_idea_figures(idea), sentence(idea.reason)
-    for why, same in alike.items():
+    for why, same in same_reason.items():
         phases = dict.fromkeys(idea.phase.value for idea in same)
         yield ", ".join(name_title(idea.fix) for idea in same), ", ".join(phases), NONE, NONE, why
 
 
 def _idea_order(idea: Idea) -> tuple[int, float, str]:
-    """Orders ideas: those with a prediction by gain, then what is not legal, then what does not apply."""
+    """Returns a sort key: ideas with a prediction by gain, then those without evidence, illegal ones, inapplicable
+    ones."""
     last = {ReasonKind.NO_EVIDENCE: 1, ReasonKind.ILLEGAL: 2, ReasonKind.NOT_APPLICABLE: 3}
     return last.get(idea.reason.kind, 0), -(idea.gain or 0.0), name_title(idea.fix)
 
@@ -148,7 +149,7 @@ def _rejected(trial: Trial, material: Material) -> Record:
 
 
 def _over_parent(trial: Trial, parent: Trial | None, material: Material) -> str:
-    """`+4.0 % (+1.1 to +7.0 %) over trial 3 in wall-clock time`."""
+    """Returns `+4.0 % (+1.1 to +7.0 %) over trial 3 in wall-clock time`."""
     gained = obtained(trial, parent, material.trials)
     if gained is None or parent is None:
         return ""
@@ -156,6 +157,6 @@ def _over_parent(trial: Trial, parent: Trial | None, material: Material) -> str:
 
 
 def _set_by(knob: str, material: Material) -> str:
-    """The accepted trial that last moved a knob on the path."""
+    """Returns the accepted trial that last changed a knob on the path."""
     last = next((step.trial for step in reversed(material.path) if knob in step.trial.changes), None)
     return f"trial {last.number}, {titles_text(last)}" if last else NONE

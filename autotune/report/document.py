@@ -1,7 +1,7 @@
-"""report.json: a study as other programs read it (schema 1), made from the history and nothing else.
+"""Makes report.json: a study as other programs read it (schema 1), from its history alone.
 
-Pure: the same history gives the same document, whenever it is written. Units are in the names; gains are
-fractions of throughput. The other reports are made from this document and the trials behind it.
+Pure: the same history gives the same document. Units are in the names; gains are fractions of throughput. The other
+reports are made from this document and its trials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Gains are fractions of throughput, `gain_low` and `gain_high` those of the 90 % interval."""
+    """A prediction before the burst. Gains are fractions of throughput, `gain_low` and `gain_high` those of the 90 %
+    interval."""
 
     gain: float | None = None
     gain_low: float | None = None
@@ -53,8 +54,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All bursts of a trial together: peaks are the largest of any burst, losses those of the first, the cost is their
-    sum (null where an engine did not report it)."""
+    """Figures of all bursts of a trial: peaks are the largest of any burst, losses those of the first, the cost is
+    their sum (null if an engine did not report it)."""
 
     step_us: StepTime
     tokens_per_s_per_gpu: float
@@ -69,17 +70,17 @@ class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
     of throughput."""
 
     fix: str
-    wall: Wall | None  # the one that it answers
-    knobs: list[str]  # that it moved
-    predicted_share: float | None  # the predicted gain that is lost without it; null where it cannot be taken out
-    obtained_share: float | None  # the obtained gain where it is the only fix of the trial, else null
-    frees_gib: float | None  # of the hottest GPU, where the parent does not fit
+    wall: Wall | None  # the wall that it answers
+    knobs: list[str]  # that it changed
+    predicted_share: float | None  # the predicted gain that is lost without it; null if it cannot be removed
+    obtained_share: float | None  # the obtained gain if it is the only fix of the trial, else null
+    frees_gib: float | None  # on the rank with the highest peak, if the parent does not fit
 
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """`because` is `reason` in words, `verdict_because` is `verdict_reason` in words; a reason is null in studies of
-    versions before reasons, that of a verdict also where there is none. `fix` is the name of the largest of `fixes`,
-    or `base`. `provisional`: judged on the bursts so far, before the study's own verdict."""
+    """One trial. `because` is `reason` in words, `verdict_because` is `verdict_reason` in words; a reason is null in
+    journals of versions before reasons, a verdict's reason also without a verdict. `fix` is the name of the largest of
+    `fixes`, or `base`. `provisional`: judged on the bursts so far, before the study's own verdict."""
 
     number: int
     parent: int | None
@@ -103,11 +104,11 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of report.json. `reference` (also `base`) is what the speed-up is counted from: the base recipe
-    where it runs, else the recipe that runs with the fewest changes; `best` is the last accepted one. They are
-    null, and there is no speed-up, where nothing ran. `speedup_provisional`: below two bursts a side; `speedup_since`:
-    the version since which the interval holds the noise between bursts; `warnings`: where the journal disagrees with
-    the bursts' own files."""
+    """The whole of report.json. `reference` (also `base`) is the trial that the speed-up is relative to: the base
+    recipe if it runs, else the recipe that runs with the fewest changes; `best` is the last accepted one. They and the
+    speed-up are null if nothing ran. `speedup_provisional`: fewer than two bursts per side; `speedup_since`: the first
+    version whose interval includes the noise between bursts; `warnings`: where the journal disagrees with the bursts'
+    own files."""
 
     schema: int = SCHEMA
     study: str
@@ -120,11 +121,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_provisional: bool = False
     speedup_since: str = INTERVAL_SINCE
     warnings: list[str] = []
-    gpu_hours: float  # of all bursts, also those that failed
+    gpu_hours: float  # of all bursts, failed ones included
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None
     planned_gpu_hours: float | None = None  # of the training that the tuned recipe is for
-    saved_gpu_hours: tuple[float, float, float] | None = None  # of those by the speed-up: low, middle, high
+    saved_gpu_hours: tuple[float, float, float] | None = (
+        None  # of planned_gpu_hours, by the speed-up: low, middle, high
+    )
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
     unlike_production: list[Difference]  # of the best trial's bursts, where an engine reports it
@@ -132,8 +135,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document_of(history: History, *, gpu_hour_price: float | None = None, warnings: Sequence[str] = ()) -> Document:
-    """The report of a study. A study without a last word was stopped in the middle: interrupted; a trial that is open
-    is judged as it stands. The price is the journal's where none is given."""
+    """Returns the report of a study. A study without an end is `interrupted`; an open trial is judged provisionally.
+    The price is the journal's if none is given."""
     history = as_it_stands(history)
     base, best = history.reference, history.best
     gained = best_speedup(history)
@@ -166,7 +169,7 @@ def _differences(trial: Trial | None) -> list[Difference]:
 
 
 def measured(trial: Trial) -> Measured | None:
-    """What the bursts of a trial gave; None where none gave step times."""
+    """Returns the figures of a trial's bursts; None if none has step times."""
     good = [outcome for outcome in trial.outcomes if outcome.ok and outcome.step_us]
     if trial.status not in (Status.OK, Status.NOOP) or not good:
         return None
@@ -184,13 +187,13 @@ def measured(trial: Trial) -> Measured | None:
 
 
 def tokens_per_s(outcome: Outcome, step_us: float) -> float:
-    """Tokens a second of one GPU when a step of this outcome's recipe takes `step_us`."""
+    """Returns tokens per second of one GPU for a step time of `step_us`."""
     return outcome.tokens_per_step / max(outcome.ranks, 1) / (step_us * 1e-6)
 
 
 def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The narrowest pair of order statistics that holds the median with `confidence`; the extremes when there
-    are too few values for it (binomial, no distribution assumed)."""
+    """Returns the narrowest pair of order statistics that contains the median with `confidence`; the extremes if there
+    are too few values (binomial, no distribution assumed)."""
     n = len(ordered)
     outside, cut = 0.0, 0
     for k in range(n // 2):
@@ -202,7 +205,7 @@ def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def failure_of(trial: Trial) -> Failure | None:
-    """The failure a trial ended with, if it did; a repeat that failed beside a good burst counts too."""
+    """Returns the failure of a trial, including that of a repeat after a good burst; None if no burst failed."""
     return next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
 
 
@@ -249,7 +252,8 @@ def _fixes(trial: Trial, history: History) -> list[FixEntry]:
 
 
 def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:
-    """Of a training that takes `planned` GPU-hours with the reference."""
+    """Returns the GPU-hours saved of a training that takes `planned` GPU-hours with the reference: (low,
+    middle, high)."""
     if planned is None or gained is None:
         return None
     low, middle, high = (planned * (1 - 1 / ratio) for ratio in (gained.low, gained.value, gained.high))
@@ -262,7 +266,7 @@ def _peaks(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None where one of them is."""
+    """Returns the sum; None if any value is None."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)
 

@@ -1,4 +1,4 @@
-"""The section of a study in which nothing ran: what would make the recipe fit."""
+"""Section of a study in which nothing ran: what would make the recipe fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 
 
 def feasible(material: Material) -> Section | None:
-    """None while a recipe runs, or where not memory is in the way."""
+    """Returns the section; None while a recipe runs, before the study ended, or if no trial ran out of memory."""
     study = material.history.study
     ended = material.history.ended is not None
     no_room = any(trial.status is Status.OOM for trial in material.trials)

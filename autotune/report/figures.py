@@ -1,6 +1,6 @@
-"""The figures of the page, each a pure function from the material to inline SVG. Markdown has their tables instead.
+"""Draws the figures of the page, each a pure function from the material to inline SVG. Markdown has tables instead.
 
-One row of `FIGURES` draws the section of that key. Every mark carries its numbers as a title.
+A row of `FIGURES` draws the section of that key. Every mark has its numbers as a title.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CHART_PX = 260
 
 
 def throughput(material: Material) -> Markup:
-    """Throughput by trial: the best so far as a line, every trial as a mark, the limit of noise as a band; nothing
-    where no trial has a figure."""
+    """Draws throughput by trial: a line for the best so far, a mark per trial, a band for the noise; empty without
+    figures."""
     trials = material.trials
     if not material.figures:
         return Markup("")
@@ -43,7 +43,7 @@ def throughput(material: Material) -> Markup:
 
 
 def memory(material: Material) -> Markup:
-    """Peak of every rank by trial, against the limit, beside what was predicted."""
+    """Draws the peak of every rank by trial, with the limit and the prediction."""
     trials = material.trials
     limits = [limit for trial in trials if (limit := memory_limit(trial))]
     peaks = [peak for m in material.figures.values() for peak in m.peak_gib]
@@ -58,7 +58,7 @@ def memory(material: Material) -> Markup:
 
 
 def losses(material: Material) -> Markup:
-    """The loss curves of the base and of the best, step by step."""
+    """Draws the loss curves of the reference and the best trial, by step."""
     base, best = material.history.reference, material.history.best
     ours = material.figures.get(best.number) if best else None
     theirs = material.figures.get(base.number) if base else None
@@ -118,14 +118,15 @@ def _memory_legend() -> Markup:
 
 
 def _shape(trial: Trial) -> str:
-    """The mark of a trial: what became of it."""
+    """Returns the name of a trial's mark: its status, or its verdict if it ran."""
     if trial.status is not Status.OK:
         return trial.status.value
     return (trial.verdict or Verdict.INCONCLUSIVE).value
 
 
 def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
-    """The accepted trials joined by steps, each with the band of noise above it until the next (or the axis's end)."""
+    """Draws the accepted trials joined by steps, each with the noise band above it until the next one or the
+    axis end."""
     figures = material.figures
     kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
     ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
@@ -146,7 +147,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
 
 
 def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> list[Markup]:
-    """A trial at its throughput with its interval; at the bottom where it has none."""
+    """Draws a trial at its throughput with its interval; at the bottom if it has none."""
     figures = material.figures.get(trial.number)
     said = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
     if figures is None:

@@ -1,4 +1,5 @@
-"""The head of a report: what was tuned, where and when, what it cost and what it saves, and how to take the result."""
+"""The head of a report: what was tuned, where and when, its cost and savings, and the command that exports the
+result."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """`facts` are (name, text); `changes` has each accepted change with the walls it moved; `flags` leads from the
-    user's command to the tuned one; `export` is empty where nothing runs."""
+    """The head's content: `facts` are (name, text); `changes` has each accepted change with the walls it changed;
+    `flags` are the changes from the user's command to the tuned one; `export` is empty if nothing runs."""
 
     facts: tuple[tuple[str, str], ...]
     changes: Table | None
@@ -62,7 +63,7 @@ def head_of(material: Material) -> Head:
 
 
 def ran_on(recipe: Recipe) -> str:
-    """`16 × h100, 2 nodes of 8`; simulated and CPU ranks are said to be."""
+    """Returns `16 × h100, 2 nodes of 8`; simulated and CPU ranks are marked."""
     cluster, count = recipe.cluster, recipe.world_size
     nodes = f", {counted(cluster.nodes, 'node')} of {count // cluster.nodes}"
     if recipe.burst.engine == "simulated":
@@ -77,8 +78,8 @@ def _base(history: History) -> Recipe | None:
 
 
 def _when(history: History) -> str:
-    begun = history.study.at if history.study else 0.0
-    return f"{datetime.fromtimestamp(begun, tz=UTC):%Y-%m-%d %H:%M} UTC, {span_words(history.said_at - begun)}"
+    started = history.study.at if history.study else 0.0
+    return f"{datetime.fromtimestamp(started, tz=UTC):%Y-%m-%d %H:%M} UTC, {span_words(history.said_at - started)}"
 
 
 def _batch(recipe: Recipe) -> str:
@@ -121,7 +122,7 @@ def _saves(document: Document, recipe: Recipe) -> str:
 
 
 def _needed(material: Material, recipe: Recipe) -> str:
-    """What an infeasible study's recipe needs: by estimate, without a burst."""
+    """Returns the predicted needs of an infeasible study's recipe; empty for other studies."""
     if material.document.status != "infeasible":
         return ""
     section = feasible(material)
@@ -133,7 +134,7 @@ def _needed(material: Material, recipe: Recipe) -> str:
 
 
 def _changes(material: Material) -> Table | None:
-    """A row for each accepted change."""
+    """Returns a table with a row for each accepted change; None if there is none."""
     rows = tuple(_change_rows(material))
     columns = ("kept", "throughput", "lost time that changed most", "change")
     return Table(columns=columns, rows=rows) if rows else None

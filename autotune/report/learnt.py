@@ -1,4 +1,4 @@
-"""The section on what was learnt of the cluster: the constants of the estimate before any burst and now."""
+"""The section on what was learned about the cluster: the estimate's constants before any burst and now."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from policies.tuner.tuner import Tuner
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
-MOST = 16  # rows
-ALIKE = 0.005  # relative: the three digits that are shown agree
-UNITS = {"us": "µs"}  # of the table of constants, as people write them
+MAX_ROWS = 16
+SAME_REL_TOL = 0.005  # the three digits that are shown agree
+UNITS = {"us": "µs"}  # units of the table of constants → as displayed
 
 
 def learnt(material: Material) -> Section | None:
-    """None where nothing ran."""
+    """Returns the section; None if nothing was calibrated."""
     study = material.history.study
     if study is None:
         return None
@@ -36,7 +36,7 @@ def learnt(material: Material) -> Section | None:
             significant(one.after, 3),
             _interval(one.low, one.high),
         )
-        for one in found[:MOST]
+        for one in found[:MAX_ROWS]
     )
     traced = sum(bool(each.ranks) for each in surrogate.time.measured)
     said = (
@@ -53,13 +53,13 @@ def learnt(material: Material) -> Section | None:
 
 
 def outside(trials: Sequence[Trial]) -> Iterator[str]:
-    """Yields what GPUs were measured to hold outside torch's allocator, of the trial where it was most."""
+    """Yields the largest measured memory outside torch's allocator, with its trial and the estimate."""
     measured = [each for each in evidence_of(trials) if each.outside_gib is not None]
     most = max(measured, key=lambda each: each.outside_gib or 0.0, default=None)
     if most is not None:
         estimated = estimate_memory(most.recipe).outside_gib
-        alike = math.isclose(estimated, most.outside_gib or 0.0, rel_tol=ALIKE)
-        words = "as estimated" if alike else f"not the estimated {gib(estimated)}"
+        is_same = math.isclose(estimated, most.outside_gib or 0.0, rel_tol=SAME_REL_TOL)
+        words = "as estimated" if is_same else f"not the estimated {gib(estimated)}"
         yield f"GPUs hold up to {gib(most.outside_gib)} outside torch's allocator, {words} (trial {most.number})."
 
 

@@ -1,4 +1,4 @@
-"""The section on the links between the nodes: what was measured of them before the first burst."""
+"""The section on the links between the nodes, measured before the first burst."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SAID = (
     "All-reduces of each rank with its peers on the other nodes, all ranks of a node at once, measured before the "
     "first burst."
 )
-TAUGHT = "The network model starts from these values instead of the tables."
+LESSON_NOTE = "The network model starts from these values instead of the tables."
 
 
 def links(material: Material) -> Section | None:
-    """None where nothing was measured: one node, or a recipe that does without."""
+    """Returns the section; None if no links were probed: one node, or a recipe that disables it."""
     probed = material.history.probed
     if probed is None:
         return None
     found = probed.links
     said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."
     if any(lesson.study == SOURCE for lesson in material.history.lessons):
-        said += f" {TAUGHT}"
+        said += f" {LESSON_NOTE}"
     table = Table(columns=("what", "measured"), rows=_rows(found)) if found else None
     return Section(key="links", title="Links between the nodes", paragraphs=(said,), table=table)
 

@@ -1,4 +1,4 @@
-"""report.md: the report as text, for a terminal and for a pull request. The same sections and tables as the page."""
+"""Renders report.md, for a terminal or a pull request, with the same sections and tables as the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.report.story import tell
 
 
 def markdown(material: Material) -> str:
-    """The whole report in GitHub's markdown."""
+    """Renders the whole report as GitHub-flavoured markdown."""
     story = tell(material.history, material.document)
     head = head_of(material)
     lines = [f"# {story.headline}", "", f"{_sentence(story.figure_note)} {_sentence(story.ended)}", ""]
@@ -31,7 +31,7 @@ def _sentence(text: str) -> str:
 
 
 def _taking(head: Head) -> Iterator[str]:
-    """How to take the tuned recipe: the command, and what changes in the user's own."""
+    """Yields the lines on using the tuned recipe: the export command, and the diff of the user's own command."""
     if head.export:
         yield f"- Use it, from the study's folder: `{head.export}`"
     if head.flags:
@@ -71,5 +71,5 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _flat(text: str) -> str:
-    """One line, and nothing in it that markdown would take for its own."""
+    """Joins the text into one line and escapes what markdown would interpret."""
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")

@@ -1,4 +1,4 @@
-"""What every section and figure of a report is made from: the study with its figures, and the words they share."""
+"""The input of every section and figure of a report: the study with its figures, and the words they share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from policies.trial import Status, Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What has too much to say for a row of a table: a heading, tables and (name, text) pairs; empty texts are left
-    out. `bars` is its figure, for the page."""
+    """An entry too long for a table row: a heading, (name, text) pairs and tables; empty texts are left out. `bars` is
+    its figure, on the page only."""
 
     heading: str
     facts: tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """`key` is its anchor and the name of its figure, where it has one."""
+    """One section of a report. `key` is its anchor and the name of its figure, if it has one."""
 
     key: str
     title: str
@@ -39,12 +39,12 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """A study with what every section needs from it, computed once. `bursts`: the folder of its bursts; None where
-    only its journal is there."""
+    """A study with what every section needs from it, computed once. `bursts` is the folder of its bursts; None if only
+    the journal is available."""
 
     history: History
     document: Document
-    figures: dict[int, Measured] = field(default_factory=dict)  # by trial, those that ran
+    figures: dict[int, Measured] = field(default_factory=dict)  # trial → figures, of the trials that ran
     bursts: Path | None = None
 
     @property
@@ -75,7 +75,7 @@ def material_of(history: History, document: Document, *, bursts: Path | None = N
 
 
 def status_words(trial: Trial) -> str:
-    """The verdict, or why there could be none."""
+    """Returns the verdict, or the status if the trial did not run."""
     if trial.status is Status.OK and trial.verdict:
         return f"{trial.verdict} (provisional)" if trial.provisional else trial.verdict.value
     words = {Status.OOM: "out of memory", Status.FAILED: "failed", Status.NOOP: "no effect"}
@@ -83,6 +83,6 @@ def status_words(trial: Trial) -> str:
 
 
 def memory_limit(trial: Trial) -> float | None:
-    """GiB of one rank: what the burst ran under, else what the recipe says."""
+    """Returns the memory limit of one rank, GiB: as the burst reported it, else as in the recipe."""
     under = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
     return under if under is not None else trial.recipe.memory_limit_gib

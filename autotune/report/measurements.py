@@ -1,4 +1,4 @@
-"""Sections of what was measured: steps, throughput, memory, losses, noise, and where it ran."""
+"""Sections on what was measured: steps, throughput, memory, losses, noise, and the environment."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def throughput(material: Material) -> Section | None:
 
 
 def _accepted_within(material: Material, noise: float) -> str:
-    """The accepted gains that lie inside the band, with the measure that decided them."""
+    """Returns the accepted gains within the noise band, each with the measure that decided it."""
     decided = {
         step.trial.number: step.trial.verdict_reason.kind
         for step in material.path
@@ -120,9 +120,11 @@ def losses(material: Material) -> Section | None:
     pairs = list(zip(theirs.loss, ours.loss, strict=False))
     rows = tuple((str(step), f"{a:.4f}", f"{b:.4f}", percent(_apart(a, b), 2)) for step, (a, b) in enumerate(pairs))
     largest = max(_apart(a, b) for a, b in pairs)
-    parted = disagreement(best, base)
+    differing = disagreement(best, base)
     verdict = (
-        f"They diverge: {divergence_text(parted)}." if parted else "They agree within the tolerance for these changes."
+        f"They diverge: {divergence_text(differing)}."
+        if differing
+        else "They agree within the tolerance for these changes."
     )
     label = numerics_of(base.recipe.diff(best.recipe))
     said = (

@@ -1,4 +1,4 @@
-"""report.html: one page with everything in it, from a template, a style sheet and the figures. Nothing is fetched."""
+"""Renders report.html: one self-contained page from a template, a style sheet and the figures."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
 from policies.fixes import FIXES
 from policies.trial import Trial
 
-LATE = 4.0  # times what a burst usually takes: a page that old is said to be
-FIRST_BURST_S = 1800.0  # until the first burst has ended, nothing is usual
+LATE_BURSTS = 4.0  # mean burst durations after which a page is shown as late
+FIRST_BURST_S = 1800.0  # the same until the first burst has ended, when there is no mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCard:
-    """Everything about one trial, folded away until asked for."""
+    """All details of one trial, collapsed until opened."""
 
     number: int
     record: Record
@@ -43,8 +43,8 @@ class TrialCard:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """What the page of a running study says first, and when it is read again. From `late_at` (seconds since the epoch)
-    on, a page that was not written again says `late`."""
+    """The top of a running study's page, and when it reloads. From `late_at` (seconds since the epoch) on, a page that
+    was not written again shows `late`."""
 
     rows: list[tuple[str, str]]
     note: str
@@ -54,7 +54,7 @@ class Running:
 
 
 def page(material: Material, tuned_yaml: str | None, running: Running | None = None) -> str:
-    """The page; `tuned_yaml` is the tuned recipe to show in it, None where nothing runs."""
+    """Renders the page; `tuned_yaml` is the tuned recipe to show, None if nothing runs."""
     return render(
         "page.html.j2",
         story=tell(material.history, material.document),
@@ -67,14 +67,14 @@ def page(material: Material, tuned_yaml: str | None, running: Running | None = N
 
 
 def running_of(standing: Standing, now: float) -> Running:
-    """The words of a running study's page, written at `now`."""
+    """Returns the top of a running study's page, written at `now`."""
     usual_s = standing.running.usual_s if standing.running else None
     written = clock_words(now, now)
     return Running(
         rows=[row for row in rows_of(standing, now) if row[0] != RATE],  # the page has the figure, from all steps
         note=f"Written at {written}, and again after every burst; this page reads itself again while the study runs.",
         late=f"No news since {written}. `moe-autotune status {standing.folder}` says whether the tuner still runs.",
-        late_at=now + (LATE * usual_s if usual_s else FIRST_BURST_S),
+        late_at=now + (LATE_BURSTS * usual_s if usual_s else FIRST_BURST_S),
     )
 
 
@@ -108,14 +108,14 @@ def _card(trial: Trial) -> TrialCard:
 
 
 def _computing(trial: Trial) -> str:
-    """What the slowest rank computes in its average step."""
+    """Returns the compute classes of the slowest rank's average step, with their times."""
     trace = slowest(trial.analysis) if trial.analysis else None
     classes = compute_classes(counted_steps(trace)) if trace else []
     return ", ".join(f"{name} {duration(us)}" for name, us in classes if us > 0)
 
 
 def _walls(trial: Trial) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Every wall the trace shows, ranked, with its evidence."""
+    """Returns (title, evidence) of every wall in the diagnosis, ranked."""
     findings = trial.analysis.diagnosis.walls if trial.analysis else []
     return tuple(
         (

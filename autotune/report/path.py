@@ -1,4 +1,4 @@
-"""The accepted path: the recipe as given, then every change that was kept, each with the wall it was for."""
+"""The accepted path: the base recipe, then every accepted change, each with the wall it answers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from policies.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class PathStep:
-    """One accepted trial; `wall` is what its parent met and this step set out to cure."""
+    """One accepted trial; `wall` is its parent's wall, which this step addresses."""
 
     number: int  # 0 is the recipe as given
     trial: Trial
     parent: Trial | None
     wall: WallSeen | None
-    obtained: Speedup | None  # over the parent; None where the parent did not run
+    obtained: Speedup | None  # over the parent; None if the parent did not run
 
 
 def accepted_path(trials: Sequence[Trial]) -> list[PathStep]:
-    """The first trial, whatever became of it, and every accepted one after it, in order."""
+    """Returns the first trial, whatever its status, and every accepted one after it, in order."""
     by_number = {trial.number: trial for trial in trials}
     kept = [trial for index, trial in enumerate(trials) if index == 0 or trial.accepted]
     return [_step(number, trial, by_number, trials) for number, trial in enumerate(kept)]
 
 
 def gain_with_interval(speedup: Speedup | None) -> str:
-    """`+12.4 % (+10.9 to +13.8 %)`, or an empty text; provisional below two bursts a side."""
+    """Returns `+12.4 % (+10.9 to +13.8 %)`, marked provisional below two bursts per side; empty for None."""
     if speedup is None:
         return ""
     few = f", provisional: {bursts_behind(speedup)}" if speedup.provisional else ""
@@ -40,8 +40,8 @@ def gain_with_interval(speedup: Speedup | None) -> str:
 
 
 def predicted_text(trial: Trial) -> str:
-    """Returns `+15.0 % (+9.1 to +22.0 %)`, the prediction with its 90 % interval; of a fix's claim `+15.0 %, bound
-    +22.0 %`, the most the wall's R allows."""
+    """Returns the prediction with its 90 % interval, `+15.0 % (+9.1 to +22.0 %)`, or a fix's claim with the bound that
+    the wall's R allows, `+15.0 %, bound +22.0 %`."""
     predicted = trial.proposal.predicted
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
         return gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high)
@@ -51,7 +51,7 @@ def predicted_text(trial: Trial) -> str:
 
 
 def obtained_text(step: PathStep, unit: str) -> str:
-    """The gain over the parent; for the first that ran, what it ran at."""
+    """Returns the gain over the parent; for the first trial that ran, its throughput."""
     if step.obtained is not None:
         return gain_with_interval(step.obtained)
     figures = measured(step.trial)

@@ -1,6 +1,6 @@
-"""The sections of a report in reading order: what markdown prints and the page sets beside its figures.
+"""The sections of a report in reading order, printed by markdown and shown with figures by the page.
 
-A section is text and a table, made by a pure function of the material; None where it has nothing to say.
+A section is text and a table, made by a pure function of the material; None if it has no content.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
 )
 
 
-AT_THE_END = (learnt, not_tried)  # they ask the policy, which takes its time
+FINISHED_ONLY = (learnt, not_tried)  # slow, because they run the policy
 
 
 def sections_of(material: Material, *, running: bool = False) -> list[Section]:
-    """Every section that has something to say; of a running study those that cost nothing to make."""
-    makers = (make for make in SECTIONS if not (running and make in AT_THE_END))
+    """Returns every section with content; for a running study only those that are fast to make."""
+    makers = (make for make in SECTIONS if not (running and make in FINISHED_ONLY))
     return [section for make in makers if (section := make(material)) is not None]

@@ -1,4 +1,4 @@
-"""The verdict: what was wrong, what was changed, what it gave, what is left. Sentences with numbers, no praise."""
+"""The summary of a study: what was wrong, what was changed, what it gave, what is left. Sentences with numbers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ ENDED: dict[EndStatus, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """`figure` is the headline number, `sentences` are (question, answer) in reading order."""
+    """The summary in words. `figure` is the headline number, `sentences` are (question, answer) in reading order."""
 
     study: str
-    where: str  # `simulated` or `CPU`; empty where GPUs were measured
+    where: str  # `simulated` or `CPU`; empty for GPUs
     figure: str
     figure_note: str
     ended: str
@@ -45,12 +45,12 @@ class Story:
 
     @property
     def headline(self) -> str:
-        """`cpu-moe: 1.83× (CPU)`."""
+        """Returns `cpu-moe: 1.83× (CPU)`."""
         return f"{self.study}: {self.figure}" + (f" ({self.where})" if self.where else "")
 
 
 def tell(history: History, document: Document) -> Story:
-    """The verdict of a study, also of one in which nothing ran."""
+    """Returns the summary of a study, including one in which nothing ran."""
     unit = history.unit
     return Story(
         study=document.study,
@@ -69,7 +69,7 @@ def tell(history: History, document: Document) -> Story:
 
 
 def _warning(document: Document) -> tuple[tuple[str, str], ...]:
-    """Before all else, where the journal cannot be relied on."""
+    """Returns the first warning, if the journal disagrees with the bursts' files."""
     if not document.warnings:
         return ()
     first = document.warnings[0]
@@ -91,7 +91,7 @@ def _figure_note(history: History, document: Document) -> str:
 
 
 def _behind(history: History) -> str:
-    """How many bursts the speed-up rests on, and whether they are too few."""
+    """Returns how many bursts the speed-up rests on, marked provisional if they are too few."""
     gained = best_speedup(history)
     if gained is None:
         return ""
@@ -99,7 +99,7 @@ def _behind(history: History) -> str:
 
 
 def _provisional(history: History) -> str:
-    """`judged provisionally, before the verdict: trial 4 (accepted, 1 burst)`; empty where no trial is open."""
+    """Returns `judged provisionally, before the verdict: trial 4 (accepted, 1 burst)`; empty if no trial is open."""
     open_trials = [
         f"trial {t.number} ({t.verdict}, {counted(len(t.bursts), 'burst')})" for t in history.trials if t.provisional
     ]
@@ -112,7 +112,7 @@ def _ended(history: History, document: Document) -> str:
 
 
 def _lost(history: History) -> str:
-    """How many bursts the machine lost, and on which nodes."""
+    """Returns how many bursts the machine lost, and on which nodes."""
     if not history.lost:
         return ""
     nodes = Counter(lost.failure.node for lost in history.lost if lost.failure.node)
@@ -123,7 +123,7 @@ def _lost(history: History) -> str:
 
 
 def _what_was_wrong(history: History) -> str:
-    """The failure of the recipe as given, then the walls of the accepted recipes, each at its largest."""
+    """Returns the failure of the base recipe, then the walls of the accepted recipes, each at its largest."""
     trials = history.trials
     if not trials:
         return "Nothing was measured."
@@ -177,11 +177,11 @@ def _what_it_gave(history: History, document: Document, unit: str) -> str:
 
 
 def _losses(best: Trial, base: Trial) -> str:
-    """Whether they agree; nothing where an engine gave no losses."""
+    """Returns whether the losses agree; empty if an engine reported none."""
     if not all(any(outcome.loss for outcome in trial.outcomes) for trial in (best, base)):
         return ""
-    parted = disagreement(best, base)
-    return f"the losses diverge: {divergence_text(parted)}" if parted else "the losses agree"
+    differing = disagreement(best, base)
+    return f"the losses diverge: {divergence_text(differing)}" if differing else "the losses agree"
 
 
 def _memory(before: Measured, after: Measured) -> str:

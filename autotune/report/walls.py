@@ -1,4 +1,4 @@
-"""The wall a trial ran into, in words: from its diagnosis, or from the failure where it did not get that far."""
+"""Describes the wall of a trial, from its diagnosis, or from the failure if it was not traced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainer.burst import Failure
 
 @dataclass(frozen=True, kw_only=True)
 class WallSeen:
-    """`recoverable` is R, the most that removing the wall could give back; `seen_in` says in which steps of
-    which trace, `evidence` holds the analyzers' own sentences."""
+    """A wall in words. `recoverable` is R, the most that removing the wall could give back; `seen_in` names the steps
+    and the trace, `evidence` has the sentences of `analyzers`."""
 
     wall: str
     recoverable: str
@@ -28,7 +28,7 @@ class WallSeen:
 
 
 def wall_of(trial: Trial) -> WallSeen:
-    """What stood in the way of this trial. A trial that ran out of memory met the memory wall, trace or not."""
+    """Returns the wall of a trial. A trial that ran out of memory has the memory wall, traced or not."""
     failure = failure_of(trial)
     if trial.status is Status.OOM and failure:
         return _out_of_memory(trial, failure)
@@ -45,7 +45,7 @@ def wall_of(trial: Trial) -> WallSeen:
 
 
 def walls_met(trials: Sequence[Trial]) -> list[str]:
-    """One text for each named wall, and for each cause of a verdict without one, from the trial where it had the
+    """Returns one text for each named wall, and for each cause of a verdict without one, from the trial with its
     largest share."""
     largest: dict[str, tuple[float, float, str, int]] = {}
     for trial in trials:
@@ -62,7 +62,7 @@ def walls_met(trials: Sequence[Trial]) -> list[str]:
 
 
 def _met(diagnosis: Diagnosis) -> tuple[str, float, float, str] | None:
-    """(name, share, microseconds, words) of what a verdict names; None where it names nothing."""
+    """Returns (name, share, microseconds, words) of what a diagnosis names; None if it names nothing."""
     finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
     if finding is not None:
         return finding.wall.value, finding.share, finding.recoverable_us, finding.wall.value
@@ -72,7 +72,7 @@ def _met(diagnosis: Diagnosis) -> tuple[str, float, float, str] | None:
 
 
 def burst_folders(trial: Trial) -> str:
-    """`bursts/0003, bursts/0005`: where in the study folder the evidence lies."""
+    """Returns the folders of the trial's bursts within the study: `bursts/0003, bursts/0005`."""
     return _folders(trial.bursts)
 
 
@@ -81,7 +81,7 @@ def _folders(bursts: Sequence[int]) -> str:
 
 
 def where_it_failed(failure: Failure) -> str:
-    """`in backward on rank 1`; what is not known is left out."""
+    """Returns `in backward on rank 1`; unknown parts are left out."""
     phase = f" in {failure.phase.value}" if failure.phase else ""
     rank = f" on rank {failure.rank}" if failure.rank is not None else ""
     return f"{phase}{rank}".strip()
@@ -115,7 +115,7 @@ def _evidence(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _seen_in(trial: Trial, analysis: Analysis) -> str:
-    """A trial's first burst is the traced one: repeats measure only."""
+    """Returns the traced steps and ranks of a trial's first burst; repeats are not traced."""
     steps = max((len(steps_of(trace)) for trace in analysis.traces), default=0)
     ranks = counted(len(analysis.traces), "rank")
     return f"{counted(steps, 'traced step')} of {ranks}, {_folders(trial.bursts[:1])}"

@@ -1,4 +1,4 @@
-"""Writes what is derived from a study's journal: delete it and it comes back the same, to the byte."""
+"""Writes the files derived from a study's journal; the same journal gives the same bytes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned
 
 
 def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Path:
-    """Writes report.html, report.md, report.json and, where a recipe runs, tuned_recipe.yaml: the page's path.
+    """Writes report.html, report.md, report.json and, if a recipe runs, tuned_recipe.yaml; returns the page's path.
 
-    The price of a GPU-hour is the journal's where none is given. Raises BadInputError if the folder holds no readable
+    The price of a GPU-hour is the journal's if none is given. Raises BadInputError if the folder has no readable
     journal, OSError if it cannot be written to.
     """
     rendered = render(read_study(study_dir), gpu_hour_price=gpu_hour_price, bursts=study_dir / BURSTS)
@@ -46,8 +46,7 @@ def write_running(history: History, *, study_dir: Path, now: float) -> None:
 
 
 def render(history: History, *, gpu_hour_price: float | None = None, bursts: Path | None = None) -> dict[str, str]:
-    """Every derived file of a study by its name: of the history, and of what Megatron-Bridge left in the folder of its
-    bursts."""
+    """Returns file name → text of every derived file, from the history and the files in the folder of its bursts."""
     history = as_it_stands(history)
     document = document_of(history, gpu_hour_price=gpu_hour_price, warnings=disagreements(history, bursts))
     material = material_of(history, document, bursts=bursts)
@@ -62,7 +61,7 @@ def render(history: History, *, gpu_hour_price: float | None = None, bursts: Pat
 
 
 def _tuned(history: History) -> str | None:
-    """The tuned recipe, under a comment where its verdict is provisional; None where nothing runs."""
+    """Returns the tuned recipe as YAML, with a comment if its verdict is provisional; None if nothing runs."""
     best = history.best
     if best is None:
         return None

@@ -1,1 +1,1 @@
-"""The JSON Schema of every document that is written, made from the types that are written."""
+"""The JSON Schema of every document, made from the types of the documents."""

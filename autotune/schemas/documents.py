@@ -1,4 +1,4 @@
-"""Every JSON document by its name: a command's, or a file's. To add one: a row."""
+"""Lists every JSON document by its name: a command's, or a file's. To add one: a row."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from trainer.burst import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """`types`: it is one of these. `commands` print it with --json, or with the option that is named. `of_file`: `said`
-    begins with a file's name."""
+    """One kind of JSON document: any of `types`. `commands` print it with --json, or with the option that is named.
+    `of_file`: `said` starts with a file's name."""
 
     types: tuple[Any, ...]
     said: str

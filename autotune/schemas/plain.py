@@ -1,11 +1,11 @@
-"""Documents of commands that have no room of their own."""
+"""Types of JSON documents whose commands have no folder of their own."""
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
 
 Shell = Literal["bash", "zsh", "fish"]
-# of a document: a command's, or a file's
+# name of a document: a command's, or a file's
 Name = Literal[
     "report", "journal", "outcome", "dry-run", "status", "studies", "check", "estimate", "plan", "diagnose", "compare",
     "export", "import",
@@ -19,7 +19,7 @@ class CompletionDocument(TypedDict):
     schema: int
     shell: Shell
     script: str
-    file: str | None  # that --install wrote
+    file: str | None  # the file that --install wrote
 
 
 class SchemaList(TypedDict):

@@ -1,4 +1,4 @@
-"""The remark that stands beside each field of a class in its source: behind it, or on the lines above it."""
+"""Reads the comment of each field of a class from its source: at the end of its line, or on the lines above it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_ours(kind: type[Any]) -> bool:
 
 
 def remarks_of(kind: type[Any]) -> dict[str, str]:
-    """Field → remark, of the type's own fields and of those it inherits."""
+    """Returns field → comment, of the type's own fields and of inherited ones."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if is_ours(each):
@@ -29,7 +29,7 @@ def remarks_of(kind: type[Any]) -> dict[str, str]:
 
 @cache
 def _module(name: str) -> dict[str, dict[str, str]]:
-    """Class → field → remark, of one module."""
+    """Returns class → field → comment, of one module."""
     source = inspect.getsource(sys.modules[name])
     said = dict(_comments(source))
     above = _above(source, said)
@@ -52,7 +52,7 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _above(source: str, said: dict[int, str]) -> dict[int, str]:
-    """Line → the comments that fill the lines right above it."""
+    """Returns line → the comments on the lines directly above it."""
     alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     found: dict[int, str] = {}
     for number in sorted(alone):

@@ -1,1 +1,1 @@
-"""One run of the tuner from its first line to its notification, however it ends."""
+"""One run of the tuner, from its first line of output to its notification, however it ends."""

@@ -1,7 +1,7 @@
-"""A study that runs in a Slurm job of its own: submitted, or found where it runs, and looked at from here.
+"""Runs a study in a Slurm job of its own: submits the job, or finds the running one, and follows it from here.
 
-The tuner in the job does everything; here its log is shown. Ctrl-C stops it there, in order; where only this process or
-its terminal goes, the job goes on, and `--resume` looks at it again.
+The tuner in the job does the work; here its log is shown. Ctrl-C stops the job in order; if only this process or its
+terminal ends, the job continues, and `--resume` follows it again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from autotune.tuning.study import RESOLVED, Study
 from trainer.launchers.slurm.night import Look, night_of
 from trainer.recipe import Recipe
 
-BY_ITSELF = ("COMPLETED", "FAILED")  # states of a job whose tuner came to its end, and said how to go on
+BY_ITSELF = ("COMPLETED", "FAILED")  # states of a job whose tuner ended by itself and printed how to resume
 
 
 @dataclass(frozen=True, kw_only=True)
 class InAllocation:
-    """`given` is how the command named the recipe, `notify` what the tuner runs at the end."""
+    """A study in a Slurm job. `given` is the recipe as named on the command line, `notify` what the tuner runs at the
+    end."""
 
     recipe: Recipe
     given: str
@@ -41,12 +42,12 @@ class InAllocation:
     notify: str | None
 
     def run(self, open_study: Callable[[Listener], Study]) -> History:
-        """What the study knows when its job is over. `open_study` is called where no job of it runs."""
+        """Returns the history when the job has ended. `open_study` is called if no job of the study is running."""
         night = night_of(self.recipe, study=self.folder.resolve(), argv=self.argv())
         job = night.running()
         if job is None:
             with closing(open_study(lambda event, history: None)):
-                pass  # the folder is made, or found to be a study that can go on; the job opens it again
+                pass  # creates the folder, or checks that its study can be resumed; the job opens it again
             job = night.submit()
             self._say(f"study {self.folder} in job {job}; Ctrl-C stops it")
         else:
@@ -73,7 +74,7 @@ class InAllocation:
             self._say(f"job {look.job} ended {look.last.state or 'unseen'}{when}; resume with: {again}")
 
     def argv(self) -> list[str]:
-        """What the job runs: this command again, inside."""
+        """Returns the command of the job: this command with `--resume`."""
         study, limits = self.folder.resolve(), self.limits
         more = {
             "--max-gpu-hours": limits.max_gpu_hours,
@@ -92,5 +93,5 @@ class InAllocation:
 
 
 def _moment_words(at: float) -> str:
-    """With day and zone: the job may start after midnight, on a node whose clock shows another zone."""
+    """Formats a time with date and zone: the job may start after midnight, on a node in another time zone."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")

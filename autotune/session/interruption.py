@@ -1,7 +1,7 @@
-"""What may end a run of the tuner from outside, all alike: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
+"""Handles what ends a run of the tuner from outside: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
 
-Each raises KeyboardInterrupt wherever the loop stands: the engine ends the burst in flight, and the journal gets its
-last word from here.
+Each raises KeyboardInterrupt in the loop: the engine ends the burst in flight, and `last_word` gives the journal's last
+event.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ALL = (*SIGNALS, signal.SIGALRM)
 
 
 class Interruption:
-    """Inside, what ends a run raises KeyboardInterrupt; `until` (seconds since the epoch) is the deadline, or None.
-    The handlers that were there come back at the end."""
+    """Context manager that turns signals and the deadline `until` (seconds since the epoch, or None) into
+    KeyboardInterrupt, and restores the previous handlers on exit."""
 
     def __init__(self, until: float | None = None) -> None:
         self._until = until
@@ -46,7 +46,7 @@ class Interruption:
             signal.signal(number, handler)
 
     def settle(self) -> None:
-        """From here on nothing interrupts."""
+        """Ignores further signals."""
         for number in ALL:
             signal.signal(number, signal.SIG_IGN)
 
@@ -58,8 +58,8 @@ class Interruption:
     def by_ctrl_c(self) -> bool:
         return self._received == signal.SIGINT
 
-    def last_word(self, told: str = "") -> Ended:
-        """What the journal says of this end; `told` where it was no signal."""
+    def last_word(self, reason: str = "") -> Ended:
+        """Returns the journal's last event; `reason` is the reason if no signal was received."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
             at = f"{datetime.fromtimestamp(self._until):%H:%M}"
@@ -67,7 +67,7 @@ class Interruption:
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
         why = why_told(os.environ) if self._received == signal.SIGTERM else None
         said = f"ended by {by}" + (f": {why}" if why else "")
-        because = said if self.received else told or said
+        because = said if self.received else reason or said
         return Ended(status="interrupted", reason=Reason(kind=ReasonKind.INTERRUPTED, figures={"because": because}))
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -76,6 +76,6 @@ class Interruption:
 
 
 def ended_by_error(what: str) -> Ended:
-    """Returns the journal's last word on a run that an error stopped."""
+    """Returns the journal's last event for a run that an error stopped."""
     reason = Reason(kind=ReasonKind.INTERRUPTED, figures={"because": f"stopped by an error: {what}"})
     return Ended(status="interrupted", reason=reason)

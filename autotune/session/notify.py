@@ -1,6 +1,6 @@
-"""The command that a user wants to be run when a study ends: a message, a mail, a job of its own.
+"""Runs the user's command when a study ends: a message, a mail, another job.
 
-It gets the summary in its environment and what it prints is shown. It may fail: the study is as it is.
+The summary is in the command's environment, and its output is shown. If it fails, the study is unaffected.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ WAIT_S = 60.0
 
 
 def summary_of(standing: Standing) -> str:
-    """`qwen3-30b-a3b: converged, trial 4 (drop_recompute), 1.42× trial 0 (95 % interval 1.39–1.44); 12 bursts, 3.1
-    GPU-hours`."""
+    """Returns `qwen3-30b-a3b: converged, trial 4 (drop_recompute), 1.42× trial 0 (95 % interval 1.39–1.44); 12 bursts,
+    3.1 GPU-hours`."""
     best = standing.best.words if standing.best else "nothing runs"
     said = f"{standing.study}: {standing.status or standing.state}, {best}; {standing.cost}"
     return f"{said} (simulated)" if standing.simulated else said
 
 
 def variables(standing: Standing, *, code: int, report: str) -> dict[str, str]:
-    """What the command finds in its environment; what is not known is an empty text."""
+    """Returns the environment variables of the command; unknown values are empty."""
     best = standing.best
     known: dict[str, object] = {
         "SUMMARY": summary_of(standing),
@@ -45,10 +45,10 @@ def variables(standing: Standing, *, code: int, report: str) -> dict[str, str]:
     return {PREFIX + name: "" if value is None else str(value) for name, value in known.items()}
 
 
-def notify(command: str, told: Mapping[str, str], *, wait_s: float = WAIT_S) -> str | None:
-    """Runs the command by a shell: why it failed, None where it did not."""
+def notify(command: str, environment: Mapping[str, str], *, wait_s: float = WAIT_S) -> str | None:
+    """Runs the command in a shell; returns why it failed, None on success."""
     try:
-        done = subprocess.run(["sh", "-c", command], env={**os.environ, **told}, timeout=wait_s, check=False)
+        done = subprocess.run(["sh", "-c", command], env={**os.environ, **environment}, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
         return f"notify: the command ran longer than {wait_s:.0f} s and was killed"
     return f"notify: the command exited with {done.returncode}" if done.returncode else None

@@ -1,6 +1,6 @@
-"""report.html while the study runs: written before and after every burst, and never a reason to stop one.
+"""Writes report.html while the study runs, before and after every burst; a failure to write it stops nothing.
 
-Writing it may take a twentieth of the time at most: bursts of a real machine last much longer than a page, simulated
+Writing may take a twentieth of the elapsed time at most: real bursts last much longer than writing the page, simulated
 ones do not.
 """
 
@@ -15,12 +15,12 @@ from autotune.report import write_running
 from autotune.tuning.events import BurstFinished, BurstStarted, Event
 from autotune.tuning.history import History
 
-SHARE = 0.05  # of the time
+MAX_SHARE = 0.05  # of the elapsed time
 
 
 @dataclass(kw_only=True)
 class RunningPage:
-    """A listener of the journal. `say` is told where the page cannot be written."""
+    """A listener of the journal. `say` is called if the page cannot be written."""
 
     folder: Path
     say: Callable[[str], None]
@@ -33,11 +33,11 @@ class RunningPage:
 
     def show(self, event: Event, history: History) -> None:
         before = self.clock()
-        if not isinstance(event, BurstStarted | BurstFinished) or self._spent_s > SHARE * (before - self._began):
+        if not isinstance(event, BurstStarted | BurstFinished) or self._spent_s > MAX_SHARE * (before - self._began):
             return
         try:
             write_running(history, study_dir=self.folder, now=event.at)
-        except Exception as error:  # of a disk, or a fault of ours: a night must not end for a page
-            said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self.say(f"report.html could not be written: {said}")
+        except Exception as error:  # a full disk or a bug: a study must not stop because of its page
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self.say(f"report.html could not be written: {why}")
         self._spent_s += self.clock() - before

@@ -1,4 +1,4 @@
-"""A run of the tuner on an open study: the loop, and whatever ends it, to the report and the notification."""
+"""A run of the tuner on an open study: the loop, its end for any reason, the report and the notification."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainer.secrets import masked
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a run may spend: bursts, GPU-hours, and until when (seconds since the epoch)."""
+    """Limits of a run: bursts, GPU-hours, and the deadline `until` (seconds since the epoch)."""
 
     budget: int
     max_gpu_hours: float | None
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """`given` is how the command named the recipe, `notify` the command to run at the end."""
+    """One run. `given` is the recipe as named on the command line, `notify` the command to run at the end."""
 
     given: str
     folder: Path
@@ -58,15 +58,15 @@ class Session:
     notify: str | None
 
     def run(self, open_study: Callable[[Listener], Study], past: Iterable[Event]) -> Ended:
-        """Tunes, and ends as it should whatever happens: report, summary, notification. `past` is what an earlier run
-        wrote."""
+        """Tunes; ends with report, summary and notification, also after an error. `past` are the events of earlier
+        runs."""
         page = RunningPage(folder=self.folder, say=self._say)
 
-        def told(event: Event, history: History) -> None:
+        def listen(event: Event, history: History) -> None:
             self.view.show(event, history)
             page.show(event, history)
 
-        study = open_study(told)
+        study = open_study(listen)
         with closing(study):
             self._begin(study, past)
             try:
@@ -110,7 +110,7 @@ class Session:
                         probe_links(study)
                         return loop_of(study, engine, self.limits).run()
                 except (KeyboardInterrupt, OverError):
-                    interruption.settle()  # the engine takes a moment to close: a second Ctrl-C must not tear it
+                    interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
                     raise
         except KeyboardInterrupt as ending:
             return study.journal.append(interruption.last_word(str(ending)))
@@ -119,10 +119,10 @@ class Session:
         except Exception:
             if not interruption.received:
                 raise
-            return study.journal.append(interruption.last_word())  # NumPy makes a TypeError of what interrupts it
+            return study.journal.append(interruption.last_word())  # NumPy turns KeyboardInterrupt into a TypeError
 
     def _failed(self, study: Study, error: Exception) -> None:
-        """The journal's last word, the report and the notification, as far as a full disk lets them be written."""
+        """Writes the journal's last event and the report as far as a full disk permits, and notifies."""
         known = explain(error)
         what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
         with suppress(OSError):
@@ -132,7 +132,7 @@ class Session:
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 
     def _sum_up(self, history: History) -> None:
-        """For eyes as it is; in a log every line has its time."""
+        """Prints the summary as it is on a terminal; in a log every line has its time."""
         if self.console.is_terminal:
             summary(history, self.console)
         else:
@@ -145,9 +145,9 @@ class Session:
         if self.notify is None:
             return
         standing = standing_of(history, folder=str(self.folder), now=time.time(), held=False)
-        told = variables(standing, code=code, report=str(self.folder / "report.html"))
+        environment = variables(standing, code=code, report=str(self.folder / "report.html"))
         self._say(f"notify: {summary_of(standing)}")
-        if trouble := notify(self.notify, told):
+        if trouble := notify(self.notify, environment):
             self._say(trouble)
 
     def _say(self, text: str) -> None:
@@ -155,7 +155,7 @@ class Session:
 
 
 def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
-    """The loop on real bursts."""
+    """Returns the loop that runs real bursts."""
     bench = Bench(
         journal=study.journal,
         engine=engine,
@@ -173,8 +173,8 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
 
 
 def probe_links(study: Study) -> None:
-    """Before the first burst on several nodes: what links them, written down, where the recipe does not do without.
-    ToolError where they share no folder."""
+    """Measures the links between several nodes before the first burst and records them, unless the recipe disables it.
+    Raises ToolError if the nodes share no folder."""
     recipe, known = study.recipe, study.journal.whole
     several = recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE
     if not (several and recipe.burst.probe_links) or known.finished or known.links is not None:

@@ -1,1 +1,1 @@
-"""Where a study stands, told in another shell from its journal alone."""
+"""Shows the state of a study in another shell, from its journal alone."""

@@ -1,16 +1,16 @@
-"""Where a study stands, as a terminal or a pipe shows it."""
+"""Prints the state of a study to a terminal or a pipe."""
 
 from __future__ import annotations
 
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.standing import Standing, rows_of
 
-NAMES = 11  # columns
+NAMES_WIDTH = 11  # columns of the row names
 
 
 def show_standing(standing: Standing, now: float) -> None:
-    """Its name and folder, then a row for each thing there is to say."""
+    """Prints the study's name and folder, then its non-empty rows."""
     console = plain_console()
     say(console, f"study {standing.study} in {standing.folder}")
     for name, text in rows_of(standing, now):
-        say(console, text, lead=name.ljust(NAMES))
+        say(console, text, lead=name.ljust(NAMES_WIDTH))

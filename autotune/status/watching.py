@@ -1,4 +1,4 @@
-"""Looks at a study's journal from outside: once, or until the study ends or its tuner is gone."""
+"""Reads a study's journal from another process: once, or until the study ends or its tuner is gone."""
 
 from __future__ import annotations
 
@@ -20,26 +20,24 @@ OVER = ("ended", "stopped")
 
 
 def look(folder: Path) -> tuple[Standing, float]:
-    """Where the study stands now. Raises BadInputError if the folder holds no readable journal."""
+    """Returns the current standing and its time. Raises BadInputError if the folder has no readable journal."""
     now = time.time()
-    is_held, still = (
-        held(folder),
-        suspended(folder),
-    )  # before the journal is read: a last word is written before the lock goes
+    # before reading the journal: the tuner writes its last event before it releases the lock
+    is_held, still = held(folder), suspended(folder)
     return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held, suspended=still), now
 
 
 def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:
-    """The log as it grows, below it on a terminal the panel; until the study ends, its tuner is gone, or Ctrl-C. The
-    journal is read again when it has grown."""
-    look(folder)  # refuses what is no study before anything is shown
+    """Shows the growing log, and on a terminal the panel below it, until the study ends, its tuner is gone, or Ctrl-C.
+    The journal is read again when it has grown."""
+    look(folder)  # raises for a folder that is not a study before anything is shown
     view = view_for(showing_console(), folder=folder)
     with suppress(KeyboardInterrupt), view.live():
-        told, seen = 0, -1
+        shown, seen = 0, -1
         while True:
             size = (folder / JOURNAL).stat().st_size
             if size != seen or held(folder) is False:
-                told, seen = _tell(folder, view, told), size
+                shown, seen = _show_new(folder, view, shown), size
                 if look(folder)[0].state in OVER:
                     break
             wait(LOOK_S)
@@ -48,11 +46,11 @@ def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Stand
     return standing
 
 
-def _tell(folder: Path, view: PlainView | LiveView, told: int) -> int:
-    """Shows the events that are new: how many are shown now."""
+def _show_new(folder: Path, view: PlainView | LiveView, shown: int) -> int:
+    """Shows the new events; returns the number of events shown so far."""
     events = events_of(folder)
-    history = History(events[:told])
-    for event in events[told:]:
+    history = History(events[:shown])
+    for event in events[shown:]:
         history.fold(event)
         view.show(event, history)
     return len(events)

@@ -1,1 +1,1 @@
-"""All studies of a folder beside each other: what was tuned, what it gave, which walls, what it cost."""
+"""Compares all studies of a folder: what was tuned, the gain, the walls, the cost."""

@@ -1,4 +1,4 @@
-"""The studies below a folder, each in a row: from its journal alone. What cannot be read is said and passed over."""
+"""Collects the studies below a folder, one row each, from their journals. Unreadable ones are listed separately."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from autotune.tuning.study import held, suspended
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
-DEPTHS = ("", "*/", "*/*/")  # of a study below the folder
+DEPTHS = ("", "*/", "*/*/")  # glob prefixes: studies at most two folders down
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One study. The speed-up is over its reference; `walls` are those met on the way, `wall` that of the best."""
+    """One study. The speed-up is over its reference; `walls` are those of its accepted trials, `wall` that of
+    the best."""
 
     folder: str
     study: str
@@ -41,8 +42,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     speedup: float | None
     speedup_ci: tuple[float, float] | None
-    speedup_provisional: bool = False  # below two bursts a side
-    provisional: bool = False  # the best is: judged before its verdict
+    speedup_provisional: bool = False  # fewer than two bursts per side
+    provisional: bool = False  # the best trial was judged before its verdict
     changes: dict[str, tuple[Any, Any]]
     changed: str
     walls: list[str]
@@ -65,14 +66,14 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the page and the terminal are made from: the rows, and the study behind each."""
+    """Input of the page and the terminal: the rows, and the history of each."""
 
     document: Gathered
     histories: tuple[History, ...]
 
 
 def gathered(folder: Path, *, now: float) -> Found:
-    """Raises BadInputError where no study lies in or below the folder."""
+    """Returns the studies in or below the folder. Raises BadInputError if there are none."""
     rows: list[tuple[float, Row, History]] = []
     unread: list[Unread] = []
     for study in _folders(folder):

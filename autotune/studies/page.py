@@ -1,4 +1,4 @@
-"""`studies --html`: one page that compares the studies of a folder."""
+"""Renders `studies --html`: one page that compares the studies of a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHART_PX = 220
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One study; `report` is its page, relative to this one, empty where there is none."""
+    """One study; `report` is its page relative to this one, empty if there is none."""
 
     number: int
     row: Row
@@ -35,7 +35,7 @@ class Card:
 
 
 def studies_page(found: Found, *, beside: Path) -> str:
-    """The page, to lie in the folder `beside`: its links are relative."""
+    """Renders the page for the folder `beside`, which its links are relative to."""
     pairs = list(zip(found.document.studies, found.histories, strict=True))
     cards = [_card(number, row, history, beside) for number, (row, history) in enumerate(pairs, 1)]
     steps = [step for _, history in pairs for trial in _shown(history) for step in _steps(trial)]
@@ -63,7 +63,7 @@ def _card(number: int, row: Row, history: History, beside: Path) -> Card:
 
 
 def _chart(rows: list[Row]) -> Markup:
-    """The speed-up of each study as a column with its interval, from one on."""
+    """Draws the speed-up of each study as a column from 1 on, with its interval."""
     highest = max((row.speedup_ci[1] for row in rows if row.speedup_ci), default=1.0)
     axis = Axis(low=min(1.0, *(row.speedup_ci[0] for row in rows if row.speedup_ci)), high=max(1.05 * highest, 1.1),
                 top=14, bottom=CHART_PX - 24)  # fmt: skip
@@ -82,7 +82,7 @@ def _chart(rows: list[Row]) -> Markup:
 
 
 def _bars(history: History) -> Markup:
-    """The average traced step of the reference and of the best, on one scale."""
+    """Draws the average traced step of the reference and of the best, on one scale."""
     traced = [(trial, trace) for trial in _shown(history) if trial.analysis and (trace := slowest(trial.analysis))]
     longest = max((mean_step_us(trace) for _, trace in traced), default=1.0)
     return Markup("").join(

@@ -1,4 +1,4 @@
-"""The studies of a folder as a terminal shows them: two lines each, or three."""
+"""Prints the studies of a folder, two or three lines each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune.studies.words import gain_words, state_words, studies_words
 
 
 def show_studies(document: Gathered) -> None:
-    """What was tuned and what it gave; then the walls and the cost; then what could not be read."""
+    """Prints what was tuned and its gain, the walls and the cost, then what could not be read."""
     console = plain_console()
     for row in document.studies:
         say(console, f"{row.folder}: {gain_words(row)}, {state_words(row)}", style="bold")

@@ -1,4 +1,4 @@
-"""A study's row in words, the same for the terminal and the page."""
+"""Words of a study's row, shared by the terminal and the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATES = {"running": "running", "suspended": "suspended", "stopped": "killed", "
 
 
 def gain_words(row: Row) -> str:
-    """`1.83× (1.80–1.86)`, and where it is provisional."""
+    """Returns `1.83× (1.80–1.86)`, marked if it is provisional."""
     if row.speedup is None or row.speedup_ci is None:
         return "nothing runs"
     few = ", provisional" if row.provisional or row.speedup_provisional else ""

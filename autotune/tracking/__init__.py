@@ -1,1 +1,1 @@
-"""A study as the runs of an experiment tracker."""
+"""Exports a study as the runs of an experiment tracker."""

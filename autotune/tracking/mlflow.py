@@ -1,4 +1,4 @@
-"""Writes a study's runs to MLflow: a tracking folder, a database or a server. The only file that knows MLflow.
+"""Writes a study's runs to MLflow: a folder, a database or a server. The only file that imports MLflow.
 
 MLflow is an extra (`pip install 'moe-autotune[mlflow]'`): mlflow-skinny, its client alone.
 """
@@ -13,30 +13,30 @@ from autotune.tracking.runs import Run, StudyRuns
 from trainer.errors import BadInputError, Problem, ToolError
 
 IDENTITY = "moe_autotune.study"
-PARENT = "mlflow.parentRunId"  # of a trial: the study's run
+PARENT = "mlflow.parentRunId"  # tag of a trial's run: the id of the study's run
 ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "recipe.yaml", "journal.jsonl")
-FOLDER = "mlruns"  # of this directory, where nothing else is named
-MOST_TEXT = 5000  # characters of a tag
-MOST_PARAMETER = 6000  # characters of a parameter's value
-MOST_AT_ONCE = 100  # parameters and tags of one request
+FOLDER = "mlruns"  # in the working directory, the default
+MAX_TAG = 5000  # characters of a tag
+MAX_PARAMETER = 6000  # characters of a parameter's value
+MAX_PER_REQUEST = 100  # parameters and tags of one request
 SETTINGS = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x asks whether a folder is meant: one was named
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines a run
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 of its own keep a wrong address waiting for minutes
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing of a study goes anywhere but where it was sent
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x refuses folders unless this is set
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines per run
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # its default of 7 waits minutes for a wrong address
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # a study is sent only to the server that was named
 }
 
 
 def tracking_of(named: str | None) -> str:
-    """Where runs go: what was named, else MLFLOW_TRACKING_URI, else a folder here."""
+    """Returns the given tracking URI, else MLFLOW_TRACKING_URI, else FOLDER."""
     return named or os.environ.get("MLFLOW_TRACKING_URI") or FOLDER
 
 
 def write_runs(runs: StudyRuns, *, tracking: str, folder: Path, again: bool) -> str:
-    """Writes the study and its trials, with the files of its `folder`: the identifier of the study's run.
+    """Writes the study and its trials, with the files of its `folder`; returns the id of the study's run.
 
-    A study that is there is written again only if `again`, in place of the older runs. Raises BadInputError where it is
-    there, and ToolError without MLflow, or where it says no.
+    If the study is there already, `again` replaces its older runs, else BadInputError is raised. Raises ToolError
+    without MLflow, or if MLflow reports an error.
     """
     client, refused = _client(tracking)
     try:
@@ -81,7 +81,7 @@ def _make_room(client: Any, experiment: str, identity: str, again: bool) -> None
         client.delete_run(run.info.run_id)
 
 
-def _write(client: Any, experiment: str, run: Run, beside: dict[str, str]) -> str:
+def _write(client: Any, experiment: str, run: Run, extra: dict[str, str]) -> str:
     from mlflow.entities import Metric, Param, RunTag
 
     began, ended = (round(1000 * at) for at in (run.began_at, run.ended_at))
@@ -90,10 +90,10 @@ def _write(client: Any, experiment: str, run: Run, beside: dict[str, str]) -> st
     metrics += [
         Metric(name, value, ended, step) for name, curve in run.curves.items() for step, value in enumerate(curve)
     ]
-    parameters = [Param(name, value[:MOST_PARAMETER]) for name, value in run.parameters.items()]
-    tags = [RunTag(name, value[:MOST_TEXT]) for name, value in (run.tags | beside).items()]
-    for start in range(0, max(len(metrics), len(parameters), len(tags)), MOST_AT_ONCE):
-        part = slice(start, start + MOST_AT_ONCE)
+    parameters = [Param(name, value[:MAX_PARAMETER]) for name, value in run.parameters.items()]
+    tags = [RunTag(name, value[:MAX_TAG]) for name, value in (run.tags | extra).items()]
+    for start in range(0, max(len(metrics), len(parameters), len(tags)), MAX_PER_REQUEST):
+        part = slice(start, start + MAX_PER_REQUEST)
         client.log_batch(made, metrics=metrics[part], params=parameters[part], tags=tags[part])
     client.set_terminated(made, status="FAILED" if run.failed else "FINISHED", end_time=ended)
     return str(made)

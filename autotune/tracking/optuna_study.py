@@ -1,4 +1,4 @@
-"""A study as Optuna keeps one, for optuna-dashboard and `optuna.load_study`: every trial, not the best recipe alone."""
+"""Exports all trials of a study as an Optuna study, for optuna-dashboard and `optuna.load_study`."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from policies.trial import Status, Trial
 
 
 def write_optuna(history: History, path: Path) -> None:
-    """A new SQLite file. Parameters are the knobs that differ between the trials, the value is tokens/s/GPU."""
+    """Writes a new SQLite file. Parameters are the knobs that differ between trials, the value is tokens/s/GPU."""
     trials = history.trials
     varied = list(dict.fromkeys(knob for trial in trials for knob in trials[0].recipe.diff(trial.recipe)))
     name = history.study.name if history.study else "study"
-    write_study(path, name, [_told(history, trial, varied) for trial in trials])
+    write_study(path, name, [_exported(history, trial, varied) for trial in trials])
 
 
-def _told(history: History, trial: Trial, varied: list[str]) -> ExportedTrial:
+def _exported(history: History, trial: Trial, varied: list[str]) -> ExportedTrial:
     ends = [event.at for event in history.finished if event.trial == trial.number]
     starts = [event.at - event.seconds for event in history.finished if event.trial == trial.number]
-    begun = history.proposals[trial.number][1].at
+    proposed_at = history.proposals[trial.number][1].at
     return ExportedTrial(
         knobs={name: trial.recipe.knob(name) for name in varied},
         tokens_per_s=0.0 if trial.status is Status.OOM else throughput(trial),
         excess=excess(trial),
         overruled=_is_overruled(history, trial),
         attributes=_attributes(trial),
-        began=_moment(min(starts, default=begun)),
-        ended=_moment(max(ends, default=begun)),
+        began=_moment(min(starts, default=proposed_at)),
+        ended=_moment(max(ends, default=proposed_at)),
     )
 
 
 def _is_overruled(history: History, trial: Trial) -> bool:
-    """Returns whether a trial measured faster than the study's best, which later bursts or the losses decided
-    against."""
+    """Returns whether a trial measured faster than the study's best and was rejected by later bursts or the losses."""
     best, rate = history.best, throughput(trial)
     best_rate = throughput(best) if best is not None else None
     return trial is not best and rate is not None and best_rate is not None and rate >= best_rate
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:
-    """What a person looks up: the fix and its reason, what was predicted, and what came of it."""
+    """Returns the user attributes of a trial: the fix and its reason, the prediction, and the result."""
     proposal, peaks = trial.proposal, [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
     said = {
         "trial": trial.number,
@@ -65,5 +64,5 @@ def _attributes(trial: Trial) -> dict[str, Any]:
 
 
 def _moment(seconds: float) -> datetime:
-    """As Optuna writes times: local to nothing, here UTC."""
+    """Returns a datetime as Optuna stores it: naive, here in UTC."""
     return datetime.fromtimestamp(seconds, tz=UTC).replace(tzinfo=None)

@@ -1,6 +1,6 @@
-"""A study as runs: one for the study itself, below it one for each trial, each with parameters, metrics and tags.
+"""Makes the runs of an experiment tracker from a study: one for the study, and a child run for each trial.
 
-Pure: of the history alone. What else a tracker needs (identifiers, uploads) is the tracker's module's.
+Pure: made from the history alone. Identifiers and uploads belong to the tracker's module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Curve = tuple[float, ...]  # by step, from the first
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`metrics` are single figures, `curves` figures by step; moments are seconds since the epoch."""
+    """One run. `metrics` are single figures, `curves` figures by step; times are seconds since the epoch."""
 
     name: str
     began_at: float
@@ -35,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRuns:
-    """`identity` is the same whenever and from wherever the same study is exported."""
+    """All runs of a study. `identity` is the same for every export of the same study."""
 
     experiment: str
     identity: str
@@ -44,7 +44,7 @@ class StudyRuns:
 
 
 def runs_of(history: History) -> StudyRuns:
-    """A study that has begun: `read_study` refuses any other."""
+    """Returns the runs of a history, which must have its `StudyStarted` event, as `read_study` ensures."""
     assert history.study is not None
     document = document_of(history)
     return StudyRuns(
@@ -124,14 +124,14 @@ def _trial(entry: TrialEntry, history: History) -> Run:
 
 
 def _times(bursts: list[BurstFinished], history: History) -> tuple[float, float]:
-    """From the begin of the first burst to the end of the last; the study's last word where none ran."""
+    """Returns the start of the first burst and the end of the last; the study's last event if none ran."""
     if not bursts:
         return history.said_at, history.said_at
     return bursts[0].at - bursts[0].seconds, bursts[-1].at
 
 
 def _knobs(recipe: Recipe) -> dict[str, str]:
-    """Knobs that differ from their default."""
+    """Returns the knobs that differ from their default."""
     return {name: knob_value(recipe.knob(name)) for name, knob in KNOBS.items() if recipe.knob(name) != knob.default}
 
 

@@ -1,1 +1,1 @@
-"""What `run` does: the loop, the bench it measures on, the judge, and the journal that keeps every step of it."""
+"""The tuning run: the loop, the bench it measures on, the judge, and the journal that records every step."""

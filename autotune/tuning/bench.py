@@ -1,7 +1,7 @@
-"""Runs what the loop decides: a recipe becomes bursts, their traces an analysis, and all of it a trial.
+"""Runs what the loop decides: runs a recipe's bursts, analyses their traces, and makes a trial of the results.
 
-Every step goes through the journal, so that a resumed study gets back what was measured and pays only for
-what was not. What the machine does wrong is kept apart from what the recipe does wrong.
+Every step goes through the journal, so that a resumed study reads what was measured before and runs only the rest.
+Failures of the machine are kept apart from failures of the recipe.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from trainer.errors import ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
-WATCHED = 2  # late ranks that the next burst traces again
-LACKED = 4  # ranks whose traces the last analysis lacked: likewise
-TRIES = 2  # of a burst that the machine, not the recipe, made fail
-LOST_IN_A_ROW = 3  # bursts lost to the machine: then it is not one node, and nothing more is learnt here
-UNTOLD = (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)  # these tell nothing of a recipe
-FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
+MAX_LATE_RANKS = 2  # of the last analysis, that the next burst traces again
+MAX_MISSING_RANKS = 4  # whose traces the last analysis lacked, that the next burst traces
+MAX_TRIES = 2  # of a burst that failed because of the machine, not the recipe
+MAX_LOST_IN_A_ROW = 3  # bursts lost to the machine: more than one bad node, so the study stops
+NOT_THE_RECIPE = (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)  # failures that the recipe did not cause
+MIN_FREE_BYTES = 1 << 20  # with less free space a failed burst is blamed on the full disk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What bursts need, and how much they may cost: `budget` bursts, `max_gpu_hours`, and none that would end after
-    `until` (seconds, by the clock). `bursts` is the study's folder of run folders."""
+    """Runs bursts within limits: `budget` bursts, `max_gpu_hours`, and none that would end after `until` (seconds since
+    the epoch). `bursts` is the study's folder of run folders."""
 
     journal: Journal
     engine: Engine
@@ -59,12 +59,12 @@ class Bench:
 
     @property
     def may_burst(self) -> bool:
-        """Whether the next step is a burst: an earlier run took it, or the budget allows it."""
+        """Returns whether the next step may be a burst: an earlier run started it, or the limits allow it."""
         return self.journal.comes(BurstStarted, otherwise=self.spent_out is None)
 
     @property
     def spent_out(self) -> Reason | None:
-        """Why no further burst is paid for, one as long as the last taken for granted; None while one may be."""
+        """Returns the limit that another burst of the last one's length would exceed; None if there is none."""
         history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
         if self.spent >= self.budget:
@@ -78,17 +78,17 @@ class Bench:
 
     @property
     def burst_gpu_hours(self) -> float:
-        """What the next burst takes, were it as the last one; 0 before the first."""
+        """Returns the GPU-hours expected of the next burst: those of the last one; 0 before the first."""
         finished = self.journal.history.finished
         return finished[-1].gpu_s / 3600 if finished else 0.0
 
     def enter(self, proposal: Proposal) -> int:
-        """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is
-        given."""
+        """Writes the proposal to the journal and returns its trial number. On resume, a recorded proposal replaces the
+        argument."""
         return self.journal.once(Proposed, lambda: self._proposed(proposal)).trial
 
     def attempt(self, number: int) -> Trial:
-        """Rules, burst, analysis of the trial entered as `number`: the trial, still without a verdict."""
+        """Checks, runs and analyses the trial entered as `number`; returns it without a verdict."""
         history = self.journal.history
         recipe = history.proposals[number][0].recipe
         broken = [finding for finding in self.check(recipe) if finding.kind == "error"]
@@ -102,19 +102,19 @@ class Bench:
         return history.attempted[number]
 
     def take_up(self, started: BurstStarted) -> Trial:
-        """Comes to the end of a burst that an earlier run started, whatever it was for: its trial."""
+        """Finishes a burst that an earlier run started, whatever its purpose; returns its trial."""
         if started.purpose == "measure":
             return self.attempt(started.trial)
         return self.repeat(self.journal.history.attempted[started.trial])
 
     def repeat(self, trial: Trial) -> Trial:
-        """Measures a trial once more, without tracing: the trial with one outcome more."""
+        """Measures a trial again, without tracing; returns the trial with the additional outcome."""
         untraced = trial.recipe.burst.model_copy(update={"trace_steps": 0})
         self._burst(trial.number, trial.recipe.model_copy(update={"burst": untraced}), "repeat")
         return self.journal.history.attempted[trial.number]
 
     def conclude(self, trial: Trial, status: Status, verdict: Verdict, reason: Reason) -> Trial:
-        """Writes the verdict: the judged trial."""
+        """Writes the verdict and returns the judged trial."""
         judged = Judged(trial=trial.number, status=status, verdict=verdict, reason=reason)
         self.journal.once(Judged, lambda: judged, trial=trial.number)
         return self.journal.history.attempted[trial.number]
@@ -148,25 +148,25 @@ class Bench:
         return self.journal.once(BurstFinished, lambda: self._run(burst, trial), burst=number)
 
     def _latest_ranks(self) -> tuple[int, ...]:
-        """The ranks that came latest in the last analysis, since a slow machine is looked at again in every layout, and
-        those whose traces it lacked."""
+        """Returns the ranks to trace again: the latest of the last analysis, so that a slow machine is seen in every
+        layout, and those whose traces that analysis lacked."""
         analyses = (trial.analysis for trial in reversed(self.journal.history.attempted.values()) if trial.analysis)
         last = next(analyses, None)
         if last is None:
             return ()
         late = sorted((each for each in last.ranks if each.late_us and each.late_to), key=lambda each: -each.late_us)
         lacked = last.diagnosis.cause.trace_ranks if last.diagnosis.cause else []
-        return tuple(dict.fromkeys([*(each.rank for each in late[:WATCHED]), *lacked[:LACKED]]))
+        return tuple(dict.fromkeys([*(each.rank for each in late[:MAX_LATE_RANKS]), *lacked[:MAX_MISSING_RANKS]]))
 
     def _run(self, burst: Burst, trial: int) -> BurstFinished:
-        left = self._left(burst)
-        for tried in count(1):
+        left = self._recovered(burst)
+        for attempt_count in count(1):
             started = self.clock()
-            outcome, left = left or self._afresh(burst), None
+            outcome, left = left or self._run_from_start(burst), None
             if outcome.failure is None:
                 break
             _refuse_full_disk(self.bursts)
-            if not self._is_lost(outcome.failure, tried):
+            if not self._is_lost(outcome.failure, attempt_count):
                 break
             self.journal.append(
                 BurstLost(
@@ -178,8 +178,10 @@ class Bench:
                 )
             )
             self._stop_if_the_machine_is_down(outcome.failure)
-            _stop_if_killed_again(outcome.failure, tried)
-            if tried >= TRIES and self.journal.history.finished:  # passed over, unless it is the first
+            _stop_if_killed_again(outcome.failure, attempt_count)
+            if (
+                attempt_count >= MAX_TRIES and self.journal.history.finished
+            ):  # give it up, unless no burst has finished yet
                 break
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
             raise KeyboardInterrupt(outcome.failure.evidence)
@@ -191,30 +193,30 @@ class Bench:
             ranks=outcome.ranks or burst.recipe.world_size,
         )
 
-    def _is_lost(self, failure: Failure, tried: int) -> bool:
-        """Whether it tells nothing of the recipe. A rank that was killed does not, once; twice it is this recipe's,
-        unless none has run so far."""
-        again = tried < TRIES or not self.journal.history.finished
+    def _is_lost(self, failure: Failure, attempt_count: int) -> bool:
+        """Returns whether a failure is the machine's. A killed rank counts as the machine's the first time, and the
+        second time as the recipe's, unless no burst has finished yet."""
+        again = attempt_count < MAX_TRIES or not self.journal.history.finished
         return failure.kind is FailureKind.INFRASTRUCTURE or (failure.killed and again)
 
-    def _left(self, burst: Burst) -> Outcome | None:
-        """What the burst came to that a tuner which is gone had begun: read, or waited for. None where that tells
-        nothing of the recipe."""
+    def _recovered(self, burst: Burst) -> Outcome | None:
+        """Returns the outcome of a burst that an earlier tuner started: read, or waited for. None if its failure says
+        nothing about the recipe."""
         if not was_begun(burst):
             return None
         found = read_outcome(burst.folder)
         if found is None and isinstance(self.engine, Adopting):
             found = self.engine.adopt(burst)
         failure = found.failure if found else None
-        return None if failure and (failure.kind in UNTOLD or failure.killed) else found
+        return None if failure and (failure.kind in NOT_THE_RECIPE or failure.killed) else found
 
-    def _afresh(self, burst: Burst) -> Outcome:
+    def _run_from_start(self, burst: Burst) -> Outcome:
         _set_aside(burst.folder)
         return self.engine.run(burst)
 
     def _stop_if_the_machine_is_down(self, failure: Failure) -> None:
         lost = self.journal.history.lost_in_a_row
-        if lost >= LOST_IN_A_ROW:
+        if lost >= MAX_LOST_IN_A_ROW:
             raise ToolError(
                 f"{lost} bursts in a row failed for reasons that are not the recipe's: {failure.evidence}",
                 hint="look at the burst's log/, fix the machine, then continue with --resume",
@@ -232,7 +234,7 @@ class Bench:
 
 
 def _set_aside(folder: Path) -> None:
-    """Keeps what a lost burst left (its logs may say why) out of the way of the next one."""
+    """Renames the folder of a lost burst to `<name>.lost`: its logs may say why, and the next try needs the name."""
     if not folder.exists():
         return
     aside = folder.with_name(f"{folder.name}.lost")
@@ -241,13 +243,13 @@ def _set_aside(folder: Path) -> None:
 
 
 def _finite(outcome: Outcome) -> Outcome:
-    """The outcome with its loss curve up to the first value that is no number: JSON has no words for the others."""
+    """Cuts the loss curve at its first NaN or infinity, which JSON cannot represent."""
     good = list(takewhile(math.isfinite, outcome.loss))
     return outcome if len(good) == len(outcome.loss) else msgspec.structs.replace(outcome, loss=good)
 
 
-def _stop_if_killed_again(failure: Failure, tried: int) -> None:
-    if failure.killed and tried >= TRIES:
+def _stop_if_killed_again(failure: Failure, attempt_count: int) -> None:
+    if failure.killed and attempt_count >= MAX_TRIES:
         raise ToolError(
             f"no recipe has run so far: again a rank was killed from outside, and nothing tells by whom: "
             f"{failure.evidence}",
@@ -257,5 +259,5 @@ def _stop_if_killed_again(failure: Failure, tried: int) -> None:
 
 
 def _refuse_full_disk(folder: Path) -> None:
-    if shutil.disk_usage(folder).free < FREE_BYTES:
+    if shutil.disk_usage(folder).free < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

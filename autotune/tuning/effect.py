@@ -1,7 +1,7 @@
-"""Proof of effect: did the change that was asked for really act?
+"""Proof of effect: checks whether the requested change acted.
 
-A knob that is set and does nothing would be judged on noise. The built model's own word (`Outcome.acting`) is
-asked first, then what the fix says the trace must show. A change without effect makes its trial a no-op.
+A knob that is set and has no effect would be judged on noise. `Outcome.acting`, reported by the built model, is checked
+first, then what the fix requires of the trace. A change without effect makes its trial a no-op.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.trial import Trial
 
 
 def no_effect(trial: Trial, parent: Trial | None) -> Reason | None:
-    """Why the trial's change did not act; None when it did, or when nothing can tell."""
+    """Returns why the trial's change did not act; None if it did, or if there is no evidence."""
     return _not_acting(trial) or _not_shown(trial, parent)
 
 
@@ -30,7 +30,9 @@ def _not_acting(trial: Trial) -> Reason | None:
 
 
 def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
-    fix = FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None  # several may cancel each other
+    fix = (
+        FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None
+    )  # effects of several fixes may cancel
     if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
         return None
     missing = fix.proof.missing(situation_of(parent), situation_of(trial))
@@ -38,5 +40,5 @@ def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
 
 
 def _plain(value: Any) -> Any:
-    """Engines report text where recipes hold lists: `a,b`."""
+    """Joins a list as engines report it: `a,b`."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

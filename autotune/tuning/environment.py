@@ -1,4 +1,4 @@
-"""What a study ran on: versions and host, read without importing any of it."""
+"""Reads the versions and the host that a study ran on, without importing the packages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PACKAGES = ("moe-autotune", "torch", "megatron-core", "transformer-engine", "opt
 
 
 def version() -> str:
-    """This program's version, as installed."""
+    """Returns the installed version of moe-autotune."""
     return installed("moe-autotune") or "unknown"
 
 
 def environment() -> dict[str, str]:
-    """Name → version of what decides a measurement, and the host; absent packages are left out."""
+    """Returns name → version of what affects a measurement, and the host; packages not installed are left out."""
     versions = {name: found for name in PACKAGES if (found := installed(name))}
     return {
         **versions,
@@ -27,7 +27,7 @@ def environment() -> dict[str, str]:
 
 
 def installed(package: str) -> str | None:
-    """A package's version; None where it is not there."""
+    """Returns the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

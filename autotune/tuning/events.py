@@ -1,7 +1,7 @@
-"""The lines of a study's journal: one struct an event, told apart by the field `event`.
+"""The lines of a study's journal: one struct per event, distinguished by the field `event`.
 
-The journal is the truth of a study: the loop acts only on what is written, and everything else (trials,
-report, tuned recipe) is derived from these events by `autotune.tuning.history`. `at` is seconds since the epoch.
+The loop acts only on recorded events, and everything else (trials, report, tuned recipe) is derived from them by
+`autotune.tuning.history`. `at` is seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
-    """A run of the tuner starts or resumes the study: what it may spend, and where it runs. `recipe` is what the
-    command named, `until` seconds since the epoch."""
+    """A tuner process started or resumed the study: its limits and its host. `recipe` is what the command named,
+    `until` seconds since the epoch."""
 
     recipe: str
     budget: int
@@ -52,7 +52,8 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
 
 
 class Lent(_Event, frozen=True, kw_only=True, tag="lent"):
-    """What another study has taught of GPUs like these: factors of the belief, and their standard deviations."""
+    """Evidence from another study on GPUs of the same type: mean and standard deviation of each factor of its
+    surrogate."""
 
     study: str
     trials: int
@@ -93,7 +94,7 @@ class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
 
 
 class Refused(_Event, frozen=True, kw_only=True, tag="refused"):
-    """The rules forbid the proposal's recipe: it was not run and cost no burst."""
+    """The rules forbid the proposal's recipe: it was not run and used no burst."""
 
     trial: int
     outcome: Outcome
@@ -106,7 +107,8 @@ class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
 
 
 class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
-    """`seconds` is the whole burst by the tuner's clock, start-up included; `ranks` is how many GPUs it used."""
+    """A burst ended. `seconds` is its whole duration by the tuner's clock, start-up included; `ranks` is how many GPUs
+    it used."""
 
     burst: int
     trial: int
@@ -116,14 +118,14 @@ class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
 
     @property
     def gpu_s(self) -> float:
-        """GPU-seconds: by the engine's own account, else by the tuner's clock."""
+        """Returns GPU-seconds, as the engine reported, else by the tuner's clock."""
         cost_s = self.outcome.cost_s
         return (self.seconds if cost_s is None else cost_s) * self.ranks
 
 
 class BurstLost(_Event, frozen=True, kw_only=True, tag="burst_lost"):
-    """The machine failed, not the recipe: nothing was learned, the burst runs again under the same number. `seconds` as
-    in BurstFinished, `cost_s` as in its outcome; None in journals of versions that did not say it."""
+    """The machine failed, not the recipe: the burst runs again under the same number. `seconds` as in BurstFinished,
+    `cost_s` as in its outcome; None in journals of older versions."""
 
     burst: int
     trial: int
@@ -133,7 +135,7 @@ class BurstLost(_Event, frozen=True, kw_only=True, tag="burst_lost"):
 
 
 class Analyzed(_Event, frozen=True, kw_only=True, tag="analysis"):
-    """What the burst's traces say; without an analysis, `because` says why there is none."""
+    """The analysis of the burst's traces; without one, `because` says why there is none."""
 
     burst: int
     trial: int

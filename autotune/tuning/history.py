@@ -1,7 +1,6 @@
-"""Events folded into trials: what a study knows, rebuilt from its journal and nothing else.
+"""Folds events into trials: the state of a study, rebuilt from its journal alone.
 
-The loop folds each event as it is written; the report and a resumed run fold the file. Both see the same
-trials.
+The loop folds each event as it is written; the report and a resumed run fold the file. Both get the same trials.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ from trainer.recipe import Recipe
 
 
 class History:
-    """A study as its events tell it: `trials` are the judged ones, `attempted` also holds the open one."""
+    """A study as folded from its events: `trials` are the judged ones, `attempted` also has the open one."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.study: StudyStarted | None = None
         self.tuner: TunerStarted | None = None  # the last run of the tuner
         self.ended: Ended | None = None
-        self.said_at = 0.0  # the last event, seconds since the epoch
+        self.said_at = 0.0  # time of the last event, seconds since the epoch
         self.open_burst: BurstStarted | None = None
-        self.pace_s: list[float] = []  # from one finished burst to the next, while a tuner ran
+        self.pace_s: list[float] = []  # per burst: seconds since the previous one finished or the tuner started
         self.lessons: list[Lesson] = []
-        self.probed: Probed | None = None  # the links between the nodes, the last time they were measured
+        self.probed: Probed | None = None  # the last measurement of the links between the nodes
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
-        self.lost_in_a_row = 0  # bursts, since one told something or the tuner was started
+        self.lost_in_a_row = 0  # bursts lost since the last one that counts, or since the tuner ended
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
         self._accepted: list[int] = []  # in the order of their verdicts
-        self._changed: dict[int, int] = {}  # by trial, knobs that differ from the recipe as given
+        self._changed: dict[int, int] = {}  # trial → number of knobs that differ from the recipe as given
         self._gpu_s = 0.0
-        self._running: tuple[int, float] | None = None  # the trial of which a burst runs, and since when
+        self._running: tuple[int, float] | None = None  # trial of the running burst, and its start
         for event in events:
             self.fold(event)
 
@@ -66,56 +65,56 @@ class History:
 
     @property
     def best(self) -> Trial | None:
-        """The recipe accepted last; None while nothing has run."""
+        """Returns the recipe accepted last; None while nothing has run."""
         return self.attempted[self._accepted[-1]] if self._accepted else None
 
     @property
     def reference(self) -> Trial | None:
-        """What the speed-up is counted from: the recipe as given where it runs, else of those made to fit the one that
-        ran and changes fewest of its knobs; None while nothing has run."""
+        """Returns the trial that the speed-up is relative to: the recipe as given if it runs, else the trial of phase
+        FIT that ran and differs from it in the fewest knobs; None while nothing has run."""
         ran = [trial for trial in self.trials if trial.status is Status.OK and trial.proposal.phase is Phase.FIT]
         return min(ran, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
 
     @property
     def links(self) -> Links | None:
-        """Between the nodes, as measured before the first burst."""
+        """Returns the links between the nodes, as measured before the first burst."""
         return self.probed.links if self.probed else None
 
     @property
     def simulated(self) -> bool:
-        """The bursts were a model's, not a machine's: no figure of the study was measured."""
+        """Returns whether the engine is `simulated`: no figure of the study was measured."""
         return self.study is not None and Recipe.model_validate(self.study.recipe).burst.engine == "simulated"
 
     @property
     def gpu_hours(self) -> float:
-        """What all bursts cost, also those that failed, were lost or interrupted: by the engine's own account, else by
-        the journal's clock as far as it tells. Simulated hours for a simulated study."""
+        """Returns the GPU-hours of all bursts, including failed, lost and interrupted ones: as the engine reported,
+        else by the journal's timestamps. Simulated hours for a simulated study."""
         return self._gpu_s / 3600
 
     @property
     def unit(self) -> str:
-        """What one share of throughput and cost is counted for: a GPU, or a rank where the recipe runs on CPUs."""
+        """Returns the unit that throughput and cost are counted per: `GPU`, or `rank` if the recipe runs on CPUs."""
         return share_of(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
 
     def copy(self) -> History:
-        """The same history, whose trials can be judged without changing this one."""
+        """Copies the history, so that its trials can be judged without changing this one."""
         found = copy(self)
         found.attempted, found._accepted = dict(self.attempted), list(self._accepted)
         return found
 
     def judge_provisionally(self, event: Judged) -> None:
-        """Takes in the verdict of an open trial that no journal has."""
+        """Folds the verdict on an open trial that is in no journal."""
         self._fold(event)
         self._update(event.trial, provisional=True)
 
     def fold(self, event: Event) -> None:
-        """Takes one event in."""
+        """Folds one event."""
         self._fold(event)
         self.said_at = max(self.said_at, event.at)
 
     @singledispatchmethod
     def _fold(self, event: Event) -> None:
-        """What an event changes; one that changes nothing falls through."""
+        """Updates the state by the event's type; other types change nothing."""
 
     @_fold.register
     def _(self, event: StudyStarted) -> None:
@@ -170,7 +169,7 @@ class History:
         self.lost_in_a_row += 1
         known = event.cost_s if event.cost_s is not None else event.seconds
         self._stop_running(event.at, seconds=known)
-        self._running = event.trial, event.at  # it runs again
+        self._running = event.trial, event.at  # the burst runs again
 
     @_fold.register
     def _(self, event: Refused) -> None:
@@ -182,7 +181,7 @@ class History:
         self.finished.append(event)
         self._running = self.open_burst = None
         failure = event.outcome.failure
-        if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # those were told as lost
+        if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # counted in `BurstLost` already
             self._gpu_s += event.gpu_s
             self.lost_in_a_row = 0
         self._add_outcome(event.trial, (event.burst,), event.outcome)
@@ -212,12 +211,12 @@ class History:
 
     @property
     def _resumed_at(self) -> float:
-        """Since when the burst that ends now and what was decided before it took time."""
-        begun = self.tuner.at if self.tuner else self.study.at if self.study else 0.0
-        return max(begun, self.finished[-1].at if self.finished else 0.0)
+        """Returns the start of this burst, proposal time included."""
+        started = self.tuner.at if self.tuner else self.study.at if self.study else 0.0
+        return max(started, self.finished[-1].at if self.finished else 0.0)
 
     def _stop_running(self, at: float, seconds: float | None = None) -> None:
-        """Counts the burst that runs, for so many seconds; None: by the journal's clock, its deadline at most."""
+        """Adds the running burst to the cost: `seconds`, or if None the time since its start, at most its deadline."""
         if self._running is None:
             return
         trial, since = self._running

@@ -1,9 +1,8 @@
-"""The append-only file of a study's events, and how a killed study goes on.
+"""The append-only file of a study's events, and how a killed study resumes.
 
-A line is flushed to disk before anything acts on it. A resumed run goes through the same loop again: as long
-as the file still holds events, `once` gives what was written then instead of doing the work a second time;
-after the last one it does the work and writes it. There is no separate code for resuming, and no second way
-to a state.
+A line is flushed to disk before anything acts on it. A resumed run executes the same loop: while the file has events
+left, `once` returns the recorded event instead of doing the work again; after the last one it does the work and writes
+the event. There is no separate code for resuming.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
 JOURNAL = "journal.jsonl"
-Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
-_REMARKS = (
+Listener = Callable[[Event, History], None]  # called for every event written, not for replayed ones
+_FOLDED_ONLY = (
     TunerStarted,
     Lent,
     Probed,
     BurstLost,
     Ended,
-)  # said about a run of the tuner, not a step of the study: never given by `once`, only folded
+)  # about a run of the tuner, not a step of the study: folded, and never returned by `once`
 
 E = TypeVar(
     "E",
@@ -68,7 +67,7 @@ _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 class OtherStepError(BadInputError):
-    """An earlier run took another step than this version comes to: `Loop.run` takes over what is written."""
+    """An earlier run recorded another step than this version computes: `Loop.run` replays the journal as written."""
 
     def __init__(self, path: Path, found: Event, *, expected: object) -> None:
         super().__init__(
@@ -87,10 +86,10 @@ class _Header(msgspec.Struct):
 
 
 def read_events(path: Path) -> tuple[list[Event], int]:
-    """The events of a journal, and how many bytes of it they fill: what follows is a line torn by a kill.
+    """Returns the events of a journal and the bytes they fill; the rest of the file is a line cut off by a kill.
 
-    Raises BadInputError if there is no journal, if it comes from a newer version, if a whole line cannot be read, or if
-    the events do not follow each other as a tuner writes them.
+    Raises BadInputError if there is no journal, if a newer version wrote it, if a complete line cannot be read, or if
+    the events are not in an order that a tuner writes.
     """
     if not path.is_file():
         raise BadInputError(
@@ -111,13 +110,13 @@ def read_events(path: Path) -> tuple[list[Event], int]:
 
 
 def events_of(folder: Path) -> list[Event]:
-    """What was written in a folder so far; nothing where there is no journal yet."""
+    """Returns the events in a folder so far; empty if it has no journal yet."""
     return read_events(folder / JOURNAL)[0] if (folder / JOURNAL).is_file() else []
 
 
 def read_study(folder: Path) -> History:
-    """Everything a study knows, from its folder, a trial that is open judged as it stands. Raises BadInputError as
-    `read_events` does."""
+    """Returns the history of a study folder, open trials judged provisionally. Raises BadInputError, see
+    `read_events`."""
     events, _ = read_events(folder / JOURNAL)
     history = History(events)
     if history.study is None:
@@ -132,8 +131,8 @@ def read_study(folder: Path) -> History:
 
 
 class Journal:
-    """An open journal. `history` is how far the loop has come: on resuming it grows as the loop repeats what was
-    written; `whole` is everything that was written, from the start."""
+    """An open journal. `history` is what the loop has reached: on resume it grows as the loop replays recorded events;
+    `whole` is the history of all recorded events."""
 
     def __init__(
         self,
@@ -154,18 +153,17 @@ class Journal:
             os.fsync(self._fd)
         self._past = deque(events)
         self.whole = History(events) if events else self.history
-        self._fold_remarks()
+        self._fold_tuner_events()
 
     @property
     def next_past(self) -> Event | None:
-        """The event an earlier run wrote at this point; None when the loop is at the end of it."""
+        """Returns the recorded event at this point; None once the loop has reached the end of the file."""
         return self._past[0] if self._past else None
 
     def once(self, kind: type[E], make: Callable[[], E], **expected: object) -> E:
-        """What was written at this point, else what `make` gives, written first.
+        """Returns the recorded event at this point, else the event from `make`, after writing it.
 
-        Raises OtherStepError if an earlier run wrote another event here: of another kind, or with other fields than
-        `expected`.
+        Raises OtherStepError if the recorded event is of another kind, or has other fields than `expected`.
         """
         if not self._past:
             return self.append(make())
@@ -176,27 +174,27 @@ class Journal:
         return event
 
     def take(self) -> None:
-        """Folds the next past event, whatever it is."""
+        """Folds the next recorded event, whatever its type."""
         self.history.fold(self._past.popleft())
-        self._fold_remarks()
+        self._fold_tuner_events()
 
     def comes(self, kind: type[E], *, otherwise: bool) -> bool:
-        """Whether the next step is of this kind: as an earlier run wrote, `otherwise` where it wrote nothing."""
+        """Returns whether the next recorded event is of this kind; `otherwise` if none is left."""
         return isinstance(self._past[0], kind) if self._past else otherwise
 
     def close_past(self) -> None:
-        """Raises OtherStepError if an earlier run wrote more than the loop has come to."""
+        """Raises OtherStepError if recorded events are left that the loop did not reach."""
         if self._past:
             raise OtherStepError(self.path, self._past[0], expected=Ended.__struct_config__.tag)
 
-    def _fold_remarks(self) -> None:
-        while self._past and isinstance(self._past[0], _REMARKS):
+    def _fold_tuner_events(self) -> None:
+        while self._past and isinstance(self._past[0], _FOLDED_ONLY):
             self.history.fold(self._past.popleft())
 
     def append(self, event: E) -> E:
-        """Writes one event and flushes it to disk; on an error (a full disk) the file is as it was before.
+        """Writes one event and flushes it to disk; after an error (a full disk) the file is unchanged.
 
-        What is folded and returned is the line read back, so that a resumed run sees nothing else.
+        Folds and returns the line as read back, so that a resumed run sees the same event.
         """
         line = msgspec.json.encode(msgspec.structs.replace(event, at=round(self._clock(), 3))) + b"\n"
         size = os.fstat(self._fd).st_size
@@ -228,11 +226,11 @@ def _parse(path: Path, number: int, line: bytes) -> Event:
         if isinstance(event, StudyStarted | Proposed):
             Recipe.model_validate(event.recipe)
     except (msgspec.MsgspecError, ValidationError) as error:
-        said = _first(error) if isinstance(error, ValidationError) else error
+        why = _first(error) if isinstance(error, ValidationError) else error
         raise BadInputError(
             Problem(
                 where=f"{path}, line {number}",
-                what=f"not an event of a study: {said}",
+                what=f"not an event of a study: {why}",
                 hint="the file was changed or damaged; restore it, or start a new study",
             )
         ) from None

@@ -1,9 +1,8 @@
-"""Is a candidate better than the best so far? Pure: trials in, a verdict with its reason out.
+"""Decides whether a candidate is better than the best so far. Pure: trials in, a verdict with its reason out.
 
-Wall-clock time decides. A gain is accepted at once when it is far beyond the noise; a smaller one asks for
-interleaved repeats (best, candidate, best, candidate), and then has to hold in every pair. On a machine so
-busy that wall-clock time says little, the CPU time of the ranks, which a neighbour moves far less, may decide
-instead, and the reason says so.
+Wall-clock time decides. A gain far beyond the noise is accepted at once; a smaller one needs interleaved repeats (best,
+candidate, best, candidate) and must hold in every pair. On a machine too busy for wall-clock time, the CPU time of the
+ranks, which other processes change far less, may decide instead; the reason then says so.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from policies.trial import Z_90, Prediction, Status, Trial, Verdict
 
 # Relative deviation of a burst's median, by its own steps, above which the first recipe is measured twice (judged)
 STEADY = 0.02
-# Wall time is called noisy when its band is this many times that of CPU time (judged)
+# Wall-clock time is noisy when its band is this many times that of CPU time (judged)
 NOISY = 2.0
 
-# A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
+# By bursts so far: minimum gain, as a part of the noise band, that justifies another pair of repeats (two bursts)
 MIN_PART_OF_BAND = {1: 0.25, 2: 0.5}
 
-# How likely a gain must be one, by prediction and measurement together. Of 31 that the estimate had predicted and that
-# were 0.8 to 0.95 likely on simulated clusters 29 were gains, by 0.6 % on average
+# Minimum probability of a gain, prediction and measurement combined. On simulated clusters, 29 of 31 candidates that
+# the estimate had predicted and that had a probability of 0.8 to 0.95 were gains, by 0.6 % on average
 MIN_GAIN_PROBABILITY = 0.8
-# Most settings that only publications tell of do nothing: of such a fifth would pass 0.8, and a twelfth this. What a
-# neighbour gives CPU ranks looks like a gain too often, too
+# For settings predicted only from publications, and for CPU ranks. Most such settings have no effect: a fifth of them
+# would pass 0.8, a twelfth passes this. On CPUs, less load by other processes often looks like a gain, too
 MIN_GAIN_PROBABILITY_WEAK = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """`again`: the verdict would be surer after one more interleaved pair of bursts."""
+    """A verdict and its reason. `again`: another interleaved pair of bursts may change the verdict."""
 
     verdict: Verdict
     reason: Reason
@@ -46,8 +45,8 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Candidate over best in one measure: gain and noise band as log ratios of cost. `pairs` counts the interleaved
-    pairs that the gain is the mean of; 0 where it is that of the medians of all bursts."""
+    """Candidate against best in one measure: gain and noise band as log ratios of cost. `pairs` is the number of
+    interleaved pairs that the gain is the mean of; 0 if it is the difference of the medians over all bursts."""
 
     log_gain: float
     band: float
@@ -62,7 +61,7 @@ class Comparison:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """As a reason has them: gain and band are fractions of throughput."""
+        """Returns the figures of a reason: gain and band are fractions of throughput."""
         return {
             "gain": math.expm1(self.log_gain),
             "band": math.expm1(self.band),
@@ -74,19 +73,19 @@ class Comparison:
 
 
 def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -> Judgement:
-    """The verdict on `candidate` against the best so far; `against` is None while no recipe has run.
+    """Returns the verdict on `candidate` against the best so far; `against` is None while no recipe has run.
 
-    `trials` are all that were measured, the candidate included: the noise is taken from their repeats. The
-    first recipe that runs is measured twice where its steps scatter, because everything after it is weighed by how
-    far the two lie apart.
+    `trials` are all measured trials, the candidate included: their repeats give the noise. The first recipe that runs
+    is measured twice if its steps scatter, because the difference of the two is the noise that later gains are compared
+    with.
     """
     if candidate.status is not Status.OK:
         return Judgement(verdict=Verdict.REJECTED, reason=_failure(candidate))
     if against is None:
         once = len(candidate.outcomes) == 1 and Noise(trials=trials).between_bursts().deviation > STEADY
         return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=ReasonKind.FIRST_TO_RUN), again=once)
-    if parted := disagreement(candidate, against):
-        return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.LOSSES_DIVERGE, figures=parted))
+    if differing := disagreement(candidate, against):
+        return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.LOSSES_DIVERGE, figures=differing))
     wall = _compare(candidate, against, Noise(trials=trials, cost=wall_cost))
     if wall is None:
         return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.NO_STEP_TIMES))
@@ -103,9 +102,9 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
 def _with_prediction(
     candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial], figures: Mapping[str, Any]
 ) -> Judgement | None:
-    """A gain within the noise that was predicted: prediction and measurement together, each by its precision. None
-    where nothing was predicted with an interval, or where the two contradict each other: then neither supports the
-    other. One that stays open is measured again at the end."""
+    """Combines a predicted gain with a measured one within the noise, each weighted by its precision. None if there is
+    no predicted interval, or if prediction and measurement contradict each other. An inconclusive trial is measured
+    again at the end."""
     predicted = candidate.proposal.predicted
     interval = _log_interval(predicted)
     if interval is None:
@@ -137,7 +136,7 @@ def _with_prediction(
 
 
 def _log_interval(predicted: Prediction) -> tuple[float, float] | None:
-    """(mean, standard deviation) of the predicted log gain; None without an interval."""
+    """Returns (mean, standard deviation) of the predicted log gain; None without an interval."""
     if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:
         return None
     if predicted.gain_high <= predicted.gain_low:
@@ -164,8 +163,8 @@ def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None, figures: 
 
 
 def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
-    """Where wall-clock time says too little, also of its own pairs, the steadier measure does, if wall-clock time does
-    not object on average."""
+    """Returns whether CPU time accepts the candidate: its gain is clear and in every pair, the wall-clock band is above
+    NOISY times its band, and the mean wall-clock gain is positive."""
     if cpu is None or wall.log_gain <= 0:
         return False
     return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band
@@ -197,8 +196,7 @@ def _compare(candidate: Trial, best: Trial, noise: Noise) -> Comparison | None:
 
 
 def _interleaved(candidate: Trial, best: Trial, cost: Cost) -> list[tuple[float, float]]:
-    """(best, candidate) log costs of bursts that followed each other: the pairs a drift of the machine cannot
-    tell apart."""
+    """Returns (best, candidate) log costs of consecutive bursts, which a drift of the machine affects equally."""
     theirs = dict(zip(best.bursts, best.outcomes, strict=True))
     return [
         (math.log(median(cost(theirs[burst - 1]))), math.log(median(cost(outcome))))

@@ -1,4 +1,4 @@
-"""What earlier studies teach a new one: their belief of the cluster, where it was of GPUs of the same type."""
+"""Reads the lessons for `--learn-from`: factors that surrogates of earlier studies fitted on GPUs of the same type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainer.recipe import Recipe
 
 
 def lessons_for(recipe: Recipe, studies: Sequence[Path]) -> list[Lent]:
-    """One a study, in the order given. BadInputError for one on other GPUs, and for one that teaches nothing."""
+    """Returns one lesson per study, in the order given. Raises BadInputError for a study on other GPUs or without a
+    run."""
     return [_lesson(recipe, folder) for folder in studies]
 
 
@@ -24,7 +25,7 @@ def _lesson(recipe: Recipe, folder: Path) -> Lent:
     theirs = Recipe.model_validate(history.study.recipe)
     if theirs.cluster.gpu != recipe.cluster.gpu:
         raise _refused(folder, f"it ran on {theirs.cluster.gpu}, this recipe is for {recipe.cluster.gpu}")
-    tuner = Tuner(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
+    tuner = Tuner(theirs, history.study.seed)  # without that study's own lessons: no evidence counts twice
     found = tuner.surrogate(history.trials).time
     if not found.measured:
         raise _refused(folder, "no recipe has run in it")

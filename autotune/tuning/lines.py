@@ -1,4 +1,4 @@
-"""A study's events in words, a line or two each: what a terminal, a log file or a pipe gets to read."""
+"""Renders a study's events as one or two lines of text each, for a terminal, a log file or a pipe."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
-CLOCKS_APART_S, FOLDER_LAG_S = 0.5, 3.0  # more is worth a word
+MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # larger values are in the line
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 
 @singledispatch
 def line_of(event: Event, history: History) -> str | None:
-    """A line or two for an event, or None where the next event says it all."""
+    """Returns one or two lines for an event; None if the next event says the same."""
     return None
 
 
@@ -55,7 +55,7 @@ def _(event: StudyStarted, history: History) -> str:
 
 @line_of.register
 def _(event: TunerStarted, history: History) -> str | None:
-    """Nothing at a study's begin, where the line before says it."""
+    """Returns None at the start of a study, which has a line of its own."""
     if not history.proposals:
         return None
     return f"resuming after {counted(len(history.finished), 'burst')} of {event.budget}"
@@ -125,22 +125,23 @@ def _(event: Ended, history: History) -> str:
 
 
 def links_in_words(links: Links) -> str:
-    """`5 GB/s per rank, 31 us per 4 KiB all-reduce (gloo over eth0, n1 and n2)`, and what is odd about the nodes."""
+    """Returns `5 GB/s per rank, 31 us per 4 KiB all-reduce (gloo over eth0, 2 nodes)`, and clock or folder lags above
+    the limits."""
     over = f" over {', '.join(links.interfaces)}" if any(links.interfaces) else ""
     rate, latency = significant(links.bandwidth_gb_s, 3), significant(links.latency_us, 3)
     where = f"{links.backend}{over}, {counted(links.nodes, 'node')}"
     said = f"{rate} GB/s per rank, {latency} us per 4 KiB all-reduce ({where})"
-    if links.clocks_apart_s > CLOCKS_APART_S:
+    if links.clocks_apart_s > MAX_CLOCKS_APART_S:
         said += (
             f"; their clocks are {significant(links.clocks_apart_s, 2)} s apart: the order of failures depends on them"
         )
-    if links.folder_lag_s > FOLDER_LAG_S:
+    if links.folder_lag_s > MAX_FOLDER_LAG_S:
         said += f"; a file appears on the other nodes after {significant(links.folder_lag_s, 2)} s"
     return said
 
 
 def outcome_in_words(outcome: Outcome, unit: str) -> str:
-    """Step time, throughput and peak memory of a burst, or how it failed."""
+    """Returns step time, throughput and peak memory of a burst, or how it failed."""
     if outcome.failure is not None:
         return failure_in_words(outcome.failure)
     parts = [f"{duration(median(outcome.step_us))} per step"] if outcome.step_us else []
@@ -161,14 +162,14 @@ def failure_in_words(failure: Failure | None) -> str:
 
 
 def cost_in_words(history: History) -> str:
-    """`13 bursts, 0.21 GPU-hours`; simulated hours are said to be."""
+    """Returns `13 bursts, 0.21 GPU-hours`; simulated hours are marked."""
     simulated = "simulated " if history.simulated else ""
     hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
     return f"{counted(len(history.finished), 'burst')}, {hours}"
 
 
 def best_in_words(history: History) -> str:
-    """The best trial so far and its speed-up over the reference, with its interval and what is provisional of it."""
+    """Returns the best trial so far and its speed-up over the reference, with its interval and if it is provisional."""
     best, gained = history.best, best_speedup(history)
     if best is None or history.reference is None:
         return "nothing runs yet"
@@ -180,7 +181,7 @@ def best_in_words(history: History) -> str:
 
 
 def best_speedup(history: History) -> Speedup | None:
-    """That of the best over the reference; a reference that nothing beat stands at exactly one."""
+    """Returns the speed-up of the best over the reference; exactly 1 if the reference is the best."""
     best, reference = history.best, history.reference
     if best is None or reference is None:
         return None
@@ -188,20 +189,20 @@ def best_speedup(history: History) -> Speedup | None:
 
 
 def interval_in_words(gained: Speedup) -> str:
-    """`95 % interval 1.21–1.34`, and from how many bursts where they are few."""
+    """Returns `95 % interval 1.21–1.34`, with the number of bursts if it is provisional."""
     said = interval(gained.low, gained.high)
     return f"{said}, provisional: {bursts_behind(gained)}" if gained.provisional else said
 
 
 def bursts_behind(gained: Speedup) -> str:
-    """How many bursts a speed-up rests on: `from 2 bursts of each`, `from 1 burst against 3`."""
+    """Returns how many bursts a speed-up rests on: `from 2 bursts of each`, `from 1 burst against 3`."""
     if gained.bursts == gained.over_bursts:
         return f"from {counted(gained.bursts, 'burst')} of each"
     return f"from {counted(gained.bursts, 'burst')} against {gained.over_bursts}"
 
 
 def verdict_of(trial: Trial | None) -> str:
-    """The same in a word or two; where no wall is named, the cause that the verdict comes to."""
+    """Returns the trial's wall, or the cause of the diagnosis if no wall is named; empty without an analysis."""
     diagnosis = trial.analysis.diagnosis if trial and trial.analysis else None
     if diagnosis is None:
         return ""
@@ -210,5 +211,5 @@ def verdict_of(trial: Trial | None) -> str:
 
 
 def wall_of(trial: Trial | None) -> Wall | None:
-    """The wall a trial's traces name; None where it has no analysis."""
+    """Returns the wall that a trial's traces name; None without an analysis."""
     return trial.analysis.diagnosis.wall if trial and trial.analysis else None

@@ -1,6 +1,6 @@
-"""What a tuning run shows while it works: a live panel on a terminal, plain lines anywhere else.
+"""Shows a tuning run: a live panel on a terminal, plain lines anywhere else.
 
-Both listen to the journal: nothing is shown that is not written down.
+Both listen to the journal, so only recorded events are shown.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
 
-NAMES = 17  # columns of the panel for its border and the rows' names
+NAMES_WIDTH = 17  # columns of the panel for its border and the row names
 CLOCK = len("08:02:11 ")
 STYLES = {Verdict.ACCEPTED: "green", Verdict.REJECTED: "red", Verdict.INCONCLUSIVE: "yellow"}
 
 
 @dataclass(kw_only=True)
 class PlainView:
-    """A line or two an event, each with its time. On a terminal they are broken between words."""
+    """Prints one or two lines per event with the time; on a terminal they wrap between words."""
 
     console: Console
     _day: date | None = field(init=False, default=None)
@@ -47,14 +47,14 @@ class PlainView:
             self.say(line, at=event.at)
 
     def retell(self, events: Iterable[Event]) -> None:
-        """What an earlier run of the tuner said, with the times of then."""
+        """Prints the lines of an earlier run of the tuner, with their original times."""
         history = History()
         for event in events:
             history.fold(event)
             self.show(event, history)
 
     def say(self, text: str, *, at: float) -> None:
-        """Lines of the log; where a new day began since the last one, that is said first."""
+        """Prints lines of the log; when the date has changed since the last one, the new date first."""
         moment = datetime.fromtimestamp(at)
         clock = moment.strftime("%H:%M:%S ")
         if self._day not in (None, moment.date()):
@@ -80,7 +80,7 @@ class PlainView:
 
 @dataclass(kw_only=True)
 class LiveView(PlainView):
-    """The same lines scrolling by, above a panel that says where the run stands."""
+    """Prints the same lines above a panel with the state of the run."""
 
     folder: Path
     clock: Callable[[], float] = time.time
@@ -94,7 +94,7 @@ class LiveView(PlainView):
         return Live(get_renderable=self.panel, console=self.console, refresh_per_second=4, transient=True)
 
     def panel(self) -> Panel:
-        """Phase, burst of the budget, what is tried and why, the best so far and its wall, the cost, the end."""
+        """Renders phase, burst, the recipe on trial and its reason, the best so far and its wall, the cost, the end."""
         return panel_of(self._standing, self.clock(), width=self.console.width)
 
 
@@ -102,24 +102,24 @@ View = PlainView | LiveView
 
 
 def view_for(console: Console, *, folder: Path) -> View:
-    """Live where someone is looking, lines where the output goes to a file or a pipe."""
+    """Returns a live view for a terminal, plain lines for a file or a pipe."""
     return LiveView(console=console, folder=folder) if console.is_terminal else PlainView(console=console)
 
 
 def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
-    """A standing in a box `width` columns wide, with a bar of the bursts that are done."""
+    """Renders a standing as a box `width` columns wide, with a progress bar of the bursts."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
     for name, text in rows_of(standing, now) if standing else [("state", "starting")]:
-        rows.add_row(name, escape("\n".join(wrapped(text, width - NAMES))))
+        rows.add_row(name, escape("\n".join(wrapped(text, width - NAMES_WIDTH))))
     done, of = (standing.bursts, standing.budget) if standing else (0, None)
     bar = [ProgressBar(total=of, completed=done)] if of else []
     return Panel(Group(rows, *bar), title="moe-autotune", border_style="cyan")
 
 
 def summary(history: History, console: Console) -> None:
-    """The end of a run: every trial with its wall and verdict, and the speed-up."""
+    """Prints the end of a run: every trial with its wall and verdict, and the speed-up."""
     history = as_it_stands(history)
     figures = (f"tokens/s/{history.unit}", "GiB")
     rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)

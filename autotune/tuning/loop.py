@@ -1,9 +1,9 @@
-"""The tuning loop: phase by phase, propose, attempt, judge, keep the better one.
+"""The tuning loop: for each phase propose, attempt, judge, and keep the better trial.
 
-A pass goes through all phases. While a pass has tried something, another one starts at scale: what a later
-phase freed or taught may make an earlier one worth while again. Then reference and best are measured once more, in
-turns, which may teach enough of the noise for a further pass. Which recipe comes next is the policy's affair, whether
-it was better the judge's; the loop only decides when it is enough.
+A pass goes through all phases. After a pass that tried something, the next starts at `scale`, because a later phase may
+have freed memory or improved the surrogate. Then reference and best are measured again, interleaved, which may improve
+the noise estimate enough for another pass. The policy chooses recipes, the judge compares them, the loop decides when
+to stop.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
-PAIRS = 3  # of bursts that make the result sure, at most
-OPEN = 2  # trials left inconclusive that are looked at again
-SURE = 0.03  # half of the interval of the speed-up, relative
+MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
+MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
+MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
 class Adviser(Protocol):
-    """What the loop asks a policy. Both are pure: the same trials give the same answer, also after a
+    """The policy that the loop asks. All methods are pure: the same trials give the same answer, also after a
     resume."""
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """The recipe as given, which does not run, with as few changes as may make it run; None where one is tried."""
+        """Returns `given`, which does not run, with the fewest changes that may make it run; None if one was tried."""
         ...
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
-        """Why there is nothing left to propose."""
+        """Returns why no proposal is left."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """What the last bursts have made sure of: `reference` is known, and `confirmed` is the trial that was the best."""
+    """Results that the last bursts confirmed: whether `reference` is known, and `confirmed`, the number of the best
+    trial."""
 
     reference: bool = False
     confirmed: int | None = None
@@ -58,7 +59,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """One tuning run. `patience` is how many proposals in a row may fail to gain."""
+    """One tuning run. `patience` is the number of proposals in a row that may fail to gain."""
 
     base: Recipe
     policy: Adviser
@@ -66,10 +67,10 @@ class Loop:
     patience: int
 
     def run(self) -> Ended:
-        """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down.
+        """Tunes until the budget is spent or no proposal is left; writes and returns how and why it ended.
 
-        A journal whose next step is not the one this version comes to was written by another version: what is written
-        stands, and the search goes on behind it.
+        A journal whose next step differs from the one computed here was written by another version: its events are
+        replayed as they are, and the search continues after them.
         """
         try:
             self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
@@ -87,7 +88,7 @@ class Loop:
         return self.bench.journal.append(self._end())
 
     def _catch_up(self) -> None:
-        """Takes what is left of the journal as it is written, and finishes the burst and the trial it ends with."""
+        """Replays the rest of the journal as written, and finishes its last burst and trial."""
         journal = self.bench.journal
         while (past := journal.next_past) is not None:
             if isinstance(past, BurstStarted):
@@ -101,7 +102,7 @@ class Loop:
                 self._settle(self._history.attempted[number])
 
     def _search(self, phases: Sequence[Phase]) -> bool:
-        """Passes until one tries nothing; whether any tried something."""
+        """Runs passes until one tries nothing; returns whether any tried something."""
         tried = False
         while self._pass(phases):
             tried, phases = True, LATER_PASSES
@@ -115,8 +116,7 @@ class Loop:
         return len(self._history.proposals) != before
 
     def _make_sure(self, before: Settled) -> Settled:
-        """What was left open is told, a reference measured unless one is known, and the best confirmed, unless it is
-        the trial that was."""
+        """Re-measures inconclusive trials, measures a reference unless one is known, and confirms a new best."""
         self._reconsider()
         known = self._measure_reference(known=before.reference)
         best = self._history.best
@@ -126,7 +126,7 @@ class Loop:
 
     @property
     def best(self) -> Trial:
-        """The recipe accepted last; the base recipe while none runs."""
+        """Returns the recipe accepted last; the base recipe while none runs."""
         return self._history.best or self._history.attempted[0]
 
     @property
@@ -134,7 +134,7 @@ class Loop:
         return self.bench.journal.history
 
     def _next(self, phase: Phase) -> int | None:
-        """The next trial of a phase: the one an earlier run wrote here, else what the policy proposes now."""
+        """Returns the phase's next trial number: the recorded one on resume, else that of the policy's proposal."""
         past = self.bench.journal.next_past
         if past is None:
             proposal = self._wanted(phase)
@@ -144,23 +144,23 @@ class Loop:
         return None
 
     def _is_reference(self, past: Proposed) -> bool:
-        """Whether an earlier run entered it as the reference: all else starts from the best."""
+        """Returns whether a recorded proposal is the reference: all other FIT proposals start from the best."""
         best = self._history.best
         return best is not None and past.phase is Phase.FIT and past.parent != best.number
 
     def _wanted(self, phase: Phase) -> Proposal | None:
-        """What the policy proposes, unless it is enough: no budget, no patience, nothing new, or too dear."""
+        """Returns the policy's proposal; None if budget or patience is spent, it was tried, or it costs too much."""
         if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
             return None
         proposal = self.policy.propose(self.best, phase, self._history.trials)
-        if proposal is None or self._tried(proposal.recipe) or self._too_dear(proposal):
+        if proposal is None or self._tried(proposal.recipe) or self._too_expensive(proposal):
             return None
         if self._out_of_patience and not self._beats_noise(proposal):
             return None
         return proposal
 
     def _settle(self, trial: Trial) -> Trial:
-        """Repeats while that makes the verdict surer, then writes it."""
+        """Repeats the trial while repeats may change the verdict, then writes the verdict."""
         parent = self._history.attempted.get(trial.proposal.parent) if trial.proposal.parent is not None else None
         if trial.status is Status.OK and (idle := no_effect(trial, parent)):
             return self.bench.conclude(trial, Status.NOOP, Verdict.REJECTED, idle)
@@ -174,10 +174,10 @@ class Loop:
         return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.reason)
 
     def _reconsider(self) -> None:
-        """What was left open and looks better than the best is measured in turns with it until it is told."""
+        """Re-measures inconclusive trials that look better than the best, interleaved with it, until decided."""
         for number in self._left_open():
             pairs = 0
-            while pairs < PAIRS and self._history.attempted[number].verdict is Verdict.INCONCLUSIVE:
+            while pairs < MAX_PAIRS and self._history.attempted[number].verdict is Verdict.INCONCLUSIVE:
                 pairs += 1
                 best, trial = self._history.best, self._history.attempted[number]
                 if best is None or _gain(trial, best) <= 0 or not self._pair(best, trial):
@@ -187,13 +187,15 @@ class Loop:
 
     def _left_open(self) -> list[int]:
         best = self._history.best
-        untold = (trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE)
-        open_ones = [trial for trial in untold if len(trial.bursts) <= PAIRS]
-        gains = {trial.number: _gain(trial, best) for trial in open_ones} if best else {}
-        return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[:OPEN]
+        inconclusive = (trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE)
+        few_bursts = [trial for trial in inconclusive if len(trial.bursts) <= MAX_PAIRS]
+        gains = {trial.number: _gain(trial, best) for trial in few_bursts} if best else {}
+        return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[
+            :MAX_RECONSIDERED
+        ]
 
     def _pair(self, one: Trial, other: Trial) -> bool:
-        """Measures both once more, one after the other; False where not both may be."""
+        """Measures both again, one after the other; returns False if the budget does not allow both."""
         for trial in (one, other):
             if not self.bench.may_burst:
                 return False
@@ -201,9 +203,9 @@ class Loop:
         return True
 
     def _measure_reference(self, *, known: bool) -> bool:
-        """Where the recipe as given does not run, one near it is measured: a good first guess must not shrink the
-        gain that is told. What later trials would put in its place is not asked for: the gain stays one over the same
-        recipe. Whether the reference is known now."""
+        """Measures a recipe near the one given if that does not run: a good first proposal must not shrink the reported
+        gain. Later trials do not replace it, so that the gain stays relative to the same recipe. Returns whether the
+        reference is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
         if given.status is Status.OK or self._history.best is None:
             return known
@@ -221,8 +223,9 @@ class Loop:
         return self._settle(self.bench.attempt(number)).status is Status.OK
 
     def _confirm(self) -> None:
-        """Measures reference and best again, in turns, until the speed-up is known to SURE or PAIRS are spent."""
-        for _ in range(PAIRS):
+        """Measures reference and best again, interleaved, until the speed-up is known to MAX_HALF_WIDTH or MAX_PAIRS
+        are spent."""
+        for _ in range(MAX_PAIRS):
             best, reference = self._history.best, self._history.reference
             if best is None or reference is None or best is reference or not self._unsure(best, reference):
                 return
@@ -230,12 +233,12 @@ class Loop:
                 return
 
     def _unsure(self, best: Trial, reference: Trial) -> bool:
-        """An earlier run's repeats stand; else whether the interval of the speed-up is wider than SURE, or rests on one
-        burst a side."""
+        """Returns whether the speed-up's interval is wider than MAX_HALF_WIDTH allows or rests on one burst per side.
+        On resume, recorded repeats are replayed."""
         if self.bench.journal.next_past is not None:
             return self.bench.may_burst
         found = speedup(best, over=reference, trials=self._history.trials)
-        return found is not None and (found.provisional or found.high - found.low > 2 * SURE * found.value)
+        return found is not None and (found.provisional or found.high - found.low > 2 * MAX_HALF_WIDTH * found.value)
 
     def _judge(self, trial: Trial) -> Judgement:
         return judge(trial, against=self._history.best, trials=[*self._history.trials, trial])
@@ -250,7 +253,7 @@ class Loop:
 
     @property
     def _without_gain(self) -> int:
-        """Trials of the search in a row, last of all, without a gain."""
+        """Counts the trials since the last one with a gain."""
         return without_gain(self._history.trials, lambda trial: True)
 
     def _beats_noise(self, proposal: Proposal) -> bool:
@@ -261,13 +264,13 @@ class Loop:
     def _detectable_gain(self) -> float:
         return Noise(trials=self._history.trials).detectable_gain()
 
-    def _too_dear(self, proposal: Proposal) -> Reason | None:
-        """Why the burst costs more than it is expected to save of the training that is planned; None where it does not,
-        nothing is planned, or nobody said what to expect."""
-        planned, worth = self.base.tune.planned_gpu_hours, proposal.predicted.expected_improvement
-        if planned is None or worth is None or self._history.best is None:
+    def _too_expensive(self, proposal: Proposal) -> Reason | None:
+        """Returns why a burst costs more than it is expected to save of the planned training; None if it does not, or
+        if no training is planned or no improvement predicted."""
+        planned, expected = self.base.tune.planned_gpu_hours, proposal.predicted.expected_improvement
+        if planned is None or expected is None or self._history.best is None:
             return None
-        saved, cost = -planned * math.expm1(-worth), self.bench.burst_gpu_hours
+        saved, cost = -planned * math.expm1(-expected), self.bench.burst_gpu_hours
         if saved >= cost:
             return None
         return Reason(
@@ -280,15 +283,15 @@ class Loop:
             },
         )
 
-    def _dear(self) -> Reason | None:
-        """What stopped the search, where it was the price of a burst."""
+    def _stopped_by_cost(self) -> Reason | None:
+        """Returns the cost of a burst if it ended the search; else None."""
         if self.base.tune.planned_gpu_hours is None:
             return None
         offers = (self.policy.propose(self.best, phase, self._history.trials) for phase in LATER_PASSES)
-        return next((why for offer in offers if offer and (why := self._too_dear(offer))), None)
+        return next((why for offer in offers if offer and (why := self._too_expensive(offer))), None)
 
-    def _impatient(self) -> Reason | None:
-        """What stopped the search, where it was that nothing had gained for long."""
+    def _stopped_by_patience(self) -> Reason | None:
+        """Returns the count of trials without gain if it ended the search; else None."""
         if self._history.best is None or not self._out_of_patience:
             return None
         trials = self._history.trials
@@ -312,15 +315,19 @@ class Loop:
             return Ended(status="infeasible", reason=Reason(kind=why.kind, figures={**why.figures, **spent}))
         if spent_out := self.bench.spent_out:
             return Ended(status="budget", reason=spent_out)
-        why = self._dear() or self._impatient() or self.policy.why_stopped(self.best, self._history.trials)
+        why = (
+            self._stopped_by_cost()
+            or self._stopped_by_patience()
+            or self.policy.why_stopped(self.best, self._history.trials)
+        )
         return Ended(status="converged", reason=why)
 
 
 def _gain(trial: Trial, best: Trial) -> float:
-    """Throughput gained by a trial over the best, as a fraction; 0 where either has no step times."""
+    """Returns the throughput gained by a trial over the best, as a fraction; 0 if either has no step times."""
     return (throughput_ratio(trial, best) or 1.0) - 1.0
 
 
 def base_proposal(recipe: Recipe) -> Proposal:
-    """Trial 0: the recipe as the user gave it."""
+    """Returns trial 0: the recipe as given."""
     return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", reason=Reason(kind=ReasonKind.BASE))

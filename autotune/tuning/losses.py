@@ -1,9 +1,8 @@
-"""Do two loss curves agree? A change that claims to leave training as it was has to leave the losses as they
-were.
+"""Compares two loss curves: a change that is labelled training-equivalent must leave the losses as they were.
 
-With the same weights at the start and the same data, only the order of sums differs, and the curves part
-slowly. A change of layout draws other initial weights (Megatron seeds its generators by tensor, pipeline and
-expert rank), so there only the level can be compared.
+With the same initial weights and data only the summation order differs, and the curves diverge slowly. A change of
+layout draws other initial weights (Megatron seeds its generators by tensor, pipeline and expert rank), so there only
+the level can be compared.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from trainer.recipe import Recipe
 
 TRAINING_EQUIVALENT = "training-equivalent"
 
-# knobs that move weights between ranks, and with that change what the seeded generators draw
+# Knobs that move weights between ranks, which changes what the seeded generators draw
 LAYOUT = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -30,25 +29,25 @@ LAYOUT = (
 )
 
 
-# knobs that change how many tokens the router's load-balancing loss is a mean over: a slightly different gradient.
+# Knobs that change the number of tokens in the mean of the router's load-balancing loss: a slightly different gradient.
 # Megatron-LM and Megatron-Bridge also draw random numbers of that shape before their first weights (initialize.py,
 # _warmup_jit_function): between micro batches 1 and 2 the weights of real Megatron-LM 0.16.1 differed, its first loss
-# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). What is injected into it puts the generators
-# back: of micro batches 1, 4 and 8 the first loss is the same to seven digits, later ones are to 0.14 %. A burst
-# without it has other weights.
+# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). The injected code resets the generators: with
+# micro batches 1, 4 and 8 the first loss then agrees to seven digits, later ones to 0.14 %. A burst without injection
+# has other weights.
 BALANCING = ("micro_batch_size", "context_parallel_size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Largest relative difference of any step's loss."""
+    """Largest relative difference of any step's loss, by what the change affects."""
 
     same_weights: float
     other_balancing: float
     other_weights: float
 
 
-# Reduction order alone moves fp32 losses by about 1e-6 a step and bf16 losses by about 1e-3 (8 bits of mantissa); both
+# Reduction order alone changes fp32 losses by about 1e-6 per step, bf16 losses by about 1e-3 (8 bits of mantissa); both
 # grow over the steps of a burst. Another micro batch moved fp32 losses by 1.1e-3 within 7 steps (16 experts, 2 CPU
 # ranks, `cpu-moe-slow`, micro batch 1 against 4). Other weights move the level by a few per cent around ln(vocabulary).
 TOLERANCES = {
@@ -60,9 +59,9 @@ TOLERANCES = {
 
 
 def disagreement(candidate: Trial, reference: Trial) -> dict[str, Any] | None:
-    """Where the loss curves part by more than the tolerance: the figures of `ReasonKind.LOSSES_DIVERGE`.
+    """Returns the figures of `ReasonKind.LOSSES_DIVERGE` at the first step that exceeds the tolerance.
 
-    None when they agree, or when the change between the two does not claim to leave training as it was.
+    None if the curves agree, or if the change is not labelled training-equivalent.
     """
     changes = {knob: value for knob, (_, value) in reference.recipe.diff(candidate.recipe).items()}
     if numerics_of(changes) != TRAINING_EQUIVALENT:
@@ -89,7 +88,7 @@ def _tolerance(row: Tolerance, changes: Iterable[str], *, draws_first: bool) -> 
 
 
 def _draws_first(recipe: Recipe) -> bool:
-    """Whether its trainer draws random numbers before its weights, and nothing puts the generators back."""
+    """Returns whether the trainer draws random numbers before its weights and no injection resets the generators."""
     return recipe.burst.engine == "command" and recipe.trainer is not None and not recipe.trainer.inject
 
 

@@ -1,6 +1,7 @@
-"""What a tuning run would do, without running anything: findings, memory, the path it expects and what that costs.
+"""Previews a tuning run without running anything: findings, memory, the expected path and its cost.
 
-Every burst of the path is taken to give what is predicted of it, so that the next one follows. Nothing is measured.
+Every burst of the path is assumed to give its predicted figures, so that the next proposal follows. Nothing is
+measured.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.rules.rule import Finding
 
-AHEAD = 4  # proposals that are looked ahead
-STEPS = 8  # of an imagined burst
+MAX_PROPOSALS = 4  # of the expected path
+STEPS = 8  # of a predicted burst
 
 
 class Expected(TypedDict):
-    """A recipe that would be tried if every burst before it gave what is predicted of it."""
+    """A recipe that would be tried if every burst before it gave its predicted figures."""
 
     phase: Phase
     fix: str  # the largest of `fixes`
     fixes: list[FixShare]
     interaction: float | None  # the predicted gain that no fix has by itself
     because: str
-    changes: dict[str, tuple[Any, Any]]  # of the base recipe, knob: [from, to]
+    changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
     tokens_per_s_per_gpu: float | None
     fits_probability: float | None  # 0..1
 
 
 class Preview(TypedDict):
-    """`run --dry-run --json`: nothing of it is measured."""
+    """Document of `run --dry-run --json`: predictions, nothing measured."""
 
     schema: int
     recipe_resolved: str  # YAML, every default filled in
@@ -56,13 +57,13 @@ class Preview(TypedDict):
     memory: Memory
     proposals: list[Expected]
     bursts: int | None
-    hours: float | None  # that they would take, without starting ranks
+    hours: float | None  # predicted for these bursts, without starting ranks
     gpu_hours: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostPreview:
-    """What bursts cost, without starting ranks, which no table tells."""
+    """Predicted cost of all bursts, without starting ranks, for which there is no table."""
 
     bursts: int
     hours: float
@@ -70,7 +71,7 @@ class CostPreview:
 
 
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
-    """Prints it for people, on one screen; the same as a document for programs."""
+    """Prints the preview on one screen and returns it as a document."""
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
@@ -89,10 +90,10 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
 
 
 def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
-    """The base recipe and the proposals that would follow if every burst gave what is predicted of it."""
+    """Returns the base recipe and the proposals that follow if every burst gives its predicted figures."""
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
-    while len(trials) <= AHEAD and (proposal := _next(tuner, trials)):
+    while len(trials) <= MAX_PROPOSALS and (proposal := _next(tuner, trials)):
         outcome = _predicted(tuner, proposal.recipe, trials)
         parent = trials[proposal.parent].recipe if proposal.parent is not None else proposal.recipe
         trials.append(_trial(len(trials), proposal, outcome, parent.diff(proposal.recipe)))
@@ -106,7 +107,7 @@ def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
 
 
 def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
-    """The recipe as given: out of memory where the estimate is over the limit."""
+    """Returns trial 0, the recipe as given: out of memory if the estimate exceeds the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
         return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib), {})
@@ -138,7 +139,7 @@ def _trial(number: int, proposal: Proposal, outcome: Outcome, changes: Changes) 
 
 
 def _cost(path: Sequence[Trial], budget: int) -> CostPreview | None:
-    """As if every burst of the budget took as long as those of the path do on average; None where none has a length."""
+    """Returns the cost if all bursts take as long as those of the path on average; None if none has step times."""
     steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
     if not steps:
         return None
@@ -162,7 +163,6 @@ def _document(trial: Trial, base: Recipe) -> Expected:
     }
 
 
-# --- on the terminal --------------------------------------------------------------------------------------
 def _show(
     console: Console,
     recipe: Recipe,
@@ -198,13 +198,13 @@ def _show(
 
 
 def _because(trial: Trial) -> str:
-    """Returns why a recipe would be tried; the trials before it are imagined, and taught nothing."""
+    """Returns why a recipe would be tried; the predicted bursts before it count as no evidence."""
     assert trial.proposal.reason is not None
     return sentence(as_imagined(trial.proposal.reason))
 
 
 def _names(trial: Trial) -> tuple[str, ...]:
-    """Returns the fixes, of every recipe but the base."""
+    """Returns the fixes of a trial; empty for the base recipe."""
     return (names_text(trial.proposal, trial.changes, most=NAMED),) if trial.number else ()
 
 

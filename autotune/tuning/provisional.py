@@ -1,7 +1,7 @@
-"""A study that stopped in the middle: its open trials judged from the bursts they have.
+"""Judges the open trials of a study by the bursts they have so far.
 
-A trial is open from its first burst until its verdict, which repeats may delay. The loop judges it when they are done;
-whoever looks at the study before, or after an interruption, gets the verdict of the bursts so far, marked provisional.
+A trial is open from its first burst to its verdict, which repeats may delay. The loop writes the verdict when they are
+done; a reader of an unfinished or interrupted study gets one of the bursts so far, marked provisional.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from policies.trial import Status, Trial, Verdict
 
 
 def as_it_stands(history: History) -> History:
-    """The history with a provisional verdict for every open trial; the history itself where none is open."""
+    """Returns the history with a provisional verdict on every open trial; the same history if none is open."""
     open_trials = [trial for trial in history.attempted.values() if trial.verdict is None]
     if not open_trials:
         return history

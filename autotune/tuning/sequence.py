@@ -1,5 +1,6 @@
-"""Do the lines of a journal follow each other as a tuner writes them? A swapped, lost or repeated line is found here,
-by its number, before anything is made of the events.
+"""Checks that the lines of a journal follow each other as a tuner writes them, before the events are folded.
+
+A swapped, lost or repeated line is reported with its number.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainer.errors import BadInputError, Problem
 
 
 def refuse_damage(path: Path, events: Sequence[Event], lines: Sequence[bytes]) -> None:
-    """Raises BadInputError for the first line that cannot stand where it stands. `lines` are those of the events."""
+    """Raises BadInputError for the first line that may not follow the ones before it. `lines` are the raw `events`."""
     sequence, seen = _Sequence(), dict[bytes, int]()
     for number, (event, line) in enumerate(zip(events, lines, strict=True), 1):
         before = seen.setdefault(line, number)
@@ -45,28 +46,28 @@ def _damaged(path: Path, number: int, what: str) -> BadInputError:
 
 @dataclass(kw_only=True)
 class _Sequence:
-    """How far the events have come: what the next one may refer to."""
+    """State of the journal so far: what the next event may refer to."""
 
     started: bool = False
     proposed: int = 0  # trials
     finished: int = 0  # bursts
     open_burst: BurstStarted | None = None
-    traced: dict[int, bool] = field(default_factory=dict)  # trial -> its first burst is to be traced
-    untold: int | None = None  # the burst whose analysis is missing so far
-    unjudged: int | None = None  # the trial that waits for its verdict
-    ran: dict[int, int] = field(default_factory=dict)  # trial -> its last finished burst, 0 where it was refused
+    traced: dict[int, bool] = field(default_factory=dict)  # trial → whether its first burst is traced
+    unanalyzed: int | None = None  # number of the finished burst that still needs its analysis
+    unjudged: int | None = None  # number of the trial that still needs its verdict
+    ran: dict[int, int] = field(default_factory=dict)  # trial → its last finished burst; 0 if it was refused
 
     def damage(self, event: Event) -> str | None:
-        """What is wrong with the next event; None, and it counts, where nothing is."""
+        """Returns what is wrong with the next event; None, and updates the state, if nothing is."""
         if not self.started and not isinstance(event, StudyStarted):
             return "the journal does not begin with the study's first line"
-        if self.untold is not None and isinstance(event, Proposed | BurstStarted | Judged):
-            return f"the analysis of burst {self.untold} is missing"
+        if self.unanalyzed is not None and isinstance(event, Proposed | BurstStarted | Judged):
+            return f"the analysis of burst {self.unanalyzed} is missing"
         return self._next(event)
 
     @singledispatchmethod
     def _next(self, event: Event) -> str | None:
-        """Remarks on a run of the tuner stand anywhere."""
+        """Accepts events about a run of the tuner anywhere."""
         return None
 
     @_next.register
@@ -117,7 +118,7 @@ class _Sequence:
         if (what := self._of_open_burst(event, "finishes")) is not None:
             return what
         if self.open_burst is not None and self.open_burst.purpose == "measure":
-            self.untold = event.burst if event.outcome.ok and self.traced[event.trial] else None
+            self.unanalyzed = event.burst if event.outcome.ok and self.traced[event.trial] else None
         self.finished, self.open_burst = event.burst, None
         self.ran[event.trial] = event.burst
         return None
@@ -126,7 +127,7 @@ class _Sequence:
     def _(self, event: Analyzed) -> str | None:
         if self.open_burst is not None or event.burst != self.finished or self.ran.get(event.trial) != event.burst:
             return f"burst {event.burst} of trial {event.trial} is analyzed, and is not the burst that finished last"
-        self.untold = None
+        self.unanalyzed = None
         return None
 
     @_next.register

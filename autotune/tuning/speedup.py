@@ -1,6 +1,6 @@
-"""How many times the throughput of another trial one has, with an interval that holds the noise between bursts.
+"""Computes the throughput ratio of two trials and its interval, which includes the noise between bursts.
 
-The one place for it: the loop, `run`, `status`, the report, `studies` and every export show these figures.
+The loop, `run`, `status`, the report, `studies` and every export show these figures; no other code computes them.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from statistics import median
 from policies.noise import Noise, student, wall_cost
 from policies.trial import Status, Trial
 
-# The version since which the interval holds the noise between bursts. Development versions before it resampled the
-# steps of one burst a side only, and a study of theirs that is read again shows a wider interval than its report did.
+# First version whose interval includes the noise between bursts. Development versions before it resampled the steps of
+# one burst per side only; a study of theirs, read again, has a wider interval than its report had.
 INTERVAL_SINCE = "0.1.0"
 CONFIDENCE = 0.95  # two-sided
-MIN_BURSTS = 2  # a side; with fewer the interval rests on the repeats of other trials: provisional
+MIN_BURSTS = 2  # per side; with fewer the interval rests on the repeats of other trials and is provisional
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """How many times the throughput; low and high are the 95 % interval."""
+    """A throughput ratio; `low` and `high` are its 95 % interval."""
 
     value: float
     low: float
     high: float
-    bursts: int  # of the trial, with figures
+    bursts: int  # of the trial, with step times
     over_bursts: int  # of the trial it is compared with
 
     @property
     def provisional(self) -> bool:
-        """True below two bursts a side."""
+        """Returns True below two bursts per side."""
         return min(self.bursts, self.over_bursts) < MIN_BURSTS
 
 
 def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | None:
-    """The ratio of throughput and its interval; None where either gave no step times. `trials` are all of the study:
+    """Returns the throughput ratio and its interval; None if either has no step times. `trials` are all of the study:
     the noise between bursts is pooled over their repeats."""
     value = throughput_ratio(trial, over)
     if value is None:
@@ -58,7 +58,7 @@ def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | 
 
 
 def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Speedup | None:
-    """Returns the throughput over the parent's, where both ran; the noise is that of all `trials`."""
+    """Returns the throughput over the parent's if both ran; the noise is that of all `trials`."""
     ran = (Status.OK, Status.NOOP)
     if parent is None or trial.status not in ran or parent.status not in ran:
         return None
@@ -66,8 +66,8 @@ def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Spe
 
 
 def throughput_ratio(trial: Trial, over: Trial) -> float | None:
-    """Throughput of `trial` in that of `over`, each the median of its bursts' medians; None where either has no step
-    times."""
+    """Returns the throughput of `trial` over that of `over`, each by the median of its bursts' medians; None if either
+    has no step times."""
     ours, theirs = _costs(trial), _costs(over)
     return median(theirs) / median(ours) if ours and theirs else None
 

@@ -1,7 +1,7 @@
-"""Where a study stands at a moment: what runs and why, the best so far, what it cost, when it should end.
+"""Summarises a study at one moment: what runs and why, the best so far, its cost, its expected end.
 
-Made from the journal's history, the clock, and whether a tuner holds the study; the panel, the page of a running study,
-`status` and `watch` all say it in the rows of `rows_of`. Moments are seconds since the epoch.
+Made from the journal's history, the clock, and whether a tuner holds the study. The live panel, the page of a running
+study, `status` and `watch` show the rows of `rows_of`. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from policies.trial import FixShare, Phase, Proposal
 
 State = Literal["running", "suspended", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
-RATE = "rate"  # the row of the best recipe's throughput
-ENDS = {"budget": "ended by its budget"}  # other ends say it themselves
+RATE = "rate"  # name of the row with the best recipe's throughput
+ENDS = {"budget": "ended by its budget"}  # other statuses are words already
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The burst that runs; `since` is when it started, `usual_s` how long a burst of this study takes in total."""
+    """The running burst; `since` is its start, `usual_s` the mean duration of the study's bursts."""
 
     burst: int
     trial: int
@@ -40,7 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trying(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe that is tried; there is none while the next one is chosen."""
+    """The recipe on trial; None while the next one is being chosen."""
 
     trial: int
     phase: Phase
@@ -52,8 +52,8 @@ class Trying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe accepted last; the speed-up is over the study's reference. `provisional`: it was accepted on its
-    bursts so far, without the repeats that its verdict waits for; `speedup_provisional`: below two bursts a side."""
+    """The recipe accepted last; the speed-up is over the study's reference. `provisional`: accepted on its bursts so
+    far, before its repeats; `speedup_provisional`: fewer than two bursts per side."""
 
     trial: int
     fix: str
@@ -68,8 +68,8 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `status --json`. `state` is `stopped` where no tuner runs the study and it has not ended, and
-    `unknown` where that cannot be found out."""
+    """The document of `status --json`. `state` is `stopped` if no tuner runs the study and it has not ended, and
+    `unknown` if that cannot be determined."""
 
     schema: int = 1
     study: str
@@ -97,8 +97,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing_of(history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False) -> Standing:
-    """`held`: whether a tuner holds the study's folder, None where that is not known; `suspended`: whether it stands
-    still, stopped by a signal."""
+    """Returns the standing of a study; `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether
+    a signal has stopped that tuner."""
     history = as_it_stands(history)
     tuner, ended, study = history.tuner, history.ended, history.study
     state = _state(history, held, suspended)
@@ -130,7 +130,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
 
 
 def resume_command(history: History, folder: str) -> str:
-    """The command that goes on with a study, and gives it more where its bursts are used."""
+    """Returns the command that resumes a study, with twice the budget if its bursts are spent."""
     tuner = history.tuner
     words = ["moe-autotune", "run", tuner.recipe if tuner else f"{folder}/recipe.yaml", "--study", folder, "--resume"]
     if tuner is not None:
@@ -141,7 +141,7 @@ def resume_command(history: History, folder: str) -> str:
 
 
 def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
-    """(name, text) for people, what matters first; rows with nothing to say are left out."""
+    """Returns (name, text) rows, most important first; empty rows are left out."""
     rows = [
         ("state", _state_words(standing, now)),
         ("phase", str(standing.trying.phase) if standing.trying and standing.status is None else ""),
@@ -160,14 +160,14 @@ def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
 
 
 def clock_words(at: float, now: float, *, seconds: bool = True) -> str:
-    """`08:02:11`, or `08:02`, with the day in front where it is not today."""
+    """Returns `08:02:11`, or `08:02`, preceded by the date if it is not today."""
     moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
     clock = "%H:%M:%S" if seconds else "%H:%M"
     return moment.strftime(clock if moment.date() == today.date() else f"%Y-%m-%d {clock}")
 
 
 def span_words(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 20 min`."""
+    """Returns `45 s`, `12 min`, `3 h 20 min`."""
     minutes = round(seconds / 60)
     if seconds < 100:
         return f"{max(0, round(seconds))} s"
@@ -240,7 +240,8 @@ def _best(history: History) -> Best | None:
 
 
 def _ends_at(history: History, now: float) -> float | None:
-    """When the last burst that may still be paid for ends, at the pace so far; None before the first has ended."""
+    """Returns the end of the last burst that the limits allow, at the mean pace so far; None before the first has
+    ended."""
     tuner = history.tuner
     if tuner is None or not history.pace_s:
         return None
@@ -269,7 +270,7 @@ def _state_words(standing: Standing, now: float) -> str:
 
 
 def end_words(status: str | None) -> str:
-    """How a study ended, as people say it."""
+    """Returns the status of an ended study as text."""
     return ENDS.get(status or "", status or NONE)
 
 

@@ -1,7 +1,7 @@
-"""A study folder: made once, never overwritten, worked on by one tuner at a time.
+"""A study folder: made once, never overwritten, used by one tuner at a time.
 
-The folder is the contract with the reader: `recipe.yaml` and `recipe.resolved.yaml`, the journal, `bursts/`.
-What else lies there is derived from the journal.
+The folder has `recipe.yaml`, `recipe.resolved.yaml`, the journal and `bursts/`; all other files in it are derived from
+the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.recipe import Recipe
 
 STUDIES = Path("studies")
 LOCK = ".lock"
-NAMED = 6  # settings of another recipe; more are counted
+MAX_NAMED = 6  # differing settings in a message; more are counted
 FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 NOBODY, ELSEWHERE = 0, -1  # in place of the process that holds a lock
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
@@ -33,13 +33,13 @@ DEFAULT_SEED = 1234
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """An open study: the base recipe and seed it was begun with, whatever the command line says later."""
+    """An open study: the base recipe and seed it was started with, whatever a later command line gives."""
 
     folder: Path
     recipe: Recipe
     seed: int
     journal: Journal
-    lock: int  # descriptor of the locked file; the lock goes when the process does, however it ends
+    lock: int  # descriptor of the locked file; the kernel releases the lock when the process ends
 
     @property
     def bursts(self) -> Path:
@@ -51,19 +51,19 @@ class Study:
 
 
 def originals(folder: Path) -> tuple[Path, ...]:
-    """What a study cannot write again: all else in its folder is derived from it."""
+    """Returns the paths that a study cannot write again; all else in its folder is derived from them."""
     return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, BURSTS))
 
 
 def held(folder: Path) -> bool | None:
-    """Whether a tuner works on the study, asked without disturbing it; None where the file system has no locks. Only
-    for another process than the tuner itself, whose lock would be lost."""
+    """Returns whether a tuner works on the study; None if the file system has no locks. Only for other processes:
+    closing the file would release the tuner's own lock."""
     process = _holder(folder)
     return None if process is None else process != NOBODY
 
 
 def suspended(folder: Path) -> bool:
-    """True if the tuner that holds the study is a process of this machine that a signal has stopped (STOP, Ctrl-Z)."""
+    """Returns True if the tuner that holds the study is a local process that a signal has stopped (STOP, Ctrl-Z)."""
     process = _holder(folder)
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -73,7 +73,8 @@ def suspended(folder: Path) -> bool:
 
 
 def _holder(folder: Path) -> int | None:
-    """The process that holds the lock, NOBODY without one, ELSEWHERE on another machine; None without locks."""
+    """Returns the process that holds the lock, NOBODY without one, ELSEWHERE on another machine; None without
+    locks."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
@@ -91,7 +92,7 @@ def _holder(folder: Path) -> int | None:
 
 
 def free_folder(name: str, *, root: Path = STUDIES) -> Path:
-    """`studies/<name>-<n>` with the first n for which nothing is there."""
+    """Returns `studies/<name>-<n>` with the first n that does not exist."""
     number = 1
     while (folder := root / f"{name}-{number}").exists():
         number += 1
@@ -99,7 +100,7 @@ def free_folder(name: str, *, root: Path = STUDIES) -> Path:
 
 
 def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
-    """The study of that name begun last. Raises BadInputError if there is none."""
+    """Returns the latest study folder of that name. Raises BadInputError if there is none."""
     numbered = [path for path in root.glob(f"{escape(name)}-*") if path.name.removeprefix(f"{name}-").isdecimal()]
     if not numbered:
         raise BadInputError(
@@ -122,9 +123,9 @@ def begin(
     listener: Listener,
     lessons: Sequence[Lent] = (),
 ) -> Study:
-    """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` are of other studies.
+    """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` come from other studies.
 
-    Raises BadInputError if something is there already; leaves nothing behind if the folder cannot be filled.
+    Raises BadInputError if the folder is not empty; removes it again if it cannot be filled.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise _exists(folder)
@@ -145,10 +146,10 @@ def begin(
 
 
 def resume(recipe: Recipe, *, folder: Path, seed: int | None, clock: Callable[[], float], listener: Listener) -> Study:
-    """Opens a study to go on with it.
+    """Opens a study to continue it.
 
-    Raises BadInputError if it is not one, is being worked on, is from a newer version, or was begun with
-    another recipe or seed.
+    Raises BadInputError if it is not a study, is in use, is from a newer version, or was started with another recipe or
+    seed.
     """
     events, _ = read_events(folder / JOURNAL)
     started = next((event for event in events if isinstance(event, StudyStarted)), None)
@@ -171,14 +172,15 @@ def _opened(
         seed=seed,
         environment=environment(),
     )
-    journal = Journal(folder / JOURNAL, clock=clock, listener=listener)  # who looks now finds its first line at once
+    journal = Journal(
+        folder / JOURNAL, clock=clock, listener=listener
+    )  # the first line is written at once, for `status` in another shell
     journal.once(StudyStarted, lambda: started)
     return Study(folder=folder, recipe=recipe, seed=seed, journal=journal, lock=lock)
 
 
 def _lock(folder: Path) -> int:
-    """Locks the study for this process. A record lock, because ranks that outlive a killed tuner do not
-    inherit it."""
+    """Locks the study for this process. A POSIX record lock: ranks that outlive a killed tuner do not inherit it."""
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +200,7 @@ def _lock(folder: Path) -> int:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """All of them by name, defaults too, but the words that ask Slurm for the study's next job."""
+    """Returns all settings by dotted name, defaults included, except the Slurm options of the study's next job."""
     found = dict(_leaves(recipe.written(resolved=True)))
     found.pop("burst.launcher.slurm.allocate", None)
     return found
@@ -214,15 +216,17 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int | None) -> None:
     problems = []
-    begun = Recipe.model_validate(started.recipe)
-    was, now = _settings(begun), _settings(recipe)
-    moved = [f"{name} {was.get(name)} → {now.get(name)}" for name in was | now if was.get(name) != now.get(name)]
-    if moved:
-        told = ", ".join(moved[:NAMED]) + (f" and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
+    started_with = Recipe.model_validate(started.recipe)
+    was, now = _settings(started_with), _settings(recipe)
+    differing = [f"{name} {was.get(name)} → {now.get(name)}" for name in was | now if was.get(name) != now.get(name)]
+    if differing:
+        named = ", ".join(differing[:MAX_NAMED]) + (
+            f" and {len(differing) - MAX_NAMED} more" if len(differing) > MAX_NAMED else ""
+        )
         problems.append(
             Problem(
                 where=str(folder),
-                what=f"the study was started with another recipe ({told})",
+                what=f"the study was started with another recipe ({named})",
                 hint=f"resume it with {folder / GIVEN}, or start a new study with the new recipe",
             )
         )

@@ -1,4 +1,4 @@
-"""Makes the site of the documents: the pages beside this folder, and one for each knob, rule, fix, wall and command.
+"""Makes the site of the documents: their own pages, and one for each knob, rule, fix, wall and command.
 
-Those are made from the tables and docstrings that the program itself uses; none is kept in the repository.
+The latter are made from the tables and docstrings of the program; none is kept in the repository.
 """

@@ -1,4 +1,4 @@
-"""`python -m docs.site FOLDER`: builds the site and checks its links; 1 where one is a dead link."""
+"""`python -m docs.site FOLDER`: builds the site and checks its links; exits with 1 if one is dead."""
 
 from __future__ import annotations
 

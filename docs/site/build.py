@@ -1,4 +1,4 @@
-"""Builds the site: every page written, every link followed."""
+"""Builds the site: writes every page and checks every link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMMARY = 160  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """`broken` are sentences: which link of which page is dead."""
+    """The result of a build. `broken` are sentences, one per dead link, with its page."""
 
     pages: int
     links: int
@@ -33,22 +33,23 @@ class Built:
 
 def build(folder: Path, pages: list[Page] | None = None) -> Built:
     """Writes the site into `folder`, in place of an older one."""
-    told = every_page() if pages is None else pages
+    given = every_page() if pages is None else pages
     if (folder / "index.html").exists():
         shutil.rmtree(folder)
-    texts = {page.path: rendered(page.markdown, _Resolver(page, told)) for page in told}
+    texts = {page.path: rendered(page.markdown, _Resolver(page, given)) for page in given}
     shell = _shell()
-    for page in told:
+    for page in given:
         path = folder / page.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(shell.render(page=page, text=Markup(texts[page.path].html), groups=_groups(told)), "utf-8")
-    _beside(folder, told, texts)
-    broken = [f"{page.source or page.path}: {said}" for page in told for said in _broken(page, texts, folder)]
-    return Built(pages=len(told), links=sum(len(text.links) for text in texts.values()), broken=tuple(broken))
+        path.write_text(shell.render(page=page, text=Markup(texts[page.path].html), groups=_groups(given)), "utf-8")
+    _write_assets(folder, given, texts)
+    broken = [f"{page.source or page.path}: {dead}" for page in given for dead in _broken(page, texts, folder)]
+    return Built(pages=len(given), links=sum(len(text.links) for text in texts.values()), broken=tuple(broken))
 
 
 class _Resolver:
-    """Where the links of one page lead: to pages by their document's name, to files of the repository as text."""
+    """Resolves the links of one page: documents to their pages, pictures to their copies, other repository files to
+    None."""
 
     def __init__(self, page: Page, pages: list[Page]) -> None:
         self._page = page
@@ -72,7 +73,7 @@ def _broken(page: Page, texts: dict[str, Rendered], folder: Path) -> list[str]:
 
 
 def _leads(page: Page, link: str, texts: dict[str, Rendered], folder: Path) -> bool:
-    """Links to the world are not followed."""
+    """Returns whether a link has a target; external links are not checked."""
     if "://" in link:
         return True
     name, _, fragment = link.partition("#")
@@ -82,8 +83,8 @@ def _leads(page: Page, link: str, texts: dict[str, Rendered], folder: Path) -> b
     return not fragment or fragment in texts[path].anchors
 
 
-def _beside(folder: Path, pages: list[Page], texts: dict[str, Rendered]) -> None:
-    """Style, script, what is searched, the schemas of JSON documents, and the documents' pictures."""
+def _write_assets(folder: Path, pages: list[Page], texts: dict[str, Rendered]) -> None:
+    """Writes the style sheet, the script with its search index, the JSON schemas, and the documents' pictures."""
     css = (files("autotune") / "looks" / "page.css").read_text(encoding="utf-8")
     (folder / "site.css").write_text(css + (HERE / "site.css").read_text("utf-8"), "utf-8")
     found = [[page.path, page.title, texts[page.path].summary[:SUMMARY]] for page in pages]

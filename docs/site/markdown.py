@@ -1,4 +1,4 @@
-"""Markdown to HTML: headings get anchors, links to documents lead to their pages."""
+"""Renders Markdown to HTML, with anchors at headings, and links to documents resolved to their pages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-Resolve = Callable[[str], str | None]  # of a link as written: where it leads, None where there is no page for it
+Resolve = Callable[[str], str | None]  # link as written → its target; None if there is no page for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
     html: str
     anchors: frozenset[str]
-    links: tuple[str, ...]  # as they stand in the HTML, pictures too
+    links: tuple[str, ...]  # targets in the HTML, pictures included
     summary: str  # the first paragraph, as plain text
 
 
 def rendered(text: str, resolve: Resolve) -> Rendered:
-    """One page. What `resolve` has no page for stays as text."""
+    """Renders one page. A link that `resolve` returns None for becomes plain text."""
     parser = MarkdownIt("commonmark").enable("table")
     tokens = parser.parse(text)
     anchors = _anchored(tokens)
@@ -33,7 +33,7 @@ def rendered(text: str, resolve: Resolve) -> Rendered:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes it: lower case, spaces to hyphens, no marks."""
+    """Returns the anchor of a heading as GitHub makes it: lower case, spaces to hyphens, no punctuation."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -49,7 +49,7 @@ def _anchored(tokens: Sequence[Token]) -> list[str]:
 
 
 def _resolved(tokens: list[Token], resolve: Resolve) -> list[str]:
-    """Rewrites links and pictures; a link without a page becomes the text it stands on."""
+    """Rewrites links and pictures in place and returns their targets; a link without a page becomes plain text."""
     links: list[str] = []
     dropped = False
     for token in tokens:

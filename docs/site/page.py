@@ -1,4 +1,4 @@
-"""What a page is: where it lies, its markdown, and where it stands in the list of pages."""
+"""A page of the site, and the Markdown that its makers share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """`path` is that of its HTML below the site's root; `group` names the part of the list it stands in, and pages
-    below a `listed` one are not listed themselves. `source` is the file it comes from, for its links."""
+    """One page. `path` is that of its HTML below the site's root; `group` is its part of the page list, and pages that
+    are not `listed` are reached from their index page. `source` is the document it is made from, which its links are
+    relative to."""
 
     path: str
     title: str
@@ -20,29 +21,29 @@ class Page:
 
     @property
     def up(self) -> str:
-        """From its folder to the root: empty, or `../`."""
+        """Returns the relative path from the page's folder to the root: empty, or `../`."""
         return "../" * self.path.count("/")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in markdown; a cell is one line of text with markdown's own marks in it."""
+    """Returns a Markdown table; cells are Markdown, joined to one line."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
 def code(text: object) -> str:
-    """As code in a line: what the program itself says."""
+    """Returns text as inline code, unless it is empty or contains a backtick."""
     said = " ".join(str(text).split())
     return f"`{said}`" if said and "`" not in said else said
 
 
 def plain(text: str) -> str:
-    """Text of which the stars and angles are no marks."""
+    """Escapes `*` and `<`, so that Markdown shows them."""
     return text.replace("*", "\\*").replace("<", "&lt;")
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """(name, text) as a table without a head line's words; empty texts are left out."""
+    """Returns (name, text) as a table without a header; empty texts are left out."""
     return table(("", ""), [(f"**{name}**", text) for name, text in rows if text])
 
 

@@ -1,4 +1,4 @@
-"""Every page of the site: the documents that people write, then what is made from the program's own tables."""
+"""Lists every page of the site: the written documents, then those made from the program's tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs"
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
-# file, group; what is in no row stands at the end of "More"
+# (file, group); documents without a row are listed last, under "More"
 TITLES = {"docs/index.md": "Overview", "README.md": "README"}  # else the first heading
 WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/index.md", "Begin"),
@@ -49,7 +49,7 @@ ORDER = ("Begin", "Read", "Reference", "Understand", "Extend", "More")
 
 
 def every_page() -> list[Page]:
-    """In the order of the list; the first is the front page."""
+    """Returns the pages in the order of the list; the first is the front page."""
     known = {name for name, _ in WRITTEN}
     more = [(str(path.relative_to(ROOT)), "More") for path in sorted(DOCUMENTS.glob("*.md"))]
     written = [*WRITTEN, *(row for row in more if row[0] not in known)]

@@ -1,7 +1,8 @@
-"""The phases of a tuning run: the question each asks, and which candidates it may propose.
+"""The phases of a tuning run, and which candidates each may propose.
 
-fit makes the recipe run, scale looks for another layout, profile acts on the wall that the trace names, retune moves
-the rest. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's performance skills.
+fit looks for the fastest recipe that should fit in memory, scale for another layout or micro batch, profile acts on the
+wall that the trace names, retune moves the rest, alone or in pairs. Source: the workflow of arXiv 2603.07685 section
+9.1 and Megatron-Bridge's performance skills.
 """
 
 from __future__ import annotations
@@ -13,13 +14,6 @@ from policies.trial import Phase
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import sizes_of
-
-QUESTIONS: dict[Phase, str] = {
-    Phase.FIT: "What is the fastest recipe that should fit in memory?",
-    Phase.SCALE: "Is another layout of the ranks, or another micro batch, faster?",
-    Phase.PROFILE: "Which wall costs most, and which change gives most of it back?",
-    Phase.RETUNE: "Do the other settings, alone or in pairs, have better values around the best?",
-}
 
 
 def phase_of(know: Knowledge, recipe: Recipe) -> Phase:

@@ -1,4 +1,4 @@
-"""What a user reads speaks plain field English: documents, pages, help, messages and reports keep to the glossary."""
+"""Checks the words of documents, pages, help, messages and reports, and the openings of docstrings."""
 
 from __future__ import annotations
 
@@ -56,16 +56,39 @@ WORDS = [(re.compile(pattern), instead) for pattern, instead in REFUSED.items()]
 NOT_SHOWN = re.compile(r"(^|\s)//.*|\{[#{%].*?[#}%]\}")  # of templates and scripts
 QUOTES = re.compile(r"`[^`\n]*`|https?://\S+")
 
+OPENINGS = {"What", "Of", "Where", "That", "How", "Whether", "Which", "Why", "As", "With", "Who", "Those"}
+# packages (globs) whose docstrings are checked for OPENINGS, one per line
+CHECKED_DOCSTRINGS = (
+    "autotune/*.py",
+    "autotune/check/**/*.py",
+    "autotune/commands/**/*.py",
+    "autotune/compare/**/*.py",
+    "autotune/diagnose/**/*.py",
+    "autotune/doctor/**/*.py",
+    "autotune/estimate/**/*.py",
+    "autotune/init/**/*.py",
+    "autotune/looks/**/*.py",
+    "autotune/plan/**/*.py",
+    "autotune/report/**/*.py",
+    "autotune/schemas/**/*.py",
+    "autotune/session/**/*.py",
+    "autotune/status/**/*.py",
+    "autotune/studies/**/*.py",
+    "autotune/tracking/**/*.py",
+    "autotune/tuning/**/*.py",
+    "docs/**/*.py",
+)
+
 
 def found(text: str) -> list[str]:
-    """Each refused word of a text with what stands around it; what is quoted as code is not prose."""
+    """Returns each refused word of a text with its context; text quoted as code is not checked."""
     prose = QUOTES.sub("`", text)
     hits = ((match, instead) for pattern, instead in WORDS for match in pattern.finditer(prose))
     return [f"{prose[max(0, m.start() - 40) : m.end() + 30]!r}: {instead}" for m, instead in hits]
 
 
 def literals(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of every string of a module that is no docstring; what an f-string fills in is `{}`."""
+    """Yields (line, text) of every string of a module except docstrings; replacement fields of f-strings are `{}`."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     inside: set[int] = set()
     for node in ast.walk(tree):
@@ -79,6 +102,14 @@ def literals(file: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
             yield node.lineno, node.value
+
+
+def refused_openings(source: str) -> list[str]:
+    """Returns `line: first line of the docstring` for each docstring that starts with one of OPENINGS."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    texts = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in nodes]
+    return [f"{line}: {text.splitlines()[0]}" for line, text in texts if re.split(r"\W", text)[0] in OPENINGS]
 
 
 def modules() -> list[Path]:
@@ -98,6 +129,24 @@ def test_the_strings_of_the_program_use_the_words_of_the_field(package: str) -> 
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("package", CHECKED_DOCSTRINGS)
+def test_docstrings_start_with_a_verb_or_a_noun(package: str) -> None:
+    files = sorted(ROOT.glob(package))
+    assert files, f"{package} has no modules"
+    wrong = [f"{file.relative_to(ROOT)}:{each}" for file in files for each in refused_openings(file.read_text("utf-8"))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("docstring", ["What is told.", "Whether it lies so.", "Of a rank, its time."])
+def test_vague_openings_of_docstrings_are_refused(docstring: str) -> None:
+    assert refused_openings(f'def f() -> None:\n    """{docstring}"""\n')
+
+
+@pytest.mark.parametrize("docstring", ["Returns whether it fits.", "Ascending ranks."])
+def test_other_openings_of_docstrings_pass(docstring: str) -> None:
+    assert not refused_openings(f'def f() -> None:\n    """{docstring}"""\n')
+
+
 def test_templates_and_scripts_of_pages_use_them_too() -> None:
     files = [file for end in ("*.j2", "*.js") for package in PACKAGES for file in (ROOT / package).rglob(end)]
     wrong = [
@@ -109,7 +158,7 @@ def test_templates_and_scripts_of_pages_use_them_too() -> None:
 
 
 def test_every_page_of_the_site_uses_them_too() -> None:
-    """The documents, and what is made of docstrings, tables, help and schemas."""
+    """Checks the documents and the pages made from docstrings, tables, help and schemas."""
     wrong = [
         f"{one.path}: {each}" for one in every_page() if one.path not in KEYED_PAGES for each in found(one.markdown)
     ]
@@ -135,7 +184,7 @@ def test_a_report_and_a_diagnosis_use_them_too(tmp_path: Path) -> None:
 
 
 def _shown(text: str) -> str:
-    """What a page shows, a line for each element; code apart."""
+    """Returns the text that a page shows, one line per element; code is replaced by a backtick."""
     plain = re.sub(r"<(style|script)\b.*?</\1>", "", text, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]+>", "\n", re.sub(r"<code>.*?</code>", "`", plain)))
 

@@ -1,1 +1,1 @@
-"""Pages made from the program's own tables, docstrings and types: one module a subject, each with `pages()`."""
+"""Pages made from the program's own tables, docstrings and types: one module per subject, each with `pages()`."""

@@ -1,4 +1,4 @@
-"""A page for each command, from what the command line itself is made of."""
+"""A page for each command, made from the command-line definition."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _place(argument: Any) -> str:
 
 
 def _word(argument: Any) -> str:
-    """`RECIPE` of a place on the command line."""
+    """Returns a positional argument's name as shown in usage: `RECIPE`."""
     return str(argument.name).lstrip("-").partition(".")[0].upper()
 
 

@@ -1,4 +1,4 @@
-"""A page for each fix: what its FIX says of itself, and what it claims."""
+"""A page for each fix, made from its `FIX`: its page, its phases and its claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page for each knob, from knobs.csv, with the rules that speak of it."""
+"""A page for each knob, from knobs.csv, with the rules that name it."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _page(knob: Knob) -> str:
         ("numerics", knob.numerics),
         ("note", knob.note),
     )
-    beside = "\n\n## Rules about it\n\n" + "\n".join(rules) if rules else ""
-    return f"# {knob.name}\n\n{facts(rows)}{beside}\n"
+    rule_list = "\n\n## Rules about it\n\n" + "\n".join(rules) if rules else ""
+    return f"# {knob.name}\n\n{facts(rows)}{rule_list}\n"
 
 
 def _walls(knob: Knob) -> str:

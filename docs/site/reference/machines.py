@@ -1,4 +1,4 @@
-"""The models, GPUs and simulated clusters that come with the program."""
+"""Tables of the models and GPUs that come with the program."""
 
 from __future__ import annotations
 

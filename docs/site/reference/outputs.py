@@ -1,4 +1,4 @@
-"""Exit codes, and the fields of every JSON document, from its JSON Schema; the schemas themselves lie beside."""
+"""The exit codes, the fields of every JSON document, and its JSON Schema as a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false"
 
 
 def schema_files() -> Iterator[tuple[str, str]]:
-    """(path below the site's root, text) of each schema."""
+    """Yields (path below the site's root, text) of each schema."""
     for name in DOCUMENTS:
         yield _file(name), json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n"
 
@@ -41,7 +41,7 @@ def pages() -> Iterator[Page]:
 
 
 def _title(name: str) -> str:
-    """Types have headings of their own, `Outcome` for one."""
+    """Returns a document's heading; types have headings of their own, such as `Outcome`."""
     return f"Document {name}"
 
 
@@ -50,7 +50,7 @@ def _file(name: str) -> str:
 
 
 def _in_order(schema: Mapping[str, Any]) -> list[str]:
-    """The document's own types first, then those they are made of, as they are met."""
+    """Returns the document's own types first, then those they refer to, in order of reference."""
     found: list[str] = []
     _meet({key: value for key, value in schema.items() if key != "$defs"}, schema["$defs"], found)
     return found
@@ -70,7 +70,7 @@ def _meet(value: Any, parts: Mapping[str, Any], found: list[str]) -> None:
 
 
 def _part(value: Mapping[str, Any]) -> str | None:
-    """The name of the type that a schema refers to."""
+    """Returns the name of the type that a schema refers to; None without a reference."""
     named = value.get("$ref")
     return named.rpartition("/")[2] if isinstance(named, str) else None
 
@@ -88,7 +88,7 @@ def _fields(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _words(about: Mapping[str, Any]) -> str:
-    """`list of number`, `text or null`, `text → number`; a type of its own by its name."""
+    """Returns `list of number`, `text or null`, `text → number`; a type with its own heading by its name."""
     if part := _part(about):
         return part
     if "anyOf" in about:

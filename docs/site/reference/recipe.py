@@ -1,4 +1,4 @@
-"""The keys of a recipe, from the schema that reads it."""
+"""The keys of a recipe, from the types that parse it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.launching import HostsSettings, SlurmSettings
 from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, TrainerSettings, Training, TuneSettings
 
-# key, its type, what it is for
+# (key, type, description)
 SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("recipe", Recipe, "The whole file. Only `model` and `cluster` are required; everything else has a default."),
     ("cluster", Cluster, "The GPUs."),
@@ -33,7 +33,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("model", Architecture, "Megatron-Core's own fields, where `model` is neither a preset nor a `config.json`."),
 )
 
-# what the schema alone does not say
+# rows that the types alone do not give
 SPECIAL: dict[tuple[type[BaseModel], str], tuple[str, str, str, str]] = {
     (Recipe, "name"): (code("name"), "text", "the file's name", "of the study and of its folder"),
     (Recipe, "knobs"): (code("knobs"), "[knobs](knobs/index.html) by name", "", "what is not at its default"),
@@ -51,14 +51,14 @@ def pages() -> Iterator[Page]:
 def _keys(kind: type[BaseModel]) -> str:
     hints, remarks = hints_of(kind), remarks_of(kind)
     rows = [
-        SPECIAL.get((kind, name), (code(name), _taken(hints[name]), _default(field), remarks.get(name, "")))
+        SPECIAL.get((kind, name), (code(name), _type_of(hints[name]), _default(field), remarks.get(name, "")))
         for name, field in kind.model_fields.items()
     ]
     return table(("key", "takes", "default", "what"), rows)
 
 
-def _taken(hint: Any) -> str:
-    """A section of the recipe by its key, with a link to it."""
+def _type_of(hint: Any) -> str:
+    """Returns the type of a field in words, with links for sections of the recipe."""
     words = type_words(hint)
     for key, kind, _ in SECTIONS:
         words = re.sub(rf"\b{kind.__name__}\b", f"[{key}](#{anchor(key)})", words)

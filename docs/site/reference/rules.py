@@ -1,4 +1,4 @@
-"""A page for each rule: what `check --explain RULE` says, from the same rows."""
+"""A page for each rule, with the content of `check --explain RULE`."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def _index() -> str:
 
 
 def _page(rule: Rule) -> str:
-    told = rule_document(rule)
-    _, meaning = KINDS[told["kind"]]
+    page = rule_document(rule)
+    _, meaning = KINDS[page["kind"]]
     rows = (
-        ("kind", f"{told['kind']}: {meaning}"),
-        ("what to do", told["hint"]),
-        ("knobs", _knobs(told["knobs"]) or "none: it depends on the model or the cluster"),
-        ("applies to", _said_by(rule)),
-        ("releases", told["versions"]),
-        ("source", told["source"]),
-        ("compared", "; ".join(told["compared"])),
-        ("violates", _example(told["breaking"])),
-        ("passes", _example(told["passing"])),
+        ("kind", f"{page['kind']}: {meaning}"),
+        ("what to do", page["hint"]),
+        ("knobs", _knobs(page["knobs"]) or "none: it depends on the model or the cluster"),
+        ("applies to", _frameworks(rule)),
+        ("releases", page["versions"]),
+        ("source", page["source"]),
+        ("compared", "; ".join(page["compared"])),
+        ("violates", _example(page["breaking"])),
+        ("passes", _example(page["passing"])),
     )
-    return f"# {rule.id}\n\n{plain(told['because'])}\n\n{facts((name, plain(text)) for name, text in rows)}\n"
+    return f"# {rule.id}\n\n{plain(page['because'])}\n\n{facts((name, plain(text)) for name, text in rows)}\n"
 
 
 def _knobs(names: tuple[str, ...]) -> str:
     return ", ".join(f"[{name}](../knobs/{name}.html)" if name in KNOBS else name for name in names)
 
 
-def _said_by(rule: Rule) -> str:
+def _frameworks(rule: Rule) -> str:
     return ", ".join(FRAMEWORKS[framework] for framework in rule.binds)
 
 

@@ -1,4 +1,4 @@
-"""A type in words: what each field takes."""
+"""Describes Python types in words, for the fields of a recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLAIN = {"str": "text", "int": "whole number", "float": "number", "bool": "true 
 
 
 def type_words(hint: Any) -> str:
-    """`list of number`, `text or null`, `text → number`; a type of ours by its name."""
+    """Returns `list of number`, `text or null`, `text → number`; a class of this project by its name."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(type_words(part) for part in parts)

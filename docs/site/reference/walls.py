@@ -1,4 +1,4 @@
-"""A page for each wall: its docstring, and the fixes that answer it."""
+"""A page for each wall: its module's docstring, and the fixes that address it."""
 
 from __future__ import annotations
 
