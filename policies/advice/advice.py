@@ -68,8 +68,8 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     seen = situation or Situation(recipe=stand_ins(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
-    found = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
-    return sorted([*loading, *found], key=lambda one: -(one.gives_back_us or 0.0))
+    acting = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
+    return sorted([*loading, *acting], key=lambda one: -(one.gives_back_us or 0.0))
 
 
 def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:

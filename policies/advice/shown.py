@@ -65,5 +65,6 @@ def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
 
 
 def _names_experts(analysis: Analysis) -> bool:
-    named = (one.name for trace in analysis.traces for one in (*trace.kernels, *trace.ranges))
-    return any(EXPERTS.search(name) for name in named)
+    kernels = (one.name for trace in analysis.traces for one in trace.kernels)
+    ranges = (one.name for trace in analysis.traces for one in trace.ranges)
+    return any(EXPERTS.search(name) for name in (*kernels, *ranges))

@@ -1,4 +1,4 @@
-"""A checkout stands alone: every command of docs/benchmarks.md is there, and its data is, or it says what to put where."""
+"""A checkout stands alone: every command of docs/benchmarks.md and its data are there, or it says what to put where."""
 
 from __future__ import annotations
 

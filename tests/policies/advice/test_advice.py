@@ -135,7 +135,8 @@ def test_grouped_gemm_is_not_offered_to_a_trace_that_runs_it() -> None:
 )
 def test_fp8_is_offered_where_the_gpu_has_it(capability: tuple[int, int] | None, precision: str | None) -> None:
     flags = offered(seen(DENSE, (), capability)).get("fp8")
-    assert (precision in " ".join(flags)) if precision and flags else flags is precision
+    assert (flags is not None) == (precision is not None)
+    assert (precision or "") in " ".join(flags or ())
 
 
 def test_communication_of_unnamed_groups_rules_no_split_out() -> None:
