@@ -1,7 +1,9 @@
 # `make run` tunes the packaged CPU recipe; `make test` runs the checks and the quick tests, `make test-full` the tests
 # that it leaves out. All of them make .venv first. `make test-trainers` tunes real Megatron-LM (a checkout that
 # MEGATRON_LM names) and Megatron-Bridge on CPU ranks, in an environment of its own.
+# TORCH_INDEX is a further package index to take torch from, such as https://download.pytorch.org/whl/cpu.
 PYTHON ?= python3
+TORCH_INDEX ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -44,13 +46,13 @@ test-trainers: $(TRAINERS)/.installed
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
 $(TRAINERS)/.installed: pyproject.toml constraints.txt tests/trainers/requirements.txt
 	$(PYTHON) -m venv $(TRAINERS)
-	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt torch
+	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(TRAINERS)/bin/pip install --quiet --requirement tests/trainers/requirements.txt
 	$(TRAINERS)/bin/pip install --quiet --no-deps megatron-bridge==0.3.1 triton

@@ -203,6 +203,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     repeated: list[Repeated] = []
     stretch: Stretch = WHOLE
     steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
+    simulated: bool = False  # written by a simulation: nothing was measured
+    compute_capability: tuple[int, int] | None = None  # of its GPU: [9, 0]; None where the trace does not say
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,6 +324,11 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "ranks", RankTimes(self.ranks))
+
+    @property
+    def simulated(self) -> bool:
+        """True if a simulation wrote any of the traces."""
+        return any(trace.simulated for trace in self.traces)
 
     def steps(self) -> DataFrame:
         """Returns a row for each step of each trace: its parts, exposed communication by kind, idle time by cause."""

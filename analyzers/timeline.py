@@ -159,6 +159,8 @@ class Timeline:
     lane_names: Mapping[int, str] = field(default_factory=dict)  # stream or thread, as the profiler numbers them
     memory: MemoryEvents | None = None
     memory_limit_bytes: int | None = None  # all of the device's memory
+    compute_capability: tuple[int, int] | None = None  # of the device
+    simulated: bool = False  # the trace says that a simulation wrote it
     microbatches: int | None = None  # of a step, and how many of them the trace holds
     microbatches_traced: int | None = None
     repeats: Repeats = ONCE  # parts of the trace that count several times

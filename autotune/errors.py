@@ -26,6 +26,7 @@ DISK: dict[int, str] = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "name a shorter path",
 }
+FULL = (errno.ENOSPC, errno.EDQUOT)  # nothing that was named is wrong
 
 
 class ProblemWords(TypedDict):
@@ -74,7 +75,8 @@ def _disk(error: OSError) -> Explained | None:
         return None
     where = str(error.filename) if error.filename is not None else "writing"
     what = (error.strerror or str(error)).lower()
-    return Explained(code=BAD_INPUT, problems=(Problem(where=where, what=what, hint=DISK[error.errno]),))
+    code = TOOL_FAILED if error.errno in FULL else BAD_INPUT
+    return Explained(code=code, problems=(Problem(where=where, what=what, hint=DISK[error.errno]),))
 
 
 ROWS: tuple[tuple[type[Exception], Callable[..., Explained | None]], ...] = (

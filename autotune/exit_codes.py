@@ -12,7 +12,7 @@ MEANINGS: dict[int, str] = {
     DONE: "done",
     NO_RECIPE: "no recipe runs, or `check` found problems",
     BAD_INPUT: "bad input: the message says what, where and what to do",
-    TOOL_FAILED: "an engine, a launcher or a tool failed",
+    TOOL_FAILED: "an engine, a launcher or a tool failed, or the disk is full",
     INTERRUPTED: "interrupted, can be resumed",
 }
 OF_ENDS = {

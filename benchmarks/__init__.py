@@ -1,1 +1,1 @@
-"""Measures every figure the README claims, one command each: `python -m benchmarks.<name>`."""
+"""Measures every figure of docs/benchmarks.md, one command each: `python -m benchmarks.<name>`."""

@@ -112,6 +112,8 @@ class Breakdown:
             repeated=[Repeated(start_us=s, end_us=e, times=t) for s, e, t in repeats.windows()],
             stretch=self.stretch,
             steps_marked=not self.taken,
+            simulated=self.timeline.simulated,
+            compute_capability=self.timeline.compute_capability,
         )
 
     def _marks(self) -> list[str]:

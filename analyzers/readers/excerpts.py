@@ -18,7 +18,7 @@ from analyzers.repeats import ONCE, Repeats
 
 MOST_TIMES = 1e6  # no step has as many micro batches
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Moment = Annotated[float, msgspec.Meta(gt=-1e18, lt=1e18)]  # as for events: beyond, a double has no precision left
+Moment = Annotated[float, msgspec.Meta(gt=-1e16, lt=1e16)]  # as for events: beyond, a double holds no microseconds
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from analyzers.errors import TraceError
 from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
 from analyzers.readers.excerpts import KINDS as EXCERPT_KEYS
 from analyzers.readers.losses import CUT_FILE, DAMAGED, HOLE, NO_EVENTS, Losses
@@ -31,7 +32,8 @@ BETWEEN = b" \t\r\n,"
 PADDING = b"\0 \t\r\n"  # may follow the end
 ZEROS = b"\0" * 16  # longer than any run of zeros inside a name
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+EVENTS_KEY = b'"traceEvents"'
+_EVENTS_KEY = re.compile(EVENTS_KEY + rb"\s*:\s*\[")
 KEY_SPAN = 64  # most bytes of the key with its colon, bracket and spaces
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 
@@ -155,6 +157,7 @@ class JsonTrace:
 
         Raises:
             OSError: the file cannot be read.
+            TraceError: it holds more than one trace.
         """
         with self.path.open("rb") as file:
             texts = chunks(file, self.losses)
@@ -165,7 +168,9 @@ class JsonTrace:
             rest[:0] = EVENTS_OPENING
             min_bytes = 0.0  # bytes: text that did not decode is tried again once there is twice as much
             for text in chain((b"",), texts):
+                searched = len(rest) - KEY_SPAN if text else 0
                 rest += text
+                self._refuse_second(rest, max(searched, len(EVENTS_OPENING)))
                 if len(rest) < min_bytes:
                     continue
                 end, following = _last_boundary(rest)
@@ -184,6 +189,12 @@ class JsonTrace:
                 rest[:following] = EVENTS_OPENING
                 min_bytes = 0.0
             yield self._last_piece(bytes(rest[len(EVENTS_OPENING) :]), bare=bare)
+
+    def _refuse_second(self, text: bytearray, start: int) -> None:
+        """Raises TraceError if a second list of events begins in the text after `start`."""
+        at = text.find(EVENTS_KEY, start)  # far faster than the pattern
+        if at >= 0 and _EVENTS_KEY.match(text, at):
+            raise TraceError(self.path, "holds more than one trace", hint="write each to a file of its own")
 
     def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
         """Reads up to the first event.

@@ -56,7 +56,7 @@ ANNOTATION_NAMES = re.compile(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoade
 KINETO_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
 
 
-EARLIEST_US, LATEST_US = -1e18, 1e18  # times outside are garbage: subtracting them would lose every digit
+EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are garbage: a float64 has no microseconds there
 
 
 def sniff(head: bytes) -> bool:
@@ -274,6 +274,8 @@ def _timeline(
         ranges=host["ranges"],
         overhead=host["overhead"],
         memory_limit_bytes=_memory_of(trace.device_properties or [], index),
+        compute_capability=_capability_of(trace.device_properties or [], index),
+        simulated=_is_simulated(trace.device_properties or []),
         microbatches=said.microbatches,
         microbatches_traced=said.traced,
         repeats=said.repeats(origin),
@@ -286,6 +288,19 @@ def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
     found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
     size = next(found, None)
     return size if isinstance(size, int) and size > 0 else None
+
+
+def _capability_of(properties: Sequence[Any], index: int | None) -> tuple[int, int] | None:
+    """A device's compute capability, as the trace's header tells it."""
+    found = next((p for p in properties if isinstance(p, dict) and p.get("id") == index), {})
+    major, minor = found.get("computeMajor"), found.get("computeMinor")
+    return (major, minor) if isinstance(major, int) and isinstance(minor, int) and major > 0 else None
+
+
+def _is_simulated(properties: Sequence[Any]) -> bool:
+    """True where a device's name says that it was simulated (`simulated h100`)."""
+    names = (str(p.get("name", "")) for p in properties if isinstance(p, dict))
+    return any(name.startswith("simulated ") for name in names)
 
 
 def _is_training_on_cpu(ranges: Spans) -> bool:

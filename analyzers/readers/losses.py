@@ -13,7 +13,7 @@ CUT_GZIP = "the gzip stream is cut short"
 DAMAGED_GZIP = "the gzip stream is damaged: nothing after that can be read"
 HOLE = "zeros in its place; how much was lost is unknown"
 NO_EVENTS = "no list of events could be found"
-NO_TIMES = "no start time, no duration, or a negative one"
+NO_TIMES = "no start time or one beyond 1e16 µs, no duration or a negative one"
 NEVER_ENDED = "started and never ended, or ended and never started"
 # reasons after which a part of unknown size is missing -> how the file is described
 CUT_SHORT = {

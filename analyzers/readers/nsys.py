@@ -23,7 +23,7 @@ from analyzers.readers.devices import by_device
 from analyzers.readers.losses import CUT_FILE, Losses
 from analyzers.readers.nsys_diagnostics import diagnostics
 from analyzers.readers.nsys_export import Export, opened
-from analyzers.readers.nsys_memory import DriverMemory, driver_memory, memory_sizes
+from analyzers.readers.nsys_memory import DriverMemory, compute_capabilities, driver_memory, memory_sizes
 from analyzers.readers.nsys_processes import PROCESS_BITS, gpus, ranks
 from analyzers.readers.nsys_rows import CALLS, RANGES, DeviceRows, Rows
 from analyzers.timeline import Activity, DeviceEvents, Spans, Timeline, no_spans
@@ -94,6 +94,7 @@ class _Recording:
     def timelines(self, process: int, rank: int | None) -> Iterator[Timeline]:
         """Yields one timeline per device that a process (globalPid >> 24) ran kernels on."""
         origin_ns, gpu_of, size_of = self.origin_ns, gpus(self.export), memory_sizes(self.export)
+        capability_of = compute_capabilities(self.export)
         calls, ranges, overhead = (
             rows.spans(rows.process == process, self.names, origin_ns)
             for rows in (self.calls, self.ranges, self.overhead)
@@ -115,6 +116,7 @@ class _Recording:
                 warnings=self.warnings,
                 memory=self.memory.of_device(process, number, calls, origin_ns),
                 memory_limit_bytes=size_of.get(gpu),
+                compute_capability=capability_of.get(gpu),
             )
 
 

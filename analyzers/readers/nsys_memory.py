@@ -20,7 +20,7 @@ COLUMNS = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "mem
 ON_DEVICE = (2, 3, 5)  # ENUM_CUDA_MEM_KIND: device, array, static; the rest is the host's or may be
 RELEASED = 1  # ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocated, 1 released
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
-GPUS, GPU_COLUMNS = "TARGET_INFO_GPU", ("id", "totalMemory")
+GPUS = "TARGET_INFO_GPU"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,5 +90,12 @@ def _lanes(correlation: Ints, calls: Spans) -> Ints:
 
 def memory_sizes(export: Export) -> dict[int, int]:
     """Returns {GPU's number in its machine: bytes of its memory}."""
-    number, size = export.integers(GPUS, GPU_COLUMNS)
+    number, size = export.integers(GPUS, ("id", "totalMemory"))
     return {gpu: total for gpu, total in zip(number.tolist(), size.tolist(), strict=True) if total > 0}
+
+
+def compute_capabilities(export: Export) -> dict[int, tuple[int, int]]:
+    """Returns {GPU's number in its machine: its compute capability}."""
+    columns = export.integers(GPUS, ("id", "computeMajor", "computeMinor"))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {gpu: (major, minor) for gpu, major, minor in rows if major > 0}

@@ -28,7 +28,8 @@ RecipeName = Annotated[str | Path, Parameter(help="A recipe file, or the name of
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
 Force = Annotated[bool, Parameter(negative=(), help="Overwrite an existing file. An input is never overwritten.")]
 Price = Annotated[
-    float | None, Parameter(validator=Number(gt=0), help="What a GPU-hour costs, in any currency: for the report.")
+    float | None,
+    Parameter(validator=Number(gt=0, lte=1e6), help="What a GPU-hour costs, in any currency: for the report."),
 ]
 StudyFolder = Annotated[str | Path, Parameter(help="A folder that `moe-autotune run` made.")]
 

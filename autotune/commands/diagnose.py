@@ -76,17 +76,17 @@ def _explained(name: str) -> Answer:
     from autotune.diagnose.document import FixDocument, FixPage
     from autotune.looks.fix_pages import plain_paragraphs
     from autotune.looks.wrapping import plain_console, say
-    from policies.fixes import FIXES
+    from policies.advice.advice import ADVISED
     from trainer.errors import BadInputError, Problem
     from trainer.recipe.source import near
 
-    if name not in FIXES:
-        names = near(name, FIXES)
-        hint = f"did you mean {', '.join(names)}?" if names else f"one of {', '.join(FIXES)}"
+    if name not in ADVISED:
+        names = near(name, ADVISED)
+        hint = f"did you mean {', '.join(names)}?" if names else f"one of {', '.join(ADVISED)}"
         raise BadInputError(Problem(where="--explain", what=f"there is no fix {name!r}", hint=hint))
-    console, paragraphs = plain_console(), plain_paragraphs(FIXES[name].page)
+    console, paragraphs = plain_console(), plain_paragraphs(ADVISED[name].page)
     for paragraph in paragraphs:
         say(console, paragraph)
         console.print()
-    page = FixPage(name=name, title=FIXES[name].title, page=paragraphs)
+    page = FixPage(name=name, title=ADVISED[name].title, page=paragraphs)
     return Answer(document=FixDocument(schema=1, fix=page))

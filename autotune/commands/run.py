@@ -21,15 +21,22 @@ if TYPE_CHECKING:
     from autotune.tuning.study import Study
     from trainer.recipe import Recipe
 
+MOST_BURSTS = 100_000
+MOST_GPU_HOURS = 1e9
+
 
 def run(
     recipe: RecipeName,
     *,
     budget: Annotated[
-        int, Parameter(converter=whole, validator=Number(gt=0), help="Maximum number of bursts, repeats included.")
+        int,
+        Parameter(
+            converter=whole, validator=Number(gt=0, lte=MOST_BURSTS), help="Maximum number of bursts, repeats included."
+        ),
     ] = 20,
     max_gpu_hours: Annotated[
-        float | None, Parameter(validator=Number(gt=0), help="Maximum GPU-hours of all bursts together.")
+        float | None,
+        Parameter(validator=Number(gt=0, lte=MOST_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
     ] = None,
     until: Annotated[
         str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00, or 2026-11-23T07:00.")
@@ -68,9 +75,12 @@ def run(
         return Answer(document=preview(base, seed=seed, budget=budget))
     if resume and learn_from:
         _refuse_lessons()
+    deadline = moment_of(until)
+    if not resume:
+        _refuse_past(deadline)
     folder = _folder(base.name, study, resume)
     opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
-    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=moment_of(until), gpu_hour_price=gpu_hour_price)
+    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=deadline, gpu_hour_price=gpu_hour_price)
     return _tune(base, given, limits, notify, opener, folder)
 
 
@@ -96,6 +106,14 @@ def moment_of(text: str | None) -> float | None:
     now = datetime.now()
     moment = datetime.combine(now.date(), wanted)
     return (moment if moment > now else moment + timedelta(days=1)).timestamp()
+
+
+def _refuse_past(deadline: float | None) -> None:
+    from trainer.errors import BadInputError, Problem
+
+    if deadline is not None and deadline <= time.time():
+        said = f"{datetime.fromtimestamp(deadline):%Y-%m-%d %H:%M} is over"
+        raise BadInputError(Problem(where="--until", what=said, hint="name a moment to come, or leave it out"))
 
 
 def _tune(

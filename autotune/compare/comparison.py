@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from analyzers.diagnosis import Analysis, Diagnosis, Partition, RankTime, TraceReport
-from autotune.looks.quantities import NONE, duration, gain, percent
+from autotune.looks.quantities import NONE, UNMEASURED, duration, gain, percent
 from autotune.looks.segments import KINDS, NOISE_US, counted_steps, mean_of, mean_step_us, slowest, steps_of, words_of
 
 SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
@@ -71,7 +71,7 @@ def compared(
     times_compare = bool(one.steps) == bool(other.steps)
     moves = sorted((*_moves(one, other), *_waits(a, b)), key=lambda move: _size(move, times_compare))
     untraced = _untraced(one, other, *steps_us) if times_compare else None
-    notes = [*([SAME] if same else []), *_profiler_words(untraced), *_notes(a, b, one, other)]
+    notes = [*([SAME] if same else []), *_notes(a, b, one, other), *_profiler_words(untraced)]
     return Comparison(a=a, b=b, moved=moves, notes=notes, times_compare=times_compare, untraced=untraced)
 
 
@@ -248,7 +248,9 @@ def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple
 
 
 def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:
-    """Yields what makes the two an unequal pair."""
+    """Yields that figures were not measured, and what makes the two an unequal pair."""
+    if simulated := [name for name, side in (("A", a), ("B", b)) if side.simulated]:
+        yield f"{' and '.join(simulated)} simulated: {UNMEASURED}"
     if bool(one.steps) != bool(other.steps):
         without, steps = ("A", len(other.steps)) if not one.steps else ("B", len(one.steps))
         yield (

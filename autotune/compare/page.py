@@ -37,6 +37,7 @@ def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
         "comparison.html.j2",
         name=" · ".join(map(printable, names)),
         figure=figure,
+        simulated=found.a.simulated or found.b.simulated,
         figure_note=note,
         facts={
             "What moved": headline(found),

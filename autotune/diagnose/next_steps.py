@@ -13,9 +13,8 @@ from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from autotune.looks.fix_pages import without_code_marks
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
-from policies.advice.advice import OPEN, Advice, advice
+from policies.advice.advice import ADVISED, OPEN, Advice, advice
 from policies.advice.cures import NOTHING, cure_of, said_of
-from policies.fixes import FIXES
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import outline
@@ -167,7 +166,7 @@ def _document(one: Advice) -> NextFix:
         "flags": list(one.flags),
         "without": list(one.without),
         "changes": dict(one.changes),
-        "costs": without_code_marks(FIXES[one.fix].page.costs),
+        "costs": without_code_marks(ADVISED[one.fix].page.costs),
         "explain": f"{EXPLAIN} {one.fix}",
     }
 

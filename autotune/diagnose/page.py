@@ -52,7 +52,7 @@ from autotune.looks.segments import (
 )
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
-from policies.fixes import FIXES
+from policies.advice.advice import ADVISED
 
 BARS = 24  # most steps of all ranks drawn one by one; beyond it, averages by rank
 RANKS = 64  # bars of averages at most, those of the slowest ranks
@@ -92,6 +92,7 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
         "diagnosis.html.j2",
         name=printable(name),
         figure=diagnosis.headline,
+        simulated=analysis.simulated,
         figure_note=diagnosis.cut_short
         or gained
         or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
@@ -267,7 +268,7 @@ def _fix_cards(steps: NextSteps) -> list[tuple[str, str, str, tuple[str, ...]]]:
             ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part),
             flag_words(fix),
             fix["costs"],
-            plain_paragraphs(FIXES[fix["fix"]].page),
+            plain_paragraphs(ADVISED[fix["fix"]].page),
         )
         for fix in steps.fixes
     ]

@@ -27,7 +27,7 @@ from analyzers.wording import part_name
 from autotune.diagnose.next_steps import NextSteps, show_next
 from autotune.looks.kernel_names import cut, short_name
 from autotune.looks.letter_bars import print_bars
-from autotune.looks.quantities import counted, duration, gib, percent
+from autotune.looks.quantities import UNMEASURED, counted, duration, gib, percent
 from autotune.looks.segments import (
     Segment,
     counted_steps,
@@ -91,6 +91,7 @@ def described(traces: Sequence[TraceReport]) -> str:
     marked = marked if steps else f"no step markers: {stretch_words(first.stretch)} as one"
     formats = " and ".join(sorted({trace.format for trace in traces}))
     where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
+    where = f"simulated: {UNMEASURED}" if any(trace.simulated for trace in traces) else where
     return f"{ranks}, {marked}, {formats}, {where}"
 
 

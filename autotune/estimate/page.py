@@ -24,7 +24,7 @@ def estimate_page(estimate: Estimate) -> str:
     return render(
         "estimate.html.j2",
         name=recipe.name,
-        figure=gib(estimate.needs_gib),
+        figure=gib(estimate.memory.upper_gib),
         figure_note=f"per {unit} at most, {estimate.verdict}",
         facts={
             "What it is": f"{model_name(recipe)} on {recipe.world_size} {gpu} · {layout_words(recipe)}",

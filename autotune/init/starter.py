@@ -139,5 +139,5 @@ def _known(rows: Mapping[str, Row], name: str, where: str) -> Row:
     if name in rows:
         return rows[name]
     near = nearest(name, rows)
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(rows)}"
+    hint = f"{f'did you mean {near}? ' if near else ''}there are {', '.join(rows)}"
     raise BadInputError(Problem(where=where, what=f"{name!r} is not known", hint=hint))

@@ -1,4 +1,4 @@
-"""Handles what ends a run of the tuner from outside: Ctrl-C, TERM, a closed terminal, or the deadline.
+"""Handles what ends a run of the tuner from outside: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
 
 Each raises KeyboardInterrupt in the loop: the engine ends the burst in flight, and `last_word` gives the journal's last
 event.
@@ -20,6 +20,8 @@ SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "TERM",
     signal.SIGHUP: "its terminal closing",
+    signal.SIGUSR1: "USR1",  # what Slurm sends ahead of a time limit (--signal), as users choose it
+    signal.SIGUSR2: "USR2",
 }
 ALL = (*SIGNALS, signal.SIGALRM)
 

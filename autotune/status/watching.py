@@ -13,7 +13,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, events_of, read_study
 from autotune.tuning.live import LiveView, PlainView, view_for
 from autotune.tuning.standing import Standing, standing_of
-from autotune.tuning.study import held
+from autotune.tuning.study import held, suspended
 
 LOOK_S = 1.0
 OVER = ("ended", "stopped")
@@ -22,8 +22,9 @@ OVER = ("ended", "stopped")
 def look(folder: Path) -> tuple[Standing, float]:
     """Returns the current standing and its time. Raises BadInputError if the folder has no readable journal."""
     now = time.time()
-    is_held = held(folder)  # before reading the journal: the tuner writes its last event before it releases the lock
-    return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held), now
+    # before reading the journal: the tuner writes its last event before it releases the lock
+    is_held, still = held(folder), suspended(folder)
+    return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held, suspended=still), now
 
 
 def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:

@@ -18,7 +18,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from autotune.tuning.lines import cost_in_words, wall_of
 from autotune.tuning.standing import State, standing_of
-from autotune.tuning.study import held
+from autotune.tuning.study import held, suspended
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
@@ -101,7 +101,7 @@ def _row(folder: Path, history: History, now: float) -> Row:
     assert history.study is not None  # read_study refuses a journal without its first line
     recipe = Recipe.model_validate(history.study.recipe)
     document = document_of(history)
-    standing = standing_of(history, folder=str(folder), now=now, held=held(folder))
+    standing = standing_of(history, folder=str(folder), now=now, held=held(folder), suspended=suspended(folder))
     changes = recipe.diff(history.best.recipe) if history.best else {}
     wall = wall_of(history.best)
     return Row(

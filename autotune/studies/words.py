@@ -6,7 +6,7 @@ from autotune.looks.quantities import interval, speedup_text
 from autotune.studies.gathered import Row
 from autotune.tuning.standing import end_words
 
-STATES = {"running": "running", "stopped": "killed", "unknown": "not ended"}
+STATES = {"running": "running", "suspended": "suspended", "stopped": "killed", "unknown": "not ended"}
 
 
 def gain_words(row: Row) -> str:

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
 from autotune.looks.fix_names import short_names
-from autotune.looks.quantities import significant
+from autotune.looks.quantities import UNMEASURED, significant
 from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
@@ -139,4 +139,4 @@ def summary(history: History, console: Console) -> None:
     console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
     console.print(f"best: {best_in_words(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
-        console.print("simulated: figures of a model, nothing was measured")
+        console.print(f"simulated: {UNMEASURED}")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from autotune.looks.fix_names import NAMED, names_text, parts_of
-from autotune.looks.quantities import NONE, first_changes, tokens_per_s
+from autotune.looks.quantities import NONE, UNMEASURED, first_changes, tokens_per_s
 from autotune.looks.reasons import end_text, proposal_text
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
@@ -23,11 +23,10 @@ from autotune.tuning.provisional import as_it_stands
 from policies.noise import throughput
 from policies.trial import FixShare, Phase, Proposal
 
-State = Literal["running", "ended", "stopped", "unknown"]
+State = Literal["running", "suspended", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
 RATE = "rate"  # name of the row with the best recipe's throughput
 ENDS = {"budget": "ended by its budget"}  # other statuses are words already
-SIMULATED = "figures of a model, nothing was measured"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +96,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     resume: str | None
 
 
-def standing_of(history: History, *, folder: str, now: float, held: bool | None) -> Standing:
-    """Returns the standing of a study; `held`: whether a tuner holds the folder, None if unknown."""
+def standing_of(history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False) -> Standing:
+    """Returns the standing of a study; `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether
+    a signal has stopped that tuner."""
     history = as_it_stands(history)
     tuner, ended, study = history.tuner, history.ended, history.study
-    state = _state(history, held)
+    state = _state(history, held, suspended)
     resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)
     return Standing(
         study=study.name if study else "",
@@ -154,7 +154,7 @@ def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
         ("cost", standing.cost),
         ("ends", _end_words(standing, now)),
         ("resume", standing.resume or ""),
-        ("simulated", SIMULATED if standing.simulated else ""),
+        ("simulated", UNMEASURED if standing.simulated else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
@@ -174,12 +174,14 @@ def span_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _state(history: History, held: bool | None) -> State:
+def _state(history: History, held: bool | None, suspended: bool) -> State:
     if history.ended is not None:
         return "ended"
     if held is None:
         return "unknown"
-    return "running" if held else "stopped"
+    if not held:
+        return "stopped"
+    return "suspended" if suspended else "running"
 
 
 def _running(history: History) -> Running | None:
@@ -256,6 +258,9 @@ def _state_words(standing: Standing, now: float) -> str:
     where = f", process {standing.process} on {standing.host}" if standing.process is not None else ""
     if standing.state == "running":
         return f"running since {clock_words(standing.tuner_at, now)}{where}"
+    if standing.state == "suspended":
+        go_on = f"kill -CONT {standing.process}" if standing.process is not None else "CONT"
+        return f"suspended by a signal (continues with {go_on}){where}; its last journal entry is from {said}"
     if standing.state == "ended":
         return f"{end_words(standing.status)} at {said}: {standing.because}"
     if standing.state == "stopped":

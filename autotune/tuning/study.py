@@ -26,6 +26,7 @@ STUDIES = Path("studies")
 LOCK = ".lock"
 MAX_NAMED = 6  # differing settings in a message; more are counted
 FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
+NOBODY, ELSEWHERE = 0, -1  # in place of the process that holds a lock
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
 DEFAULT_SEED = 1234
 
@@ -57,20 +58,37 @@ def originals(folder: Path) -> tuple[Path, ...]:
 def held(folder: Path) -> bool | None:
     """Returns whether a tuner works on the study; None if the file system has no locks. Only for other processes:
     closing the file would release the tuner's own lock."""
+    process = _holder(folder)
+    return None if process is None else process != NOBODY
+
+
+def suspended(folder: Path) -> bool:
+    """Returns True if the tuner that holds the study is a local process that a signal has stopped (STOP, Ctrl-Z)."""
+    process = _holder(folder)
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")
+
+
+def _holder(folder: Path) -> int | None:
+    """Returns the process that holds the lock, NOBODY without one, ELSEWHERE on another machine; None without
+    locks."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
-        return False
+        return NOBODY
     except OSError:
         return None
     try:
         asked = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        kind, _, _, _, process = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     except OSError:
         return None
     finally:
         os.close(fd)
-    return bool(kind != fcntl.F_UNLCK)
+    return NOBODY if kind == fcntl.F_UNLCK else process if process > 0 else ELSEWHERE
 
 
 def free_folder(name: str, *, root: Path = STUDIES) -> Path:

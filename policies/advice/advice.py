@@ -1,21 +1,28 @@
 """Advises what to try next: the fixes of the wall, by how much they could give back, as Megatron-LM's flags.
 
-With the recipe that was traced, only what is legal from it and not on already. A trace alone does not give the recipe:
-then the fixes are applied to example recipes to which every fix applies, and sizes are left open.
+With the recipe that was traced, only what is legal from it, not on already and not slower by the estimate. A trace
+alone does not give the recipe: then the fixes are applied to example recipes that agree with what the trace shows, and
+sizes are left open. No fix claims waiting for data: that has its own advice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from analyzers.diagnosis import Analysis, Wall
+import msgspec
+
+from analyzers.diagnosis import Analysis, Wall, WallFinding
+from policies.advice.cures import cure_of
+from policies.advice.loader_workers import DATA_LOADING, LOADER_WORKERS, WORKERS_FLAG, OwnAdvice
+from policies.advice.shown import Shown, shown_by
 from policies.advice.stand_ins import stand_ins
 from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.situation import Situation
+from trainer.estimate.time.estimate import estimate_time
 from trainer.frameworks.megatron_lm.spelling import knob_spellings
 from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
@@ -23,6 +30,9 @@ from trainer.recipe.knobs import KNOBS
 
 OPEN = "N"  # placeholder for a size that depends on the unknown recipe
 SIZES = ("OMP_NUM_THREADS",)  # environment variables that are sizes
+FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
+LEAST_WAIT = 0.01  # of a step: least waiting for data that gets advice
+ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, LOADER_WORKERS.name: LOADER_WORKERS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +63,56 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
         fixes = sorted((FIXES[name] for name in (*FITTING, *LAST_RESORTS)), key=lambda fix: fix.slowdown)
         return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
-    seen = situation or Situation(recipe=stand_ins(on_cpu=_on_cpu(analysis))[0], analysis=analysis)
+    loading = _loader_workers(analysis, wall)
+    analysis = _without_data_loading(analysis)
+    situation = None if situation is None else replace(situation, analysis=analysis)
+    seen = situation or Situation(recipe=stand_ins(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
-    return [found for fix, us in claimed if (found := _advised(fix, wall, us, situation, analysis)) is not None]
+    acting = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
+    return sorted([*loading, *acting], key=lambda one: -(one.gives_back_us or 0.0))
+
+
+def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
+    """The advice for a device that waits for data, where it waits long enough."""
+    finding = analysis.diagnosis.finding(wall)
+    us = finding.parts.get(DATA_LOADING, 0.0) if finding is not None and wall is Wall.HOST else 0.0
+    step_us = _step_us(analysis)
+    if us <= LEAST_WAIT * step_us:
+        return []
+    return [
+        Advice(
+            fix=LOADER_WORKERS.name,
+            title=LOADER_WORKERS.title,
+            wall=wall,
+            gives_back_us=us,
+            gain=gain_of(us, step_us),
+            flags=(f"{WORKERS_FLAG} {OPEN}",),
+            without=(),
+            changes={},
+        )
+    ]
+
+
+def _without_data_loading(analysis: Analysis) -> Analysis:
+    """The analysis with what the host wall leaves to fixes: time that the device waits for data is not theirs."""
+    diagnosis = analysis.diagnosis
+    return msgspec.structs.replace(
+        analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])
+    )
+
+
+def _of_fixes(finding: WallFinding) -> WallFinding:
+    us = finding.parts.get(DATA_LOADING, 0.0) if finding.wall is Wall.HOST else 0.0
+    if us <= 0:
+        return finding
+    left = max(finding.recoverable_us - us, 0.0)
+    return msgspec.structs.replace(
+        finding,
+        recoverable_us=left,
+        share=finding.share * left / finding.recoverable_us if finding.recoverable_us else 0.0,
+        parts={name: part for name, part in finding.parts.items() if name != DATA_LOADING},
+    )
 
 
 def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
@@ -69,15 +125,17 @@ def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
 def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None, analysis: Analysis) -> Advice | None:
     """Returns the advice to apply a fix; None if it does not apply, or has no legal change to offer."""
     known = situation is not None
-    situations = [situation] if situation is not None else [
-        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(on_cpu=_on_cpu(analysis))
+    shown = shown_by(analysis)
+    asked = [situation] if situation is not None else [
+        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(shown)
     ]  # fmt: skip
-    found = next((pair for one in situations if (pair := _changed(fix, one)) is not None), None)
+    faster = known and us is not None and fix.name not in cure_of(analysis.diagnosis).fixes
+    found = next((pair for one in asked if (pair := _changed(fix, one, shown, faster=faster)) is not None), None)
     if found is None:
         return None
     before, after, named = found
     flags, without = _words(before, after, named, known=known)
-    step_us = Situation(recipe=before, analysis=analysis).step_us
+    step_us = _step_us(analysis)
     return Advice(
         fix=fix.name,
         title=fix.title,
@@ -90,15 +148,33 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
     )
 
 
-def _changed(fix: Fix, situation: Situation) -> tuple[Recipe, Recipe, KnobChanges] | None:
-    """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none."""
+def _changed(
+    fix: Fix, situation: Situation, shown: Shown, *, faster: bool
+) -> tuple[Recipe, Recipe, KnobChanges] | None:
+    """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none.
+
+    faster: leaves out changes that are slower by the estimate, which does not know what the traces show to be lost to
+    a cause.
+    """
     if fix.precondition(situation) is not None:
         return None
     for changes in fix.changes(situation):
         after = derive(situation.recipe, changes)
-        if not isinstance(after, Refusal):
+        if isinstance(after, Refusal) or not _has_units(after, shown):
+            continue
+        if (
+            not faster
+            or estimate_time(after).tokens_per_s_per_gpu >= estimate_time(situation.recipe).tokens_per_s_per_gpu
+        ):
             return situation.recipe, after, changes
     return None
+
+
+def _has_units(after: Recipe, shown: Shown) -> bool:
+    """False where the GPU that was traced cannot multiply in the recipe's precision."""
+    capability = shown.compute_capability
+    eight_bits = after.training.precision.startswith(("fp8", "mxfp8", "nvfp4"))
+    return capability is None or not eight_bits or capability >= FP8_SINCE
 
 
 def _words(
@@ -126,5 +202,5 @@ def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
     return (words[0], OPEN) if size else words
 
 
-def _on_cpu(analysis: Analysis) -> bool:
-    return bool(analysis.traces) and not any(trace.devices for trace in analysis.traces)
+def _step_us(analysis: Analysis) -> float:
+    return Situation(recipe=stand_ins(Shown())[0], analysis=analysis).step_us

@@ -1,4 +1,5 @@
-"""Example recipes in place of an unknown one: each leaves to the fixes what they turn on, split or take back.
+"""Example recipes in place of an unknown one: each leaves to the fixes what they turn on, split or take back, unless
+the traces show that it is on, or that there is nothing to split.
 
 Only the knobs that a fix moves from them are shown; their sizes are not advice, and sizes stay open.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from policies.advice.shown import Shown
 from trainer.recipe import Recipe
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
@@ -70,7 +72,32 @@ _ON_CPUS = (
 )
 
 
+SECTIONS = ("model", "parallelism", "knobs")
+# what goes with a split that the traces rule out
+_ALONE = {
+    "tp": ("tp", "etp", "sequence_parallel"),
+    "cp": ("cp",),
+    "pp": ("pp", "vpp", "overlap_p2p_comm"),
+    "ep": ("ep", "overlap_moe_expert_parallel_comm"),
+}
+_OF_EXPERTS = ("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
+_FIRST_BLACKWELL = (10, 0)
+
+
 @cache
-def stand_ins(*, on_cpu: bool) -> tuple[Recipe, ...]:
-    """Returns example recipes of GPUs or of CPU ranks, to be tried in order."""
-    return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in (_ON_CPUS if on_cpu else _ON_GPUS))
+def stand_ins(shown: Shown) -> tuple[Recipe, ...]:
+    """Returns example recipes of GPUs or of CPU ranks as the traces show them, to be tried in order."""
+    made = _ON_CPUS if shown.on_cpu else tuple(_as_shown(data, shown) for data in _ON_GPUS)
+    return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in made)
+
+
+def _as_shown(data: dict[str, Any], shown: Shown) -> dict[str, Any]:
+    gone = {key for split in shown.absent for key in _ALONE[split]} | ({*_OF_EXPERTS} if shown.dense else set())
+    model, layout, knobs = ({k: v for k, v in data.get(of, {}).items() if k not in gone} for of in SECTIONS)
+    blackwell = (shown.compute_capability or (0, 0)) >= _FIRST_BLACKWELL
+    grouped = not shown.dense and (shown.grouped_gemm or knobs.get("moe_grouped_gemm"))
+    knobs = {k: v for k, v in knobs.items() if k != "moe_grouped_gemm"} | (
+        {"moe_grouped_gemm": True} if grouped else {}
+    )
+    cluster = data["cluster"] | ({"gpu": "b200"} if blackwell else {})
+    return data | {"model": model, "parallelism": layout, "knobs": knobs, "cluster": cluster}

@@ -364,3 +364,25 @@ def test_random_damage_never_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert msgspec.json.encode(analysis)
             missing = any(lost.why in CUT_SHORT for lost in analysis.traces[0].coverage.dropped)
             assert not missing or analysis.diagnosis.wall is Wall.UNDETERMINED
+
+
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_two_traces_in_one_file_are_refused(tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps(_many().document())
+    path = tmp_path / "two.json"
+    path.write_text(f"{text}{between}{text}")
+    for size in (64, 1 << 20):
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
+        with pytest.raises(TraceError, match="more than one trace"):
+            read(path)
+
+
+def test_times_that_have_no_microseconds_left_are_refused(tmp_path: Path) -> None:
+    document = _many().document()
+    for event in document["traceEvents"]:
+        if "ts" in event:
+            event["ts"] = float(event["ts"]) + 9e17
+    path = tmp_path / "late.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(TraceError, match="beyond 1e16"):
+        read(path)

@@ -32,12 +32,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_full_disk_ends_with_2_and_the_study_goes_on_once_there_is_room(
+def test_a_full_disk_ends_with_3_and_the_study_goes_on_once_there_is_room(
     recipe: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe.write_text(SIMULATED)
     words = ["run", str(recipe), "--budget", "30", "--study", str(small_disk / "s")]
-    assert main(words) == 2
+    assert main(words) == 3
     said = capsys.readouterr().err
     assert "no space left on device" in said
     assert "→ free some space" in said
@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_and_a_stdout_that_is_closed_are_no_fault(words: lis
     command = " ".join(["exec", sys.executable, "-m autotune.cli", *words])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True, env=environment)
-    assert full.returncode == 2
+    assert full.returncode == 3
     assert "no space left on device" in full.stderr
     assert "Traceback" not in full.stderr
     closed = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True, env=environment)

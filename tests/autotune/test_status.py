@@ -28,11 +28,13 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
     for line in run.stdout:
         if "burst 1:" in line:
             break
+    assert main(["status", "s", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["state"] == "running"
     os.kill(run.pid, signal.SIGSTOP)  # between two words of its journal, whatever the machine does
     assert main(["status", "s", "--json"]) == 0
     running = json.loads(capfd.readouterr().out)
     assert held(Path("s"))
-    assert running["state"] == "running"
+    assert running["state"] == "suspended"
     assert running["process"] == run.pid
     assert running["budget"] == 5000
     run.kill()

@@ -1,4 +1,4 @@
-"""A checkout stands alone: every command the README names is there, and its data is, or it says what to put where."""
+"""A checkout stands alone: every command of docs/benchmarks.md and its data are there, or it says what to put where."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from benchmarks.places import DATA
 from tests.conftest import HANG_S
 from tests.places import ROOT
 
-COMMANDS = sorted(set(re.findall(r"python -m (benchmarks\.\w+)", (ROOT / "README.md").read_text(encoding="utf-8"))))
+TABLES = ROOT / "docs" / "benchmarks.md"
+COMMANDS = sorted(set(re.findall(r"python -m (benchmarks\.\w+)", TABLES.read_text(encoding="utf-8"))))
 READ_TABLES = ("check_speed", "estimate_accuracy memory", "estimate_accuracy time")
 
 
 @pytest.mark.parametrize("module", COMMANDS)
-def test_a_command_of_the_readme_is_there_and_says_what_it_does(module: str) -> None:
+def test_a_command_of_the_tables_is_there_and_says_what_it_does(module: str) -> None:
     assert find_spec(module)
     assert f"python -m {module}" in (importlib.import_module(module).__doc__ or "")
 

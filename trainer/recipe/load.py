@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trainer.errors import BadInputError, Problem
 from trainer.recipe.hugging_face import model_fields, read_config
 from trainer.recipe.load_machine import load_machine
 from trainer.recipe.schema import Recipe
@@ -21,7 +22,32 @@ def load_recipe(path_or_example: str) -> Recipe:
 
 def recipe_from(source: Source) -> Recipe:
     """The recipe that plain data stands for. BadInputError carries every problem found."""
-    return validated(Recipe, _with_model(_with_machine(source)))
+    recipe = validated(Recipe, _with_model(_with_machine(source)))
+    _refuse_absent_places(recipe, source)
+    return recipe
+
+
+def _refuse_absent_places(recipe: Recipe, source: Source) -> None:
+    """BadInputError where the machine file names nodes or ranks that the cluster does not have."""
+    machine = recipe.burst.machine
+    if machine is None:
+        return
+    named = [
+        *(("stragglers", "node", one.node, recipe.cluster.nodes) for one in machine.stragglers),
+        *(("stragglers", "rank", one.rank, recipe.world_size) for one in machine.stragglers),
+        *(("faults", "rank", one.rank, recipe.world_size) for one in machine.faults),
+    ]
+    problems = [
+        Problem(
+            where=source.where(("burst", "machine")),
+            what=f"{key} names {place} {number}, the cluster has {count}",
+            hint=f"name one of 0 to {count - 1}, or take it out",
+        )
+        for key, place, number, count in named
+        if number is not None and number >= count
+    ]
+    if problems:
+        raise BadInputError(*problems)
 
 
 def _with_machine(source: Source) -> Source:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from trainer.recipe.architecture import Section
 
-Factor = Annotated[float, Field(gt=0, le=100)]
+Factor = Annotated[float, Field(ge=0.001, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

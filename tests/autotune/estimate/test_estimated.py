@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from autotune.estimate.document import estimated
+from autotune.estimate.page import estimate_page
+from autotune.looks.quantities import gib
 from trainer.estimate.time.parts import STEP_PARTS
+from trainer.recipe import load_recipe
 
 RECIPE = """\
 name: small
@@ -65,3 +69,12 @@ def test_the_packaged_cpu_recipe_is_estimated_without_a_limit(capfd: pytest.Capt
     assert document["memory"]["limit_gib"] is None
     assert document["memory"]["fits"]
     assert document["time"]["step_s"] > 0
+
+
+def test_the_page_counts_what_lies_outside_the_allocator_once(small: str, tmp_path: Path) -> None:
+    recipe = load_recipe(small)
+    estimate = estimated(recipe)
+    page = estimate_page(estimate)
+    memory = estimate.memory
+    assert f'<span class="figure">{gib(memory.upper_gib)}</span>' in page
+    assert f"per GPU at most, limit 79.2 GiB less {gib(memory.outside_gib)} for context and communication" in page

@@ -7,13 +7,15 @@ import re
 import msgspec
 import pytest
 
-from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall, WallFinding
-from policies.advice.advice import advice
+from analyzers.diagnosis import Analysis, Cause, CommunicationTime, Diagnosis, Wall, WallFinding
+from policies.advice.advice import ADVISED, advice
+from policies.advice.shown import SPLITS, Shown, shown_by
 from policies.advice.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from tests.rows import filled
+from trainer.estimate.time.estimate import estimate_time
 from trainer.frameworks.megatron_lm.flags import BY_NAME
 from trainer.recipe.rules import check
 
@@ -28,14 +30,36 @@ PARTS = {
 OF_NO_WALL = ("experts_load", "uneven_stages")
 
 
+def seen(classes: tuple[str, ...], kinds: tuple[str, ...] = (), capability: tuple[int, int] | None = None) -> Analysis:
+    """A job whose traces show kernels of these classes, and communication of these kinds."""
+    drawn = analysis_of(STEPS[1], burst=2)
+    talked = {kind: CommunicationTime(busy_us=9e3, exposed_us=9e3) for kind in kinds}
+    worked = dict.fromkeys(classes, 5e4)
+    spans = [
+        msgspec.structs.replace(trace.span, compute_by_class=worked, communication_by_kind=talked)
+        for trace in drawn.traces
+    ]
+    traces = [
+        msgspec.structs.replace(trace, span=span, compute_capability=capability)
+        for trace, span in zip(drawn.traces, spans, strict=True)
+    ]
+    return msgspec.structs.replace(drawn, traces=traces)
+
+
+def bound_by(wall: Wall, found: Analysis, **parts: float) -> Analysis:
+    """The job with a verdict of this wall, which costs half of each step of 1000 ms."""
+    finding = WallFinding(wall=wall, recoverable_us=5e5, share=0.5, evidence=["it is"], parts=parts)
+    return msgspec.structs.replace(found, diagnosis=Diagnosis(wall=wall, margin=0.5, because="drawn", walls=[finding]))
+
+
 def walled(wall: Wall, *, on_cpu: bool = False, cause: str = "") -> Analysis:
     """A job that loses 100 ms of each of 1000 to every part of one wall, and to a cause that is of none."""
     parts = dict.fromkeys(PARTS[wall], 100000.0)
     finding = WallFinding(
         wall=wall, recoverable_us=1e5 * max(len(parts), 1), share=0.1, evidence=["it is"], parts=parts
     )
-    drawn = analysis_of(STEPS[1], burst=2)
-    traces = [msgspec.structs.replace(trace, devices=[] if on_cpu else [0]) for trace in drawn.traces]
+    found = seen(("router", "attention"), ("other",))
+    traces = [msgspec.structs.replace(trace, devices=[] if on_cpu else [0]) for trace in found.traces]
     lost = Cause(name=cause, headline=cause, lost_us=1e5, share=0.1) if cause else None
     diagnosis = Diagnosis(wall=wall, margin=0.1, because="drawn", walls=[finding], cause=lost)
     return Analysis(diagnosis=diagnosis, traces=traces)
@@ -62,12 +86,12 @@ def test_the_fix_that_gives_most_back_comes_first_and_sizes_stay_open() -> None:
 
 
 def test_a_fix_that_is_on_already_is_not_offered() -> None:
-    recipe = stand_ins(on_cpu=False)[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
+    recipe = stand_ins(Shown())[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
     analysis = walled(Wall.COMMUNICATION)
     found = {one.fix: one for one in advice(analysis, Wall.COMMUNICATION, Situation(recipe=recipe, analysis=analysis))}
     assert "overlap_grad_reduce" not in found
-    assert found["micro_batch_up"].flags == ("--micro-batch-size 4",)
-    assert found["micro_batch_up"].changes == {"micro_batch_size": 4}
+    assert found["interleaved_pipeline"].changes["virtual_pipeline_model_parallel_size"] == 2
+    assert "--num-virtual-stages-per-pipeline-rank 2" in " ".join(found["interleaved_pipeline"].flags)
 
 
 def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None:
@@ -81,6 +105,62 @@ def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None
 
 
 def test_stand_ins_are_legal_recipes() -> None:
-    for on_cpu in (False, True):
-        for recipe in filled(stand_ins(on_cpu=on_cpu)):
+    shown = [Shown(absent=frozenset(SPLITS[:count]), dense=count == 4) for count in range(5)]
+    for each in (*shown, Shown(on_cpu=True), Shown(grouped_gemm=True), Shown(compute_capability=(10, 0))):
+        for recipe in filled(stand_ins(each)):
             assert not [finding for finding in check(recipe) if finding.kind == "error"]
+
+
+DENSE = ("gemm", "attention", "elementwise")
+
+
+def offered(found: Analysis, wall: Wall = Wall.COMPUTE) -> dict[str, tuple[str, ...]]:
+    return {one.fix: one.flags for one in advice(bound_by(wall, found), wall)}
+
+
+def test_a_dense_model_of_one_gpu_is_offered_nothing_of_experts_nor_of_splits() -> None:
+    fixes = {*offered(seen(DENSE)), *offered(seen(DENSE), Wall.HOST), *offered(seen(DENSE), Wall.COMMUNICATION)}
+    assert {"micro_batch_up", "cpu_affinity"} <= fixes
+    assert not [name for name in fixes if "expert" in name or "tensor" in name or "context" in name]
+    assert fixes.isdisjoint({"grouped_gemm", "permute_fusion", "router_fusion", "dispatcher"})
+
+
+def test_grouped_gemm_is_not_offered_to_a_trace_that_runs_it() -> None:
+    assert "grouped_gemm" in offered(seen(("router", "gemm"), ("ep_dispatch",)))
+    assert "grouped_gemm" not in offered(seen(("router", "grouped_gemm"), ("ep_dispatch",)))
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision"),
+    [((7, 0), None), ((8, 6), None), ((9, 0), "blockwise"), ((10, 0), "mxfp8"), (None, "blockwise")],
+)
+def test_fp8_is_offered_where_the_gpu_has_it(capability: tuple[int, int] | None, precision: str | None) -> None:
+    flags = offered(seen(DENSE, (), capability)).get("fp8")
+    assert (flags is not None) == (precision is not None)
+    assert (precision or "") in " ".join(flags or ())
+
+
+def test_communication_of_unnamed_groups_rules_no_split_out() -> None:
+    assert shown_by(seen(DENSE, ("other",))).absent == {"ep"}
+    assert shown_by(seen(DENSE, ("tp", "dp"))).absent == {"cp", "pp", "ep"}
+    assert shown_by(seen(("router", "gemm"), ("tp", "dp"))).absent == {"cp", "pp", "ep"}
+    assert "less_tensor_parallel" in offered(seen(DENSE, ("tp",)))
+
+
+def test_waiting_for_data_is_answered_by_loader_workers_first() -> None:
+    found = bound_by(Wall.HOST, seen(DENSE), data_loading=4.9e5, launching=1e4)
+    first, *others = advice(found, Wall.HOST)
+    assert (first.fix, first.gives_back_us, first.flags) == ("loader_workers", 4.9e5, ("--num-workers N",))
+    assert all(one.gives_back_us is not None and one.gives_back_us <= 1e4 for one in others)
+    assert first.fix in ADVISED
+    assert "loader_workers" not in offered(seen(DENSE), Wall.HOST)
+
+
+def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
+    recipe = stand_ins(Shown())[1]
+    found = bound_by(Wall.COMPUTE, seen(("router", "gemm"), ("other",)))
+    situation = Situation(recipe=recipe, analysis=found)
+    before = estimate_time(recipe).tokens_per_s_per_gpu
+    told = advice(found, Wall.COMPUTE, situation)
+    assert told
+    assert all(estimate_time(recipe.replace(dict(one.changes))).tokens_per_s_per_gpu >= before for one in told)

@@ -9,7 +9,7 @@ from trainer.recipe import load_recipe
 from trainer.recipe.load_machine import load_machine, packaged_machines
 from trainer.recipe.machine import Links, Machine
 
-RECIPE = "model: mixtral-8x7b\ncluster: {gpu: h100}\nburst: {engine: simulated, machine: MACHINE}\n"
+RECIPE = "model: mixtral-8x7b\ncluster: {gpu: h100, nodes: 2}\nburst: {engine: simulated, machine: MACHINE}\n"
 
 
 def written(folder: Path, machine: str, *, engine: str = "simulated") -> str:
@@ -73,3 +73,21 @@ def test_every_problem_of_a_machine_file_is_said_with_its_place(tmp_path: Path) 
 def test_a_machine_without_the_simulated_engine_is_refused(tmp_path: Path) -> None:
     said = problem(written(tmp_path, "slow-network", engine="megatron"))
     assert "recipe.yaml:3 burst.machine: engine megatron runs on the cluster it finds" in said
+
+
+@pytest.mark.parametrize(
+    ("machine", "what"),
+    [
+        ("stragglers: [{node: 7, compute: 1.5}]", "stragglers names node 7, the cluster has 2"),
+        ("stragglers: [{rank: 16, host: 1.5}]", "stragglers names rank 16, the cluster has 16"),
+        ("faults: [{kind: dies, rank: 99}]", "faults names rank 99, the cluster has 16"),
+    ],
+)
+def test_a_place_that_the_cluster_does_not_have_is_refused(tmp_path: Path, machine: str, what: str) -> None:
+    (tmp_path / "ours.yaml").write_text(f"{machine}\n")
+    assert what in problem(written(tmp_path, "ours.yaml"))
+
+
+def test_a_factor_that_nothing_could_be_measured_under_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("links: {network: 1.0e-16}\n")
+    assert "network" in problem(written(tmp_path, "ours.yaml"))

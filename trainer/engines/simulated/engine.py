@@ -15,7 +15,6 @@ from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.trace import write_trace
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.machine import Fault, Machine
-from trainer.recipe.schema import Recipe
 
 US = 1e6
 SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
@@ -73,7 +72,6 @@ class _Burst:
     def outcome(self) -> Outcome:
         recipe, limit, world = self.recipe, self.recipe.memory_limit_gib, self.recipe.world_size
         stopped = self._out_of_memory() or self._fault()
-        losses = _losses(recipe, self.steps)
         startup_s, setup_s = self._startup_s(), self._setup_s()
         if stopped:
             cost = startup_s + setup_s + self._steps_s(stopped.steps, failed=stopped.failure)
@@ -93,7 +91,6 @@ class _Burst:
         return Outcome(
             step_us=step_us,
             cpu_us=[0.0] * len(step_us),  # no process ran
-            loss=losses,
             peak_gib=self._peaks_gib(),
             outside_gib=self._outside_gib(),
             limit_gib=limit,
@@ -196,13 +193,6 @@ def _failure(fault: Fault) -> Failure:
     kind, words = SAYS[fault.kind]
     evidence = "simulated: " + words.format(rank=fault.rank, step=fault.step)
     return Failure(kind=kind, phase=BurstPhase.FORWARD, rank=fault.rank, evidence=evidence)
-
-
-def _losses(recipe: Recipe, steps: int) -> list[float]:
-    """One curve for all layouts of a model; precision moves it a little."""
-    start = math.log(recipe.architecture.vocab_size)
-    shift = 0.0 if recipe.training.precision in ("fp32", "bf16", "fp16") else 0.002
-    return [start * (0.7 + 0.3 * math.exp(-0.05 * step)) * (1.0 + shift) for step in range(steps)]
 
 
 def _write_log(burst: Burst, outcome: Outcome) -> None:

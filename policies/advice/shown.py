@@ -1,0 +1,70 @@
+"""What the traces show of the job that was traced, where its recipe is not known: by it the stand-ins are made.
+
+Only what a trace surely shows rules something out. Communication of an unnamed group may be of any kind, and kernels
+inside a CUDA graph may be of any class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from analyzers.diagnosis import Analysis, Partition
+from policies.situation import EP_KINDS, LOAD_PART, PIPELINE_CAUSES
+
+UNNAMED = "other"  # kind of communication
+SPLITS = ("tp", "cp", "pp", "ep")
+EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or a range
+EXPERT_CLASSES = {"grouped_gemm", "router"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """absent: of `SPLITS` those that the traces rule out; dense: kernels and none of them works for experts;
+    grouped_gemm: the experts of a rank are computed in one kernel; compute_capability: of the GPU, None where it is not
+    told."""
+
+    on_cpu: bool = False
+    absent: frozenset[str] = frozenset()
+    dense: bool = False
+    grouped_gemm: bool = False
+    compute_capability: tuple[int, int] | None = None
+
+
+def shown_by(analysis: Analysis) -> Shown:
+    """What the traces of a job show; nothing but CPUs or GPUs where no kernel was recorded."""
+    traces = analysis.traces
+    capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)
+    if not traces or not any(trace.devices for trace in traces):
+        return Shown(on_cpu=bool(traces))
+    spans = [trace.span for trace in traces]
+    classes = {name for span in spans for name, us in span.compute_by_class.items() if us > 0}
+    if not classes or any(span.graph_us > 0 for span in spans):
+        return Shown(compute_capability=capability, grouped_gemm="grouped_gemm" in classes)
+    kinds = {kind for span in spans for kind, time in span.communication_by_kind.items() if time.busy_us > 0}
+    present = kinds | set(_lost_to(analysis, spans))
+    absent = set() if UNNAMED in kinds else {split for split in SPLITS if split not in present}
+    dense = "ep" not in present and not classes & EXPERT_CLASSES and not _names_experts(analysis)
+    return Shown(
+        absent=frozenset(absent | ({"ep"} if dense else set())),
+        dense=dense,
+        grouped_gemm="grouped_gemm" in classes,
+        compute_capability=capability,
+    )
+
+
+def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
+    """Splits that something else than their own kind of communication shows."""
+    diagnosis = analysis.diagnosis
+    causes = {*diagnosis.waits, *([diagnosis.cause.name] if diagnosis.cause is not None else [])}
+    if causes & {*PIPELINE_CAUSES} or any(span.idle_by_cause.bubble_us > 0 for span in spans):
+        yield "pp"
+    if LOAD_PART in causes or any({*EP_KINDS} & {*span.communication_by_kind} for span in spans):
+        yield "ep"
+
+
+def _names_experts(analysis: Analysis) -> bool:
+    kernels = (one.name for trace in analysis.traces for one in trace.kernels)
+    ranges = (one.name for trace in analysis.traces for one in trace.ranges)
+    return any(EXPERTS.search(name) for name in (*kernels, *ranges))
