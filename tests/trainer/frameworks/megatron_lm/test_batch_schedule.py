@@ -28,7 +28,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     file = tmp_path_factory.mktemp("launch") / "scheduled.sh"
     file.write_text(script, encoding="utf-8")
     found = imported(Asked(file=str(file), gpu="h100", given=GIVEN))
-    assert any(SCHEDULE in each.words for each in found.found.kept)
+    assert any(SCHEDULE in each.words for each in found.found.reading.kept)
     return found.recipe
 
 
