@@ -71,12 +71,19 @@ def can_start() -> bool:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block; a process started inside holds it back until it ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Delays Ctrl-C until the end of the block, with a handler: a signal mask would hold for this thread alone, and
+    the system may hand the signal to another. Only the main thread is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _started(function: Callable[[Item], Result], item: Item) -> tuple[Connection, ForkProcess]:

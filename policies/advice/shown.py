@@ -1,4 +1,4 @@
-"""What the traces show of the job that was traced, where its recipe is not known: by it the stand-ins are made.
+"""The properties of a job that its traces show, for advice without a recipe: the stand-in recipes agree with them.
 
 Only what a trace surely shows rules something out. Communication of an unnamed group may be of any kind, and kernels
 inside a CUDA graph may be of any class.
@@ -21,9 +21,11 @@ EXPERT_CLASSES = {"grouped_gemm", "router"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """absent: of `SPLITS` those that the traces rule out; dense: kernels and none of them works for experts;
-    grouped_gemm: the experts of a rank are computed in one kernel; compute_capability: of the GPU, None where it is not
-    told."""
+    """The properties of one job.
+
+    absent: members of `SPLITS` that the traces rule out; dense: kernels were recorded, and none works for experts;
+    grouped_gemm: the experts of a rank are computed in one kernel; compute_capability: of the GPU, None if unknown.
+    """
 
     on_cpu: bool = False
     absent: frozenset[str] = frozenset()
@@ -33,7 +35,7 @@ class Shown:
 
 
 def shown_by(analysis: Analysis) -> Shown:
-    """What the traces of a job show; nothing but CPUs or GPUs where no kernel was recorded."""
+    """Returns the properties that the traces show; only CPUs or GPUs if no kernel was recorded."""
     traces = analysis.traces
     capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)
     if not traces or not any(trace.devices for trace in traces):

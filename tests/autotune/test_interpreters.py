@@ -10,6 +10,7 @@ import pytest
 
 from tests.autotune.outside import SMALL
 from tests.places import ROOT
+from tests.rows import filled
 
 # folders of virtual environments, separated by colons; torch and Megatron-Core are not needed
 PYTHONS = [
@@ -22,7 +23,7 @@ PYTHONS = [
 def test_commands_work_on_other_interpreters(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(SMALL)
     lines = ("--help", "check base.yaml", "plan base.yaml", "run base.yaml --budget 1 --study s", "diagnose s/0")
-    for number, python in enumerate(PYTHONS):
+    for number, python in enumerate(filled(PYTHONS)):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "base.yaml").write_text(SMALL)

@@ -86,8 +86,8 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device", "s/journal.jsonl")
 
     monkeypatch.setattr("autotune.tuning.bench.Bench._run", broken)
-    assert main(["run", "base.yaml", "--study", "s"]) == 2
-    assert told()[:2] == ["interrupted", "2"]
+    assert main(["run", "base.yaml", "--study", "s"]) == 3
+    assert told()[:2] == ["interrupted", "3"]
     ended = read_study(Path("s")).ended
     assert ended is not None
     assert end_text(ended) == "stopped by an error: no space left on device"

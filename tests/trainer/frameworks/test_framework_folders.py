@@ -15,6 +15,7 @@ from autotune.export import export
 from autotune.importing.found import Asked, Started
 from autotune.importing.reading import imported_command
 from tests.policies.drawn import cpu_recipe
+from tests.rows import filled
 from trainer.burst import Burst
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.job import Job
@@ -91,7 +92,7 @@ def test_a_recipe_is_checked_for_and_exported_to_an_added_framework() -> None:
 
 def test_a_framework_is_named_as_its_folder_and_reads_every_line() -> None:
     lines = frameworks()[0].log_patterns.keys()
-    for framework in frameworks():
+    for framework in filled(frameworks()):
         assert framework_named(framework.name) is framework
         assert framework.log_patterns.keys() == lines
         assert patterns_with(framework.log_patterns, {})
