@@ -50,7 +50,7 @@ def layouts(
     if incumbent is None:
         scores = score_first(table, surrogate, avoid)
     else:
-        now = surrogate.time.closed_form(tabulate([incumbent]))
+        now = surrogate.time.closed_form_of(incumbent)
         scores = score(table, now, surrogate, avoid, min_fit=min_fit)
     return Group(
         table=table, scores=scores, recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid)

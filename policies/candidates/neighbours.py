@@ -206,5 +206,5 @@ def is_modelled(incumbent: Recipe, recipes: Sequence[Recipe], surrogate: Surroga
 
 
 def _scored(recipes: Sequence[Recipe], incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Group:
-    table, now = tabulate(recipes), surrogate.time.closed_form(tabulate([incumbent]))
+    table, now = tabulate(recipes), surrogate.time.closed_form_of(incumbent)
     return group_of(recipes, table, score(table, now, surrogate, avoid, min_fit=min_fit))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -28,6 +29,7 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.estimate import stages_of
 from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.stage_table import EXPOSED, StageTable
+from trainer.recipe import Recipe
 
 PART_DEVIATION = constant("part_deviation")
 PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
@@ -130,6 +132,17 @@ class TimeSurrogate:
         slopes = np.zeros((candidates.count, len(factors())))
         slopes[:, acting] = _slopes(log_step, [factors()[at] for at in acting], self.theta, mean)
         return ClosedForm(mean=mean, slopes=slopes, where=features(candidates))
+
+    def closed_form_of(self, recipe: Recipe) -> ClosedForm:
+        """Evaluates the closed form of one recipe, once: a decision compares many candidates with one incumbent."""
+        key = recipe.digest()
+        if key not in self._of_one:
+            self._of_one[key] = self.closed_form(tabulate([recipe]))
+        return self._of_one[key]
+
+    @cached_property
+    def _of_one(self) -> dict[str, ClosedForm]:
+        return {}
 
     def _deviation(self, slopes: Floats, residual_variance: Floats) -> Floats:
         variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes) + residual_variance

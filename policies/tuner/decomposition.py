@@ -173,7 +173,7 @@ def _is_needed(member: Member, recipe: Recipe) -> bool:
 def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
     """Returns (log of throughput over the incumbent's, GiB that the hottest GPU needs) of each recipe."""
     table, time = tabulate(recipes), know.surrogate.time
-    log_step, _ = time.difference(time.closed_form(table), time.closed_form(tabulate([know.recipe])))
+    log_step, _ = time.difference(time.closed_form(table), time.closed_form_of(know.recipe))
     need, _ = know.surrogate.memory.needs(table)
     return -log_step, need
 
@@ -188,7 +188,7 @@ def _rescored(candidate: Candidate, recipes: Sequence[Recipe], know: Knowledge) 
     if candidate.log_gain is None:
         scores = score_first(table, know.surrogate, know.avoid)
     else:
-        now = time.closed_form(tabulate([know.recipe]))
+        now = time.closed_form_of(know.recipe)
         scores = score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit)
     group, runs = group_of(recipes, table, scores), candidate.log_gain is not None
     return [

@@ -70,7 +70,7 @@ def _weighed(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[s
     every = [recipe for made in recipes.values() for recipe in made]
     if not every:
         return {}
-    table, now = tabulate(every), know.surrogate.time.closed_form(tabulate([know.recipe]))
+    table, now = tabulate(every), know.surrogate.time.closed_form_of(know.recipe)
     group = group_of(every, table, score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit))
     found, start = {}, 0
     for fix, made in recipes.items():
