@@ -1,1 +1,1 @@
-"""What a model holds and computes, whatever runs it: parameters and FLOPs, layer by layer."""
+"""The parameters and FLOPs of a model, layer by layer, independent of the trainer."""

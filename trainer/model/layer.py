@@ -1,4 +1,4 @@
-"""What one layer of a model is made of: its parameters as ranks share them, and the widths inside it."""
+"""The parts of one layer of a model: its parameters as ranks share them, and the widths inside it."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def norm_parameters(model: Architecture, width: int) -> int:
 
 
 def matrices(model: Architecture) -> int:
-    """Of a feed-forward, seen from the hidden side: gate, up and down, or up and down."""
+    """Counts the matrices of a feed-forward block, each with the hidden size as one side: (gate,) up and down."""
     return 3 if model.gated_linear_unit else 2

@@ -1,4 +1,4 @@
-"""What a file of `mixers/` says of one way to mix tokens: parameters, FLOPs, and what it keeps for backward."""
+"""The type that a file of `mixers/` defines: a token mixer's parameters, FLOPs and tensors saved for backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensors = dict[str, Floats]  # bytes a token of one layer, by tensor
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSizes:
-    """What of the candidates decides the size of saved tensors. Shapes: [N], or [] where all rows share one value."""
+    """The columns of candidates that decide the size of saved tensors: [N], or [] where all rows share one value."""
 
     tp: Floats
     along: Floats  # ranks that share what lies between the tensor-parallel regions
@@ -33,7 +33,7 @@ class SavedSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorModules:
-    """Which modules, of those that a knob may list, recompute, offload or capture a saved tensor."""
+    """The modules, named as in a knob's list, that recompute, offload or capture a saved tensor."""
 
     recompute: str = ""  # words apart by spaces, in each
     offload: str = ""

@@ -1,10 +1,10 @@
-"""How many parameters each part of a model has: exactly those of Megatron-Core's modules.
+"""The number of parameters of each part of a model: exactly those of Megatron-Core's modules.
 
-Held against the real `GPTModel` for random architectures and every preset it can build, in total and by rank; models
-with Mamba or gated delta net layers against their published totals. As Transformer Engine shares them: its linear
-layers keep MLA's down-projections whole on every TP rank, where the local ones split them. Source: attention.py,
-multi_latent_attention.py, moe/experts.py, moe/shared_experts.py, moe/router.py, multi_token_prediction.py,
-ssm/gated_delta_net.py, ssm/mamba_mixer.py of Megatron-Core 0.16.1.
+Tests compare them with the real `GPTModel` for random architectures and every preset it can build, in total and by
+rank, and models with Mamba or gated delta net layers with their published totals. Sharding over TP is that of
+Transformer Engine: its linear layers replicate MLA's down-projections on every TP rank, where the local ones split
+them. Source: attention.py, multi_latent_attention.py, moe/experts.py, moe/shared_experts.py, moe/router.py,
+multi_token_prediction.py, ssm/gated_delta_net.py, ssm/mamba_mixer.py of Megatron-Core 0.16.1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def vocabulary(model: Architecture, tp: Any) -> Any:
 
 
 def table_parameters(model: Architecture, tp: Any) -> Any:
-    """What a rank holds of one embedding or output head."""
+    """Returns the parameters of one embedding or output head on one TP rank."""
     return vocabulary(model, tp) * model.hidden_size / tp
 
 
