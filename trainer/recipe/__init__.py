@@ -1,4 +1,4 @@
-"""What a training job is: the recipe, its knobs, the rules that make it legal, known models and GPUs."""
+"""The description of a training job: the recipe, its knobs, the rules that make it legal, known models and GPUs."""
 
 from trainer.recipe.load import load_recipe, packaged_examples
 from trainer.recipe.schema import Recipe

@@ -1,4 +1,4 @@
-"""How many values YAML text stands for once its aliases are written out, counted before one of them is built."""
+"""Counts the values of a YAML document with its aliases expanded, before any value is constructed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import yaml
 
 
 def values_in(root: yaml.Node | None) -> int:
-    """Values of a composed document, those of an alias wherever it stands. RecursionError for one that holds itself,
-    as for one that is nested too deeply."""
+    """Counts the values of a composed document; those of an alias count at every use.
+
+    Raises RecursionError for an alias that contains itself and for a document that is nested too deeply.
+    """
     return 0 if root is None else _values_in(root, {}, set())
 
 

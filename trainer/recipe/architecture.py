@@ -123,7 +123,7 @@ class Architecture(Section):
 
     @property
     def activation(self) -> ActivationName:
-        """As written, else what Megatron's launchers take: SiLU where it is gated, GELU where it is not."""
+        """Returns the activation: as written, else the default of Megatron's launchers (SiLU if gated, else GELU)."""
         if self.activation_func is not None:
             return self.activation_func
         if self.use_fused_weighted_squared_relu:
@@ -132,7 +132,7 @@ class Architecture(Section):
 
     @property
     def yarn(self) -> bool:
-        """Whether positions are rotated as YaRN does."""
+        """True if positions use YaRN's rotary embedding."""
         return (self.rope_type if self.multi_latent_attention else self.position_embedding_type) == "yarn"
 
     @property

@@ -85,7 +85,7 @@ class Hardware:
         return self.reference or self
 
     def runs(self, precision: str) -> bool | None:
-        """Whether its units, or an emulation, compute in a precision; None where that is not known."""
+        """Returns whether its units, or an emulation, compute in a precision; None where that is not known."""
         if precision == "fp32" or self.is_cpu:
             return True
         return None if self.precisions is None else precision in (*self.precisions, *self.emulated_precisions)

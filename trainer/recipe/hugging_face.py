@@ -36,7 +36,7 @@ def model_types() -> tuple[str, ...]:
 
 
 def is_hugging_face(data: Any) -> bool:
-    """Whether data are a configuration of transformers: those of language models name their type."""
+    """Returns whether data are a configuration of transformers: those of language models have a `model_type`."""
     return isinstance(data, dict) and isinstance(data.get("model_type"), str)
 
 

@@ -163,7 +163,7 @@ NUMBERS_ONLY = frozenset(
 
 
 def acts(recipe: Settings, name: str) -> bool:
-    """Whether the knob can have an effect beside the others, whatever its value."""
+    """Returns whether the knob, at any value, can have an effect given the recipe's other knobs."""
     return name not in ACTS_WHEN or ACTS_WHEN[name](recipe)
 
 

@@ -28,7 +28,7 @@ _PYTHON_TYPES: dict[Kind, type] = {"bool": bool, "int": int, "float": float, "on
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What values a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b` or `any a|b`; `?` lets it be null."""
+    """The values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b` or `any a|b`; `?` lets it be null."""
 
     kind: Kind
     words: tuple[str, ...] = ()  # of `one` and `any`
@@ -37,7 +37,7 @@ class Domain:
     nullable: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """Why `value` is none of them; None when it is one."""
+        """Returns why `value` is not in the domain; None if it is."""
         if value is None:
             return None if self.nullable else "it cannot be null"
         if not self._has_type(value):

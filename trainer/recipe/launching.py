@@ -1,4 +1,4 @@
-"""Where a recipe's ranks are started: `burst.launcher`, its kind and what the kind is told."""
+"""The launcher that starts a recipe's ranks: `burst.launcher`, its kind and the settings of each kind."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def kind_of(launcher: str | Launching | HostsSettings) -> str:
 
 
 def slurm_settings(launcher: str | Launching | HostsSettings) -> SlurmSettings:
-    """What launcher slurm is told; the defaults where only its name is written."""
+    """Returns the settings of launcher slurm; the defaults where only its name is written."""
     return launcher.slurm if isinstance(launcher, Launching) else SlurmSettings()
 
 
 def hosts_settings(launcher: str | Launching | HostsSettings) -> HostsSettings | None:
-    """What launcher hosts is told; None where it was only named."""
+    """Returns the settings of launcher hosts; None where only its name is written."""
     return launcher if isinstance(launcher, HostsSettings) else None

@@ -1,4 +1,4 @@
-"""How the ranks are divided: every parallel size of a recipe, attention's grid and the experts' own.
+"""The division of the ranks: every parallel size of a recipe, for attention's grid and for the experts' grid.
 
 Attention: world = TP·CP·PP·DP. Experts, folded over the same ranks: world = ETP·EP·PP·EDP. EP does not multiply
 into the model-parallel product (source: Megatron-Core parallel_state.py, arXiv 2504.14960).
@@ -68,7 +68,7 @@ def layout_of(recipe: Settings) -> Layout:
 
 
 def grid_fits(recipe: Settings) -> bool:
-    """Whether TP·PP·CP divides the ranks: only then is there a DP to count batches with."""
+    """Returns whether TP·PP·CP divides the world size: DP, and with it the batch sizes, is defined only then."""
     sizes = recipe.parallelism
     group = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
     return recipe.world_size % group == 0
@@ -110,10 +110,10 @@ def stages_of(recipe: Settings) -> list[str]:
 
 
 def layers_of_ranks(recipe: Settings) -> list[list[list[int]]]:
-    """Which decoder layers (counted from 0) each chunk of each pipeline rank holds: [PP][VPP][layers].
+    """Returns the decoder layers (counted from 0) of each chunk of each pipeline rank: [PP][VPP][layers].
 
     Stages follow each other chunk by chunk: stage s is chunk s // PP of rank s % PP. MTP layers are not decoder layers.
-    Of an illegal split only the layers that the model has are placed.
+    An illegal split places only the layers that the model has.
     """
     layout, layers = layout_of(recipe), len(recipe.architecture.moe_layers)
     counts = [text.count("t") for text in stages_of(recipe)] or _chunked(layers_by_stage(recipe), layout.vpp)

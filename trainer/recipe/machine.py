@@ -44,7 +44,7 @@ class Links(Section):
 
 
 class Overlap(Section):
-    """What streams take from each other."""
+    """Interference between concurrent streams."""
 
     sm_contention: Factor = Field(1.0, description="compute lost beside communication, over the SMs it occupies")
     ep: Share = Field(1.0, description="of EP communication under EP overlap that can run beside compute at all")
@@ -65,14 +65,14 @@ class Host(Section):
 
 
 class Routing(Section):
-    """How unevenly experts are loaded where nothing forces balance."""
+    """Imbalance of the load of experts where nothing forces balance."""
 
     skew: float = Field(0.25, ge=0, le=20, description="relative standard deviation of an expert's load over the mean")
     drift: Share = Field(0.1, description="share of the skew that is drawn anew every step")
 
 
 class Memory(Section):
-    """What a GPU holds beside what the recipe counts."""
+    """Memory of a GPU beyond what the recipe counts."""
 
     activations: Factor = Field(1.0, description="of activations against the count")
     fragmentation: Share = Field(0.03, description="of the allocator's memory that cannot be used")
@@ -108,7 +108,7 @@ class Fault(Section):
 
 
 class Startup(Section):
-    """What a burst costs before its first step."""
+    """Time of a burst before its first step."""
 
     launch_s: float = Field(45.0, ge=0, description="s to start ranks and import")
     per_1024_ranks_s: float = Field(20.0, ge=0, description="s more for every 1,024 ranks: process groups")

@@ -1,4 +1,4 @@
-"""What a recipe may be called: a study's folder is called after it, so a name is that of one folder."""
+"""The valid names of a recipe: a study's folder takes the recipe's name, so it must be a valid folder name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNNAMED = "recipe"
 
 
 def name_problem(name: str) -> str | None:
-    """Why a recipe cannot be called so; None when it can."""
+    """Returns why `name` is not a valid name of a recipe; None if it is."""
     if not name.strip():
         return "the name is empty"
     if wrong := next((character for character in name if _is_wrong(character)), None):

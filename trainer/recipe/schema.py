@@ -99,7 +99,7 @@ class Recipe(Section):
 
     @property
     def expert_tensor_parallel_size(self) -> int:
-        """As Megatron: not written means equal to TP."""
+        """Returns the ETP size; TP where it is not written, as in Megatron."""
         return self.parallelism.expert_tensor_parallel_size or self.parallelism.tensor_model_parallel_size
 
     @property
@@ -144,7 +144,7 @@ class Recipe(Section):
         return yaml_text(self.written(resolved=resolved))
 
     def written(self, *, resolved: bool = False) -> dict[str, Any]:
-        """What is in its YAML."""
+        """Returns the data of the recipe's YAML file; with `resolved`, defaults and computed values are included."""
         data = self.model_dump(mode="json", exclude_defaults=not resolved)
         if resolved:
             names = [name for name, knob in KNOBS.items() if knob.section == "knobs"]

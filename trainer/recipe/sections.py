@@ -170,7 +170,7 @@ class TuneSettings(Section):
 
 
 def knob_problem(name: str, value: Any) -> str | None:
-    """Why `knobs: {name: value}` cannot stand; None when it can."""
+    """Returns why `knobs: {name: value}` is invalid; None if it is valid."""
     knob = KNOBS.get(name)
     if knob is None:
         return "no such knob"

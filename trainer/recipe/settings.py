@@ -1,4 +1,4 @@
-"""What rules and estimates may ask of a recipe: a `Recipe` answers, and so does a row of a table of candidates."""
+"""The interface of a recipe that rules and estimates read; `Recipe` and a row of `Candidates` implement it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def validated(model: type[Model], source: Source) -> Model:
-    """What plain data stands for, `model` being the whole recipe. BadInputError carries every problem found."""
+    """Returns plain data as `model`, which is the whole recipe. Raises BadInputError with every problem found."""
     data, problems = _spelled_out(source)
     problems += [*_knob_problems(source, data), *_secret_problems(source, data.get("trainer"))]
     if isinstance(data.get("knobs"), dict):
@@ -68,7 +68,7 @@ def validated(model: type[Model], source: Source) -> Model:
 
 
 def validated_part(model: type[Model], source: Source) -> Model:
-    """What plain data stands for, `model` being a section. BadInputError carries every problem found."""
+    """Returns plain data as `model`, which is a section. Raises BadInputError with every problem found."""
     try:
         return model.model_validate(source.data)
     except ValidationError as error:
@@ -156,7 +156,7 @@ def _knob_hint(name: Any, value: Any) -> str:
 
 
 def _number_hint(value: Any) -> str | None:
-    """What to write for a number that YAML reads as text ("8", 1e3); None when it is no such text."""
+    """Returns the hint for a number that YAML reads as text ("8", 1e3); None for other values."""
     try:
         number = float(value) if isinstance(value, str) else None
     except ValueError:
@@ -168,7 +168,7 @@ def _number_hint(value: Any) -> str | None:
 
 
 def _unknown_hint(name: str, section: str, known: Iterable[str]) -> str:
-    """Where a key that does not exist here probably belongs, or what it was meant to be."""
+    """Returns the hint for an unknown key: the section that has it, else the nearest key, else the known keys."""
     spelled = ALIASES.get(name, name)
     if spelled in KNOBS and KNOBS[spelled].section != section:
         return f"move it to {KNOBS[spelled].section}"

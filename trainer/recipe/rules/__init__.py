@@ -1,4 +1,4 @@
-"""What makes a recipe legal: rules as rows, grouped by subject, and what they find."""
+"""The rules that make a recipe legal, as rows grouped by subject, and their findings."""
 
 from trainer.recipe.rules.check import RULES, check, nearest_valid
 from trainer.recipe.rules.rule import Finding, FindingKind, Rule

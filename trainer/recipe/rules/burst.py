@@ -1,4 +1,4 @@
-"""How the burst is run: an engine that exists."""
+"""Rules of the burst: its engine exists."""
 
 from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules.rule import Rule, example

@@ -34,5 +34,5 @@ def nearest_valid(recipe: Recipe) -> Recipe | None:
 
 
 def errors_of(recipe: Recipe) -> list[Finding]:
-    """What stops the recipe."""
+    """Returns the findings of the rules that make the recipe illegal."""
     return [finding for rule in ERRORS if (finding := rule.finding(recipe))]

@@ -1,4 +1,4 @@
-"""What a CPU cannot run: everything that needs a GPU's number formats, Transformer Engine's kernels or NCCL."""
+"""Rules of CPU runs: a CPU has none of a GPU's number formats, Transformer Engine's kernels or NCCL."""
 
 from collections.abc import Callable
 from typing import Any

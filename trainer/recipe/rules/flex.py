@@ -39,7 +39,7 @@ def _beyond_domain(recipe: Settings) -> bool:
 
 
 def _topology(recipe: Settings) -> Suggestion:
-    """What Megatron-Bridge's scripts write: as many ranks of EP as an NVLink domain holds."""
+    """Returns the values that Megatron-Bridge's scripts set: as many ranks of EP as an NVLink domain holds."""
     domain = recipe.hardware.nvlink_domain_gpus
     return dict(zip(TOPOLOGY, (min(layout_of(recipe).ep, domain), domain, int(_on_nvl72(recipe))), strict=True))
 

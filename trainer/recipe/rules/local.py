@@ -32,7 +32,7 @@ NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
 
 
 def needing(recipe: Settings) -> dict[str, Any]:
-    """What the recipe asks of Transformer Engine: its knobs that act, and their values."""
+    """Returns the recipe's acting knobs that need Transformer Engine, with their values."""
     asked = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
     return {
         knob: value

@@ -86,7 +86,7 @@ def expert_grid(recipe: Settings) -> Suggestion:
 
 
 def distance(choice: Iterable[int], now: Iterable[int]) -> tuple[float, ...]:
-    """How far sizes are from the current ones: how many change, by how much, how large."""
+    """Returns the distance of sizes from the current ones: count of changes, sum of |log ratio|, sum of log ratio."""
     ratios = [math.log(there / here) for there, here in zip(choice, now, strict=True)]
     return sum(ratio != 0 for ratio in ratios), sum(abs(ratio) for ratio in ratios), sum(ratios)
 

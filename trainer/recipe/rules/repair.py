@@ -135,7 +135,7 @@ def _size(here: Any, there: Any) -> float:
 
 
 def apart(errors: list[Finding]) -> int:
-    """How many of the errors share no knob with each other: so many changes are needed at least."""
+    """Counts errors that share no knob with each other (greedy): a lower bound of the changes that a repair needs."""
     taken: set[str] = set()
     number = 0
     for error in sorted(errors, key=lambda error: len(error.knobs)):

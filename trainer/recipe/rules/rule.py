@@ -1,4 +1,4 @@
-"""What a rule is: a row that says when a recipe breaks it, why that matters, and the nearest value that does not."""
+"""The type of a rule: a row with its condition, its reason, and the nearest value that satisfies it."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _thaw_hint(wanted: Suggestion, frozen: list[str]) -> str:
 
 
 class _Facts(dict[str, Any]):
-    """What a message may name, looked up as it is named: knobs, sizes of the layout, fields of the model."""
+    """The values that a message may name, looked up on access: knobs, sizes of the layout, fields of the model."""
 
     def __init__(self, recipe: Settings) -> None:
         super().__init__()
