@@ -1,1 +1,1 @@
-"""What a recipe should need and give, by closed form and without running it: memory, time, and the plan they make."""
+"""Closed-form estimates of a recipe's memory and step time, without running it, and the plan made from them."""

@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """What each pipeline rank of each row holds; zero beyond the row's own PP. All [N, P], or [1, P]."""
+    """The layers and modules of each pipeline rank of each row; zero beyond the row's own PP. All [N, P], or [1, P]."""
 
     exists: Flags
     dense: Floats  # decoder layers without experts
@@ -84,7 +84,7 @@ class Candidates:
 
     @cached_property
     def _known(self) -> dict[tuple[Any, ...], NDArray[Any]]:
-        """What was worked out of a column before: an estimate asks for the same at every set of constants."""
+        """Cache of arrays computed from columns: an estimate reads the same ones for every set of constants."""
         return {}
 
     def number(self, name: str, *, none: float = 0.0) -> Floats:
@@ -138,7 +138,7 @@ class Candidates:
 
     @cached_property
     def etp(self) -> Floats:
-        """As Megatron: not written means equal to TP."""
+        """Returns the ETP sizes; TP where ETP is not written, as in Megatron."""
         written = self.number("expert_tensor_parallel_size")
         return np.where(written > 0, written, self.tp)
 
@@ -169,7 +169,7 @@ class Candidates:
 
     @cached_property
     def tokens(self) -> Floats:
-        """Of one micro batch on one rank, before sequence parallel divides them."""
+        """Returns the tokens of one micro batch on one rank, before sequence parallelism divides them."""
         return self.number("micro_batch_size") * self.number("seq_length") / self.cp
 
     @cached_property
@@ -263,7 +263,7 @@ def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
 
 
 def _rank_of_last_layer(split: list[list[list[int]]]) -> int:
-    """Of layers by [PP][VPP]; the last rank of a model without layers."""
+    """Returns the pipeline rank of the last decoder layer of `split` [PP][VPP][layers]; without layers, the last."""
     ends = [max((layer for chunk in chunks for layer in chunk), default=-1) for chunks in split]
     return max(range(len(ends)), key=lambda rank: (ends[rank], rank))
 

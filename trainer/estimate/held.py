@@ -1,4 +1,4 @@
-"""How many parameters each rank holds, by pipeline rank: what weights, gradients and optimizer state multiply.
+"""The parameters of each pipeline rank, from which the sizes of weights, gradients and optimizer state follow.
 
 Shapes: N rows, P pipeline ranks.
 """

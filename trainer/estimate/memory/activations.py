@@ -64,12 +64,12 @@ def _sizes(candidates: Candidates) -> SavedSizes:
 
 
 def wide_bytes(candidates: Candidates) -> Floats:
-    """Of one entry of the tensors that stay in the training precision."""
+    """Returns the bytes of one entry of the tensors that stay in the training precision."""
     return np.where(candidates.among("precision", "fp32"), 4.0, 2.0)
 
 
 def narrow_bytes(candidates: Candidates) -> Floats:
-    """Of one entry of the inputs of linear layers, which are kept quantized; a scale for 16 entries with NVFP4."""
+    """Returns the bytes of one entry of a linear layer's input, quantized in FP8 and FP4; NVFP4 adds a scale per 16."""
     fp4 = np.where(candidates.among("precision", "nvfp4"), 0.5 + 1 / 16, 1.0)
     return np.where(quantizes(candidates), fp4, wide_bytes(candidates))
 
@@ -152,7 +152,8 @@ ACTING: dict[str, tuple[str, tuple[str, ...], Callable[[Candidates], Flags]]] = 
 
 
 def named(candidates: Candidates, column: str) -> dict[str, Flags]:
-    """Which tensors selective recompute drops, fine-grained offload moves (`offload`), or CUDA graphs own (`graph`)."""
+    """Returns the rows where selective recompute drops each tensor, fine-grained offload (`offload`) moves it, or CUDA
+    graphs (`graph`) own it, by `column`."""
     knob, default, acts = ACTING[column]
     switch = acts(candidates)
     return {
@@ -170,7 +171,7 @@ def select(tensors: Tensors, flags: dict[str, Flags]) -> Tensors:
 
 
 def kept(candidates: Candidates, saved: Tensors) -> Tensors:
-    """What of `saved` stays on the device after selective recompute and fine-grained offload."""
+    """Returns the bytes of `saved` that stay on the device after selective recompute and fine-grained offload."""
     recomputed, offloaded = named(candidates, "recompute"), named(candidates, "offload")
     return {name: np.where(recomputed[name] | offloaded[name], 0.0, size) for name, size in saved.items()}
 

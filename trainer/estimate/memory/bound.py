@@ -1,9 +1,10 @@
-"""How far a run may need more than the point: uneven experts, what moves in a step, and what was never measured.
+"""The upper bound of memory over the point estimate: imbalanced experts, transient memory, unmeasured features.
 
-What rests between steps is counted tensor by tensor and was met to within `slack`, whatever its size; what moves
-(activations, loss, one layer's backward) errs by a share. `memory_calibration.csv` holds, for each feature a recipe can
-have, the calibrated runs that have it and their errors; `benchmarks/estimate_accuracy.py memory` makes it. A feature
-without a run, and a peak above the largest one measured, widen the bound.
+Memory that persists between steps is counted tensor by tensor and matched measurements to within `slack`, whatever its
+size; the error of transient memory (activations, loss, one layer's backward) is proportional.
+`memory_calibration.csv` holds, for each feature a recipe can have, the calibrated runs that have it and their errors;
+`benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, and a peak above the largest one measured,
+widen the bound.
 """
 
 from __future__ import annotations

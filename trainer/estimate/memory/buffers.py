@@ -26,8 +26,8 @@ def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def _workspaces(candidates: Candidates) -> Floats:
-    """Of the GEMMs: Transformer Engine's one, one a stream of its grouped products and of its
-    communication overlap, and torch's own."""
+    """Returns the bytes of GEMM workspaces: Transformer Engine's own, one per stream of its grouped GEMMs and of its
+    communication overlap, and torch's."""
     grouped = candidates.on("moe_grouped_gemm") * constant("grouped_gemm_streams")
     overlapped = candidates.on("tp_comm_overlap") * constant("userbuffer_streams")
     routers = float(candidates.base.architecture.num_moe_experts is not None)  # use its products in local layers too

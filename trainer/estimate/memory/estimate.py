@@ -60,7 +60,7 @@ class MemoryEstimate:
 
 
 def _distance(candidates: Candidates) -> tuple[str, ...]:
-    """What of a recipe no calibrated run has, in words."""
+    """Returns notes on features of the recipe that no calibrated run has."""
     if candidates.base.hardware.is_cpu:
         return ON_CPU
     unknown = [name for name, flags in never_measured(candidates).items() if flags.any()]
@@ -135,7 +135,7 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
 
 
 def _unfused(candidates: Candidates) -> Floats:
-    """What Megatron-Core's local layers keep on a CPU over the fused form, [N, 1] or []."""
+    """Returns unfused over fused activation memory, for Megatron-Core's local layers on a CPU, [N, 1]; 1 on GPUs, []."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     fp32 = candidates.among("precision", "fp32")

@@ -1,4 +1,4 @@
-"""What a pipeline rank holds for backward at its fullest moments: layers times micro batches, chunk by chunk.
+"""The activations that a pipeline rank keeps for backward at its peak: layers times micro batches, chunk by chunk.
 
 Source of the schedule: Megatron-Core schedules.py (`get_pp_rank_microbatches`), 1F1B and interleaved 1F1B. Shapes:
 N rows, P pipeline ranks, V model chunks of a rank; U different pairs of a split of layers and a schedule, M moments.
@@ -31,7 +31,7 @@ def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
 
 
 def _of_rows(candidates: Candidates, of_kind: LayersHeld, of_last: Floats, of_row: Integers) -> LayersHeld:
-    """With MTP, which stands in the last chunk."""
+    """Expands layers held from different splits [U] to rows [N], and adds the MTP layers of the last chunk."""
     found = {is_moe: layers[of_row] for is_moe, layers in of_kind.items()}
     last_kind = candidates.base.architecture.moe_layers[-1]
     return found | {last_kind: found[last_kind] + candidates.stages.mtp * of_last[of_row]}

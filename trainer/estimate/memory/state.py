@@ -75,13 +75,14 @@ def quantizes(candidates: Candidates) -> Flags:
 
 
 def weight_bytes(candidates: Candidates) -> Floats:
-    """Of the copy that training computes with or quantizes from; none beside quantized primary weights."""
+    """Returns the bytes per parameter of the copy that training computes with or quantizes from; 0 with quantized
+    primary weights."""
     primary_quantized = quantizes(candidates) & candidates.on("fp8_param_gather")
     return np.where(candidates.among("precision", "fp32"), 4.0, np.where(primary_quantized, 0.0, 2.0))
 
 
 def gradient_bytes(candidates: Candidates) -> Floats:
-    """Of the buffer that gradients are accumulated in: fp32 unless the recipe reduces them in bf16."""
+    """Returns the bytes per parameter of the gradient accumulation buffer: fp32 unless reduced in bf16."""
     fp32 = candidates.among("precision", "fp32")
     written = candidates.column("grad_reduce_in_fp32").each(lambda value: value is None or bool(value))
     lower = acting_dtype(candidates, "main_grads_dtype")
@@ -89,7 +90,7 @@ def gradient_bytes(candidates: Candidates) -> Floats:
 
 
 def step_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
-    """What the optimizer step adds, [N, P]: a copy of its gradients where the buffer has another dtype."""
+    """Returns the bytes that the optimizer step adds, [N, P]: a gradient copy where the buffer has another dtype."""
     own, buffer = acting_dtype(candidates, "main_grads_dtype"), gradient_bytes(candidates)
     copied = np.where(own == buffer, 0.0, own) * ~candidates.among("precision", "fp32")
     return _held(held, copied, shards_optimizer(candidates), shares_of(candidates, held))

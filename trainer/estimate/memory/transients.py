@@ -56,7 +56,8 @@ def dispatch(candidates: Candidates) -> Floats:
 
 
 def rebuilt(candidates: Candidates, saved: Tensors, left: Tensors) -> Floats:
-    """What comes back at a time: a checkpoint's layers whole, or one layer's recomputed and offloaded tensors."""
+    """Returns the bytes rebuilt at a time in backward: all layers of a checkpoint with full recompute, else one layer's
+    recomputed and offloaded tensors and the layers whose offloaded tensors are being loaded."""
     full = candidates.among("recompute_granularity", "full")
     uniform = ~candidates.among("recompute_method", "block")
     layers = np.where(uniform, candidates.number("recompute_num_layers", none=1.0), 1.0)

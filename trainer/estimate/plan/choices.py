@@ -1,4 +1,4 @@
-"""What a search is told as: ranked choices with their reasons, and why a familiar layout is not among them."""
+"""The result of a search: ranked choices with their reasons, and why a familiar layout is not among them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Choice:
 
     @property
     def needs_gib(self) -> float:
-        """What must fit below the limit."""
+        """The GiB that must be below the limit: the upper bound and the memory outside the allocator."""
         return self.upper_gib + self.outside_gib
 
     @property
@@ -110,7 +110,7 @@ def choices(found: Search, top: int) -> list[Choice]:
 
 
 def written_out(recipe: Recipe) -> Recipe:
-    """With the environment that Megatron-Bridge's own scripts would set beside it."""
+    """Returns the recipe with the environment variables that Megatron-Bridge's own scripts would set for it."""
     for finding in check(recipe):
         environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
         if finding.kind is FindingKind.AUTOSET and environment:
@@ -119,7 +119,7 @@ def written_out(recipe: Recipe) -> Recipe:
 
 
 def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Finding]:
-    """What keeps a recipe from being a choice, without what stands whatever is chosen."""
+    """Returns the findings that exclude a recipe from the choices, except those of the rules in `standing`."""
     return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
 
 
@@ -157,7 +157,7 @@ def _step_parts(time: TimeTable, row: int) -> dict[str, float]:
 
 
 def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> str:
-    """Where the step goes; against the first choice, what takes longer."""
+    """Describes the largest parts of the step; against the first choice, the parts that are slower than its own."""
     step = sum((first or parts).values())
     if first is None:
         largest = sorted(parts, key=lambda name: -parts[name])[: NAMED + 1]
@@ -192,7 +192,7 @@ def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
 
 
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
-    """Why none of these layouts (bool[L]) is shown: no rule lets it, no recompute makes it fit, or it is slower."""
+    """Returns why none of these layouts (bool[L]) is shown: illegal, not fitting with any recompute, or slower."""
     if not places.any():
         return _unsearched(found, sizes)
     if not (places & found.legal).any():

@@ -1,4 +1,4 @@
-"""How many nodes a model needs at all: the fewest on which some legal setting fits by the upper bound."""
+"""Finds the fewest nodes that a model needs: those on which some legal setting fits by the upper bound."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _fewest(recipe: Recipe, above: int) -> int | None:
 
 
 def _leanest(recipe: Recipe) -> Recipe:
-    """With full recompute and nothing else to choose: what does not fit so fits with no other recompute either."""
+    """Returns the recipe with recompute frozen to full: a layout that does not fit so fits with no other recompute."""
     full = full_recompute()
     if full.keys() & set(recipe.tune.freeze):
         return recipe

@@ -108,7 +108,7 @@ class _Row:
         return own.fget(self) if isinstance(own, property) and own.fget else getattr(self._base, name)
 
     def has(self, name: str) -> bool:
-        """As after `Recipe.replace`: every column is written."""
+        """Returns whether the row has the knob: every column counts as written, as after `Recipe.replace`."""
         if name in self._undecided:
             raise _UndecidedError
         return name in self._columns

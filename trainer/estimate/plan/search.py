@@ -32,7 +32,7 @@ ALIKE = 0.002  # throughputs closer than this are one: data parallelism and the 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was estimated of every row, [N]."""
+    """Estimates of every row, [N]."""
 
     tokens: Floats  # a second and GPU
     needs_gib: Floats  # the upper bound of the hottest rank, with what a GPU holds beside the allocator
@@ -200,7 +200,7 @@ def _chunks(candidates: Candidates) -> Iterator[Figures]:
 
 
 def _best_first(scored: Scored) -> Integers:
-    """What fits before what does not; by throughput what fits, by memory what does not."""
+    """Returns the order of rows: those that fit first, by throughput; then those that do not, by memory."""
     figures, fits = scored.figures, scored.fits
     speed = _places(figures.tokens)
     without_dp = fits & (scored.candidates.dp == 1)

@@ -1,6 +1,6 @@
-"""What a plan chooses among: layouts (sizes, pipeline split, micro batch) and settings (recompute, dispatch, graphs).
+"""The search space of a plan: layouts (sizes, pipeline split, micro batch) and settings (recompute, dispatch, graphs).
 
-Both are tables of `Candidates`; what a row may not do is for the rules to say (`legality.py`), not left out here. Sizes
+Both are tables of `Candidates`; illegal rows are dropped by the rules (`legality.py`), not left out here. Sizes
 are those a cluster of this size could have; frozen knobs keep the recipe's own value, and everything here is
 training-equivalent unless `tune.allow` lets precision move.
 """
@@ -107,7 +107,7 @@ def _recompute(granularity: str | None, modules: tuple[str, ...] | None = None) 
 
 
 def _dispatch(base: Recipe) -> list[Option]:
-    """Where the systems have them: DeepEP on NVLink nodes of eight, HybridEP there and on NVL72."""
+    """Returns the dispatchers the GPUs support: alltoall, DeepEP (NVLink nodes of eight), HybridEP (also NVL72)."""
     options: list[Option] = [{"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}]
     if is_moe(base) and not base.hardware.is_cpu:
         wanted = ["hybridep"] if base.hardware.is_rack_scale else ["deepep", "hybridep"]
@@ -143,7 +143,7 @@ def _precision(base: Recipe) -> list[Option]:
 
 
 def _replicas(base: Recipe) -> list[Option]:
-    """What is always worth having on GPUs; on CPUs whole or sharded optimizers, with and without overlap."""
+    """Returns the recipe's own replica knobs on GPUs; on CPUs, whole or sharded optimizers with and without overlap."""
     names = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather")
     switches = [(False, False, False), (False, True, False), (True, False, False), (True, True, False), (True,) * 3]
     options = [dict(zip(names, values, strict=True)) for values in switches if base.hardware.is_cpu]

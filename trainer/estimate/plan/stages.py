@@ -1,7 +1,7 @@
-"""How layers are laid over pipeline stages where they do not divide: balanced layouts in Megatron's own text.
+"""Balanced pipeline layouts, in Megatron's own text, for layers that the number of stages does not divide.
 
-The loss stands last, multi-token prediction with it or in the stage before. Decoder layers go, one by one, to the
-pipeline rank that has least to do, and there to the chunk that has least: a step waits for the fullest rank.
+The loss is in the last stage, multi-token prediction with it or in the stage before. Decoder layers are assigned one by
+one to the pipeline rank with the least work, and there to the chunk with the least: a step waits for the slowest rank.
 """
 
 from __future__ import annotations

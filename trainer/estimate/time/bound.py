@@ -1,4 +1,4 @@
-"""How far a step-time estimate may be off, and how far it stands from the runs that its constants were fitted to.
+"""The error interval of a step-time estimate, and its distance from the runs that its constants were fitted to.
 
 `time_calibration.csv` holds, for each feature a recipe can have, the published runs that have it and their errors when
 their own cell (model and GPU) was left out; `benchmarks/estimate_accuracy.py time` makes it. A feature without a run,
@@ -89,7 +89,7 @@ def time_calibrations() -> dict[str, TimeCalibration]:
 
 
 def time_calibration(candidates: Candidates) -> TimeCalibration:
-    """Of the runs that are most like these: mixtures of experts, or dense models."""
+    """Returns the calibration of the runs most similar to these candidates: MoE or dense models."""
     return time_calibrations()["MoE" if candidates.base.architecture.num_moe_experts else "dense"]
 
 
@@ -115,7 +115,7 @@ def spread(candidates: Candidates) -> Floats:
 
 
 def distance(candidates: Candidates) -> tuple[str, ...]:
-    """How far the first row stands from the published runs, in words; empty where they cover it."""
+    """Returns notes on features, sequence lengths and world sizes that no published run covers; empty if none."""
     if candidates.base.hardware.is_cpu:
         return ("CPU step times are not calibrated: a burst measures them in seconds",)
     known = time_calibrations()["all"]

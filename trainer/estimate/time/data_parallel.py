@@ -1,6 +1,6 @@
-"""What a step does once, after its micro batches: gradients reduced, the optimizer stepped, parameters gathered.
+"""Estimates the once-per-step work after the micro batches: gradient reduction, optimizer step, parameter gather.
 
-Shapes: [N], a value a candidate, seconds a step of the pipeline rank that holds most.
+Shapes: [N], one value per candidate, in seconds per step of the pipeline rank that holds most parameters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
 
 
 def _left(overlapped: Flags, least: float, seconds: Floats, room: Floats) -> Floats:
-    """What is exposed: all without overlap, else what finds no room, and a share at least."""
+    """Returns the exposed seconds: all without overlap, else those beyond `room` and not below the share `least`."""
     hidden = np.minimum((1 - least) * seconds, room)
     return np.where(overlapped, seconds - hidden, seconds)
 

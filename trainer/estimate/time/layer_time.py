@@ -1,6 +1,6 @@
-"""What one layer takes for one micro batch, forward and backward: device time by part, and what the host makes it wait.
+"""Time of one layer for one micro batch, forward and backward: device time by part, and waits for the host.
 
-Communication is told in two: all of it, and what stays exposed. Shapes: [N], a value a candidate, seconds.
+Communication has two figures: all of it, and its exposed part. Shapes: [N], one value per candidate, in seconds.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def imbalance(candidates: Candidates, values: Constants) -> Floats:
 
 
 def _notify(candidates: Candidates, values: Constants) -> Floats:
-    """How many tokens go where, before they go: a small exchange and, outside whole-iteration graphs, a wait of the
-    host for its result. Backward reuses it."""
+    """Returns the time to exchange token counts before a dispatch: a small exchange and, outside whole-iteration
+    graphs, a wait of the host for its result. Backward reuses it."""
     ranks = candidates.ep * candidates.etp
     one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
     whole = candidates.whole_iteration
@@ -157,7 +157,7 @@ def _checkpointed(candidates: Candidates) -> Floats:
 
 
 def _lists(name: str) -> Callable[[Any], bool]:
-    """As Megatron: selective recompute without modules is core attention's."""
+    """Returns a test for `name` in recompute modules; as in Megatron, null modules are core attention only."""
     return lambda modules: name in (("core_attn",) if modules is None else modules)
 
 

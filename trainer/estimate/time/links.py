@@ -1,9 +1,9 @@
-"""How fast tokens, gradients and activations move between ranks: bytes over the slowest link, by library.
+"""Communication time of tokens, gradients and activations between ranks: bytes over the slowest link, by library.
 
 A rank's link into its NVLink domain and its NIC are shared by nothing else here. What a dispatch sends depends on the
-library: an all-to-all sends every copy of a token, DeepEP and HybridEP one copy a destination rank, and over the
-network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's rate that were measured are in `links.csv`
-and stand among the constants as `link_share.<library>.<fabric>`.
+library: an all-to-all sends every copy of a token, DeepEP and HybridEP one copy per destination rank, and over the
+network one per destination node (arXiv 2603.07685 §4.2). Measured shares of the link's rate are in `links.csv` and are
+constants named `link_share.<library>.<fabric>`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
 
 
 def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[float, float]:
-    """Of `collective_latency_us`, `dispatch_latency_us` or `notify_us`: (inside the NVLink domain, across)."""
+    """Returns (inside NVLink domain, across) of `collective_latency_us`, `dispatch_latency_us` or `notify_us`, in s."""
     if hardware.is_cpu:
         return (constants["cpu_collective_us"] * 1e-6,) * 2
     near, far = (constants[f"{name}.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))

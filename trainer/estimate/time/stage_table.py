@@ -57,8 +57,8 @@ class StageTable:
 
 
 def stretched(table: StageTable, candidates: Candidates, values: Constants) -> StageTable:
-    """Where neighbours take their part of the cores, everything takes so much longer; but of what goes between ranks
-    that have a node each, where the wire sets the pace, only the share that is CPU time."""
+    """Returns the table scaled by `cpu_stretch`, the slowdown where other ranks share the cores. With one rank per
+    node, communication between ranks is bound by the network: only its share of CPU time (`cpu_moved`) is scaled."""
     stretch = links = values["cpu_stretch"]
     if candidates.base.cluster.gpus_per_node == 1:
         links = 1 + values["cpu_moved"] * (stretch - 1)

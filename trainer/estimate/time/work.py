@@ -1,10 +1,10 @@
-"""What one layer computes for one micro batch on one rank, in seconds of device time and of host time.
+"""The work of one layer for one micro batch on one rank, in seconds of device time and of host time.
 
 Device work is GEMMs (at a share of the peak), attention (at measured rates), and work that is bound by
 memory (bytes over the HBM rate): norms, residuals, permutation, activations, and in FP8 and FP4 quantization. Host
-time is what launching it all costs. Forward and backward are told apart; recompute repeats parts of forward.
+time is the time to launch it all. Forward and backward are separate; recompute repeats parts of forward.
 
-Shapes: [N], a value a candidate.
+Shapes: [N], one value per candidate.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Forward:
 
 
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
-    """What long dense GEMMs sustain in each row's precision, TFLOP/s."""
+    """Returns the rate that long dense GEMMs sustain in each row's precision, TFLOP/s."""
     hardware = candidates.base.hardware
     rates = candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
     return rates * rank_speed(candidates, constants)
@@ -77,7 +77,7 @@ def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -
 
 
 def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
-    """How much faster a CPU rank computes than one alone with one thread, where each thread has a core; 1 on GPUs."""
+    """Returns the speed-up of a CPU rank over a lone rank with one thread, if each thread has a core; 1 on GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     split = np.where(candidates.tp > 1, constants["cpu_split"], 1.0)
@@ -175,7 +175,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
 
 
 def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> float:
-    """What fused attention sustains: measured, or a share of the peak on an architecture without a measurement."""
+    """Returns the TFLOP/s that fused attention sustains: measured, else a share of the architecture's peak."""
     if hardware.fitted_as == UNFITTED:
         return of_architecture(constants, "attention_share", hardware, name) * hardware.peak_tflops("bf16")
     return of_architecture(constants, "attention_tflops", hardware, name)
@@ -279,8 +279,8 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
 
 
 def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -> Floats:
-    """What the operators of a layer and micro batch take on a CPU rank beside bytes and products, forward and backward:
-    the smallest take their time too."""
+    """Returns the overhead of operators per layer and micro batch on a CPU rank, beyond bytes and GEMMs, forward and
+    backward: even the smallest operators take time."""
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
     held = (candidates.base.architecture.num_moe_experts or 0) / candidates.ep if is_moe else np.zeros(())
@@ -298,13 +298,13 @@ def collections_s(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _collectives(candidates: Candidates, *, is_moe: bool) -> Floats:
-    """Of a layer and micro batch on a CPU rank: each keeps Python waiting about as long as gloo itself."""
+    """Counts the collectives per layer and micro batch on a CPU rank; each blocks Python about as long as gloo."""
     dispatches = (candidates.ep * candidates.etp > 1) & bool(is_moe)
     return np.where(dispatches, DISPATCH_COLLECTIVES, 0.0) + np.where(candidates.tp > 1, TP_COLLECTIVES, 0.0)
 
 
 def _captures(candidates: Candidates, module: str) -> Flags:
-    """Whether graphs capture a module: an empty scope is whole layers."""
+    """Returns the rows whose CUDA graphs capture `module`: an empty scope captures whole layers."""
     return candidates.where("cuda_graph_scope", lambda scope: not scope or module in scope)
 
 
