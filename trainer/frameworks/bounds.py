@@ -1,4 +1,4 @@
-"""Which iterations of a burst are warm-up, which are measured and which are traced, counted from 1."""
+"""The warm-up, measured and traced iterations of a burst, counted from 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engine `command` asks a framework to run in a burst, and the files that it writes beside it."""
+"""The request of engine `command` to a framework to run a burst, and the names of the files it writes for it."""
 
 from __future__ import annotations
 

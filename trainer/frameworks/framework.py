@@ -17,7 +17,7 @@ Plain = str | int | float | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class RankCommand:
-    """What one rank runs, a recipe in it. `lost`: what of the recipe it does not say, with the reason, as text."""
+    """The command of one rank for a recipe. `lost`: texts on the parts of the recipe it does not express, and why."""
 
     argv: tuple[str, ...]
     lost: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a file says of a recipe: the values that a framework's reader is asked with, and those that it returns."""
+"""The request to a framework's reader to import a file, and the parts of a recipe that the reader returns."""
 
 from __future__ import annotations
 

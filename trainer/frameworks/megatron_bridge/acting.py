@@ -1,4 +1,4 @@
-"""Which value of each knob Megatron-Bridge runs with, as the configuration says that it ends with."""
+"""Reads the knob values that Megatron-Bridge runs with from its final configuration."""
 
 from __future__ import annotations
 

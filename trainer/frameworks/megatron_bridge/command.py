@@ -49,8 +49,8 @@ def with_recipe(
 
 
 def has_overlap(bursts: Path) -> bool:
-    """Whether the Bridge recipe has a `comm_overlap`, by the first burst that left Bridge's configuration without
-    having taken it away; True where none did."""
+    """Returns whether the Bridge recipe has a `comm_overlap`, read from the first burst that wrote Bridge's
+    configuration and whose command did not remove it; True without such a burst."""
     for configuration in sorted(bursts.glob(f"*/{WRITTEN}/{CONFIGURATION}")):
         command = configuration.parent.parent / COMMAND
         if not command.exists() or _TAKEN_AWAY in shlex.split(command.read_text()):

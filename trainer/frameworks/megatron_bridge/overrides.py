@@ -78,7 +78,7 @@ def overrides(recipe: Recipe, version: Version = NEWEST) -> list[str]:
 
 
 def written(recipe: Recipe, version: Version = NEWEST) -> list[Override]:
-    """As `overrides`, each with the knob or field it says."""
+    """Returns the overrides that the recipe needs, in their required order, each with the knob or field it sets."""
     return [
         *_architecture(recipe),
         Override(what="comm_overlap", path="comm_overlap"),
@@ -94,7 +94,7 @@ def written(recipe: Recipe, version: Version = NEWEST) -> list[Override]:
 
 
 def unsaid(recipe: Recipe, version: Version = NEWEST) -> list[Unsaid]:
-    """What the recipe says and Bridge of that version cannot be told, each with the reason."""
+    """Returns the values of the recipe that no override of that version of Bridge can set, each with the reason."""
     of_model = (Unsaid(what=name, value=value, why=why) for name, value, why in not_said(recipe.architecture))
     return [*of_model, *_knobs_unsaid(recipe, version)]
 
@@ -117,7 +117,7 @@ def _by_path(recipe: Recipe, knob: Knob, version: Version) -> Iterator[Override]
 
 
 def _path(knob: Knob) -> str | None:
-    """Where a knob acts: what Bridge's users write under `comm_overlap` lands in model, optimizer and DDP."""
+    """Returns the configuration path where a knob acts: Bridge copies `comm_overlap` to model, optimizer and DDP."""
     path = knob.megatron_bridge
     if path is None or not path.startswith("comm_overlap."):
         return path

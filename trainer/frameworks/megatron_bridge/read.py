@@ -102,7 +102,8 @@ def _kept(unread: Mapping[str, str]) -> tuple[Kept, ...]:
 
 
 def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], unread: dict[str, str]) -> bool:
-    """Whether a recipe holds it; where its value is none that a recipe takes, `unread` says why."""
+    """Adds the value at `path` to `model` or `knobs` and returns True; False if no field or knob is at `path`, or if it
+    does not take the value (the reason is added to `unread`)."""
     name = _KNOB_AT.get(path)
     if name == "precision":
         if isinstance(value, dict):

@@ -77,13 +77,13 @@ def _value_of(argv: Sequence[str], flags: tuple[str, ...]) -> str | None:
 
 
 def _of_every_recipe(recipe: str | None) -> dict[str, bool]:
-    """What all Bridge recipes of a mixture of experts set. Source: megatron/bridge/models/*_provider.py 0.3.1."""
+    """Returns the knobs that all MoE recipes of Bridge set. Source: megatron/bridge/models/*_provider.py 0.3.1."""
     named = preset_of(recipe) if recipe else None
     return {"moe_grouped_gemm": True} if named and presets()[named].num_moe_experts else {}
 
 
 def _said_by_flags(argv: Sequence[str]) -> dict[str, int]:
-    """Of run_recipe.py's own flags, over which overrides are laid."""
+    """Reads the values of run_recipe.py's own flags; overrides take precedence over them."""
     value = _value_of(argv, SEQUENCE)
     return {"seq_length": int(value)} if value and value.isdigit() else {}
 

@@ -1,4 +1,4 @@
-"""What Megatron-Bridge says of a recipe that is laid over a recipe of its own: rules, and what no override carries."""
+"""Findings on a recipe applied over a Bridge recipe: Bridge's rules, and values that no override can set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def refused(recipe: Recipe, version: str | None = None) -> list[Finding]:
-    """What keeps such a job from starting."""
+    """Returns the errors among the findings: each keeps the job from starting."""
     return [finding for finding in findings_for(recipe, version) if finding.kind is FindingKind.ERROR]
 
 

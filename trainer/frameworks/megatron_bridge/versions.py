@@ -1,4 +1,4 @@
-"""What differs between releases of Megatron-Bridge, each read in the release: names that came, names that changed."""
+"""Differences between releases of Megatron-Bridge, each read in the release's source: names added and renamed."""
 
 from __future__ import annotations
 

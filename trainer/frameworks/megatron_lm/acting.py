@@ -1,4 +1,4 @@
-"""Which value of each knob Megatron-LM runs with, as its dump of arguments says after its own validation."""
+"""Reads the knob values that Megatron-LM runs with from the arguments it logs after its own validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a recipe's words beside what stayed of a command mean what the whole command meant."""
+"""Compares the arguments of an imported command with those of its recipe and the words that stay in the command."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Argument:
     default: Any
 
     def value(self, words: Sequence[str]) -> Any:
-        """What these words mean. ValueError where the parser would refuse them."""
+        """Returns the parsed value of these words. Raises ValueError where the parser would refuse them."""
         if self.values == "0":
             if words:
                 raise ValueError(f"it takes no value: {' '.join(words)}")

@@ -1,6 +1,6 @@
-"""What Megatron-LM asks for beside a recipe: words and variables that its parser demands, each with the reason.
+"""Arguments and variables that Megatron-LM requires in addition to a recipe's own, each with the reason.
 
-None of them changes what the recipe decides: where a knob of the recipe is written otherwise, the knob stands, and
+None of them changes what the recipe decides: where a knob of the recipe has another value, the knob is kept, and
 `check --for megatron-lm` says that the parser refuses it.
 """
 
@@ -35,7 +35,7 @@ class _Row:
 
 
 def one_connection(recipe: Recipe) -> bool:
-    """Whether Megatron-LM demands CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU of a compute capability below 10,
+    """True if Megatron-LM requires CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU of compute capability below 10,
     unless Megatron FSDP or the overlap of expert exchanges want several. Source: main d98e8a64, arguments.py:1453."""
     sizes = recipe.parallelism
     split = sizes.tensor_model_parallel_size > 1 or sizes.context_parallel_size > 1
@@ -123,7 +123,7 @@ _DEMANDED = (
 
 
 def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
-    """What this version asks for; it knows every one of these flags."""
+    """Returns the additional arguments of this version; it knows every one of these flags."""
     asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
     return [
         Beside(words=row.words(recipe), because=row.because, demanded=row.demanded)

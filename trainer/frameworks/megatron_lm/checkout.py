@@ -1,4 +1,4 @@
-"""Which Megatron-LM a command starts, where its checkout can be seen from here."""
+"""Reads the version of the Megatron-LM that a command starts, if its checkout is on a readable path."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
 
 
 def is_of_a_fork(words: Words) -> bool:
-    """Whether a fork gave a flag of Megatron-LM a value that no recipe can hold: it stays as it is written."""
+    """Returns whether a flag of Megatron-LM has a value, of a fork, that no recipe can hold: it is kept as written."""
     flag, argument = BY_NAME.get(words.flag or ""), ARGUMENTS.get(words.flag or "")
     if flag is None or argument is None or flag.field is None or flag.part not in ("model", "knob"):
         return False
@@ -146,7 +146,7 @@ def _value(recipe: Recipe, flag: Flag) -> Any:
 
 
 def _mentions(recipe: Recipe, field: str) -> bool:
-    """Whether the recipe says it: every field of a preset, of a model those that are written, layout and batch."""
+    """Returns whether the recipe sets `field`: any field of a preset, the written ones of a model, layout and batch."""
     if field in KNOBS:
         return KNOBS[field].section != "knobs" or field in recipe.knobs
     if field in VOCABULARY:

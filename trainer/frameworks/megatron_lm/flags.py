@@ -83,7 +83,7 @@ def version_of(text: str | None) -> str:
 
 
 def since(version: str, first: str) -> bool:
-    """Whether a version is `first` or came after it."""
+    """Returns whether `version` is `first` or later."""
     return _number(version) >= _number(first)
 
 

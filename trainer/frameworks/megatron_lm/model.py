@@ -1,7 +1,7 @@
-"""How Megatron-LM's command line spells the model of a recipe, every field of it or a word on why not.
+"""Arguments of Megatron-LM for the model of a recipe: every field of it, or the reason why one has no argument.
 
-Numbers that Megatron-LM has a default for are written all the same: a default that moves with a version moves nothing
-then. A field that acts with others only is written beside those.
+Numbers equal to Megatron-LM's default are written too, so that a default that changes with a version changes nothing.
+A field that acts only with others is written only with those.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _words(name: str, value: Any, version: str) -> Words:
 
 
 def acts_in(model: Architecture, name: str) -> bool:
-    """Whether a field can have an effect in such a model."""
+    """Returns whether the field `name` can have an effect in such a model."""
     if name.startswith("moe_") and not _moe(model):
         return False
     return name not in ACTS_IN or ACTS_IN[name](model)
@@ -156,7 +156,7 @@ def _query_bias(model: Architecture, version: str) -> Spelling:
 
 
 def query_bias(model: Architecture) -> bool:
-    """Whether queries, keys and values have a bias."""
+    """Returns whether queries, keys and values have a bias."""
     return model.add_qkv_bias or model.add_bias_linear
 
 

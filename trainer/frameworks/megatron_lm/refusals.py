@@ -1,4 +1,4 @@
-"""What Megatron-LM's command line says of a recipe: the rules of its parser, and what a version has no flag for."""
+"""Findings of Megatron-LM on a recipe: the rules of its argument parser, and values a version has no flag for."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _environment(recipe: Recipe) -> Iterator[str]:
 
 
 def _beside(recipe: Recipe, version: str) -> Iterator[str]:
-    """What Megatron-LM asks for beside the recipe, a comment over each."""
+    """Yields the lines of a script with the arguments that Megatron-LM requires in addition, a comment over each."""
     yield "BESIDE_ARGS=("
     for beside in words_beside(recipe, version):
         yield f"  # {beside.because}"

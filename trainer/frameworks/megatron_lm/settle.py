@@ -1,8 +1,8 @@
-"""What Megatron-LM makes of its arguments before it trains: `validate_args`, as far as a recipe goes.
+"""Megatron-LM's changes to its arguments before training (`validate_args`), for those that a recipe covers.
 
-Deprecated spellings become the new ones, one setting switches another, what is left out is worked out. Each turn is
-one row; its source is `validate_args` of megatron/training/arguments.py at core_v0.16.1 and main d98e8a64. Settling
-settled values (those of a log) changes nothing.
+Deprecated spellings become the new ones, one setting switches another, and missing values are computed. Each change
+is one row; its source is `validate_args` of megatron/training/arguments.py at core_v0.16.1 and main d98e8a64. `settled`
+is idempotent: values from a log, which are settled already, do not change.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _biases(values: Values) -> None:
 
 
 def _gradients(values: Values) -> None:
-    """With --bf16 gradients are reduced in fp32 unless told otherwise."""
+    """Sets the dtypes of state and of gradient reduction: with --bf16, fp32 unless --grad-reduce-in-bf16 is given."""
     for name in STATE_DTYPES:
         values[name] = DTYPES.get(values[name], values[name])
     if values["grad_reduce_in_bf16"]:

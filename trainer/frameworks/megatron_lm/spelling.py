@@ -1,8 +1,8 @@
-"""How `pretrain_gpt.py` of Megatron-LM spells the knobs of a recipe, in the words of one version.
+"""Arguments of Megatron-LM's `pretrain_gpt.py` for the knobs of a recipe, in the spelling of one version.
 
-Most knobs are spelled by their row in the table of flags. Here is only what hangs on other knobs: flags that switch
-something off, a precision that takes three flags, a value that an older version has another word for. The model is
-spelled in `model.py`, what Megatron-LM asks for beside a recipe in `beside.py`.
+Most knobs are written by their row in the table of flags. This module has those that depend on other knobs: flags that
+switch something off, a precision that needs three flags, a value that an older version spells otherwise. The model is
+written in `model.py`, the arguments that Megatron-LM requires in addition in `beside.py`.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ OF_CHUNKS = ("overlap_p2p_comm", "align_param_gather", "microbatch_group_size_pe
 
 
 def whole_iteration(recipe: Recipe) -> bool:
-    """Whether one graph holds the whole iteration, in the word of either version."""
+    """Returns whether one CUDA graph holds the whole iteration, in the spelling of either version."""
     impl = recipe.knob("cuda_graph_impl")
     return impl == "full_iteration" or (impl == "local" and "full_iteration" in (recipe.knob("cuda_graph_scope") or ()))
 
 
 def _grad_reduce(recipe: Recipe, value: bool | None, version: str) -> Words:
-    """With --bf16 Megatron-LM reduces in fp32 unless told otherwise, with --fp16 where it is told to."""
+    """Returns the flag of the reduction dtype: Megatron-LM's default is fp32 with --bf16, not fp32 with --fp16."""
     precision = recipe.training.precision
     if value is None or precision == "fp32" or (precision == "fp16" and not value):
         return ()
@@ -171,7 +171,7 @@ def _groups(words: Words) -> Iterator[tuple[str, Words]]:
 
 
 def _lacks(flag: str, values: Words, version: str) -> str | None:
-    """Why this version does not take the flag or one of its values; None where it does."""
+    """Returns why this version does not take the flag or one of its values; None if it does."""
     row = BY_NAME[flag]
     if not row.known_to(version):
         return f"{flag} came with {row.since}" if row.since and not since(version, row.since) else f"{flag} is gone"
@@ -180,7 +180,7 @@ def _lacks(flag: str, values: Words, version: str) -> str | None:
 
 
 def number(value: Any) -> str:
-    """As argparse reads it: whole numbers without a point, some flags take no other."""
+    """Formats a number for argparse: a large whole float without a decimal point, since some flags are integers."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) >= 1000 else str(value)
 
 
