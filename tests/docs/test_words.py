@@ -80,6 +80,10 @@ CHECKED_DOCSTRINGS = (
     "benchmarks/**/*.py",
     "docs/**/*.py",
     "policies/**/*.py",
+    "trainer/estimate/**/*.py",
+    "trainer/frameworks/**/*.py",
+    "trainer/model/**/*.py",
+    "trainer/recipe/**/*.py",
 )
 
 
