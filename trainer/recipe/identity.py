@@ -1,6 +1,6 @@
-"""When two recipes are the same experiment: the canonical form behind `Recipe.digest`.
+"""The canonical form of a recipe, from which `Recipe.digest` is computed: equal for the same experiment.
 
-A knob that cannot act beside the others (recompute modules without selective recompute, a flex backend without the
+A knob that has no effect given the others (recompute modules without selective recompute, a flex backend without the
 flex dispatcher) takes its default here, and spellings of one setting become one. Names, tuning settings, deadlines
 and the number of steps measured change nothing that is measured, and stay out.
 """
@@ -212,7 +212,7 @@ def _hardware(recipe: Settings) -> dict[str, Any]:
 
 
 def _told(section: Section, field: str) -> dict[str, Any]:
-    """The section as JSON types, without what is new in it and at its default. `field` is where it stands."""
+    """Returns the section as JSON types without its new keys that are at their default. `field` is its key."""
     return section.model_dump(mode="json", exclude=_new_defaults(section, field))
 
 

@@ -137,7 +137,7 @@ def parse_domain(text: str) -> Domain:
 
 
 def _value(domain: Domain, word: str) -> Any:
-    """A word of the `tries` column as the value it stands for."""
+    """Returns the value of a word of the `tries` column."""
     return word if domain.kind in ("one", "text") else domain.canonical(json.loads(word))
 
 

@@ -18,7 +18,7 @@ _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of one recipe, each worked out when it is asked for: who asks for TP depends on nothing else."""
+    """The sizes of one recipe, each computed on access: reading TP depends on no other size."""
 
     recipe: Settings
 

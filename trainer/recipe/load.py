@@ -16,12 +16,12 @@ __all__ = ["load_recipe", "packaged_examples", "recipe_from"]
 
 
 def load_recipe(path_or_example: str) -> Recipe:
-    """A recipe from a YAML file or a packaged example's name. BadInputError carries every problem found."""
+    """Reads a recipe from a YAML file or a packaged example's name. Raises BadInputError with every problem found."""
     return recipe_from(read_source(path_or_example))
 
 
 def recipe_from(source: Source) -> Recipe:
-    """The recipe that plain data stands for. BadInputError carries every problem found."""
+    """Returns the recipe of plain data. Raises BadInputError with every problem found."""
     recipe = validated(Recipe, _with_model(_with_machine(source)))
     _refuse_absent_places(recipe, source)
     return recipe
@@ -51,7 +51,7 @@ def _refuse_absent_places(recipe: Recipe, source: Source) -> None:
 
 
 def _with_machine(source: Source) -> Source:
-    """A machine file that is named is read, so that the recipe holds what it says."""
+    """Reads the machine file that the recipe names, so that the recipe contains its values."""
     burst = source.data.get("burst")
     named = burst.get("machine") if isinstance(burst, dict) else None
     if not isinstance(named, str):
@@ -63,7 +63,7 @@ def _with_machine(source: Source) -> Source:
 
 
 def _with_model(source: Source) -> Source:
-    """A model named by its config.json of Hugging Face is read, so that the recipe holds what it says."""
+    """Reads the model from the Hugging Face config.json that the recipe names, so that it contains its values."""
     named = source.data.get("model") if isinstance(source.data, dict) else None
     if not isinstance(named, str) or not named.endswith(".json"):
         return source

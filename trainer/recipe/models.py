@@ -1,6 +1,6 @@
 """Model presets: one row of `models.csv` each, with its sources, as an `Architecture`.
 
-Sizes that most models have are columns; what few have stands in `more_fields`, as JSON in Megatron-Core's names.
+Sizes that most models have are columns; those that few have are in `more_fields`, as JSON in Megatron-Core's names.
 """
 
 from __future__ import annotations

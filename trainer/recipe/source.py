@@ -28,7 +28,7 @@ class Source:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
-        """ "recipe.yaml:12 training.seq_length"; a key that is not written stands at its section's line."""
+        """ "recipe.yaml:12 training.seq_length"; a key that is not written has its section's line."""
         written = path
         while written and written not in self.lines:
             written = written[:-1]
