@@ -18,7 +18,7 @@ from trainer.model.parameters import layer_parameters, mtp_parameters, position_
 @dataclass(frozen=True, kw_only=True)
 class HeldParameters:
     """[N, P] each. `dense` are alike on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear`
-    are those of both that stand in linear layers between the embedding and the head, which FP8 and FP4 quantize."""
+    are those of both that are in linear layers between the embedding and the head, which FP8 and FP4 quantize."""
 
     dense: Floats
     experts: Floats
@@ -27,7 +27,7 @@ class HeldParameters:
 
 @lru_cache(maxsize=4)
 def held_parameters(candidates: Candidates) -> HeldParameters:
-    """Exact for models of attention layers; in hybrid models the mean layer stands for each."""
+    """Computes the parameters per rank: exact for models of attention layers; hybrid models use their mean layer."""
     model, stages = candidates.base.architecture, candidates.stages
     tp, ep, etp = (size[..., None] for size in (candidates.tp, candidates.ep, candidates.etp))
     dense = experts = linear = np.zeros(stages.exists.shape)

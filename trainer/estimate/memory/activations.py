@@ -75,7 +75,7 @@ def narrow_bytes(candidates: Candidates) -> Floats:
 
 
 def along(candidates: Candidates) -> Floats:
-    """Ranks that share what lies between the tensor-parallel regions."""
+    """Returns the number of ranks that share the tensors between the tensor-parallel regions."""
     return np.where(candidates.on("sequence_parallel"), candidates.tp, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Memory that lives as long as the process: workspaces, gathered FSDP weights, and what lies outside torch's allocator.
+"""Memory allocated for the life of the process: workspaces, gathered FSDP weights, memory outside torch's allocator.
 
 Shapes: [N, P], [N, 1] or [] bytes.
 """

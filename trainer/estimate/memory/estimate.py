@@ -135,7 +135,7 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
 
 
 def _unfused(candidates: Candidates) -> Floats:
-    """Returns unfused over fused activation memory, for Megatron-Core's local layers on a CPU, [N, 1]; 1 on GPUs, []."""
+    """Returns unfused over fused activation memory of Megatron-Core's local layers on a CPU, [N, 1]; 1 on GPUs, []."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     fp32 = candidates.among("precision", "fp32")

@@ -43,7 +43,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """Candidates beside their figures; `fits` is by the upper bound, true where no limit is known."""
+    """Candidates with their figures; `fits` is by the upper bound, true where no limit is known."""
 
     candidates: Candidates
     figures: Figures
@@ -53,7 +53,7 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Everything a plan is told from."""
+    """The tables from which a plan is made."""
 
     base: Recipe  # with what is always worth having
     layouts: Candidates

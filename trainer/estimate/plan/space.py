@@ -233,7 +233,7 @@ def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[
 def crossed(
     left: Candidates, right: Candidates, rows: np.ndarray[Any, Any], options: np.ndarray[Any, Any]
 ) -> Candidates:
-    """Rows of one table beside rows of another: pairs given by two indices of one length."""
+    """Joins rows of one table with rows of another; the pairs are two index arrays of equal length."""
     columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in left.columns.items()}
     columns |= {name: Column(choices=c.choices, codes=c.codes[options]) for name, c in right.columns.items()}
     return Candidates(base=left.base, columns=columns, count=len(rows))

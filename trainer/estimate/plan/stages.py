@@ -22,7 +22,7 @@ def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int)
 
 
 def _laid(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
-    """The stages with every decoder layer in one; of ranks alike, the later ones, which hold fewer micro batches."""
+    """Assigns each decoder layer to a stage; of equally loaded ranks the later one, which holds fewer micro batches."""
     flops = layer_flops(model, seq_length)
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
     counts = [0] * len(stages)

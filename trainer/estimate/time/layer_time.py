@@ -28,7 +28,7 @@ PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host wai
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """One layer of one micro batch, forward and backward, seconds [N]. The classes are told apart as a trace does."""
+    """One layer of one micro batch, forward and backward, seconds [N]. The classes are those of a trace."""
 
     gemm: Floats  # without the experts'
     grouped: Floats  # the experts'
