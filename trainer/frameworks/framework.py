@@ -1,4 +1,4 @@
-"""One framework: a trainer that people start from a command line, and how its command says a recipe."""
+"""One framework: a trainer that people start from a command line, and how its command expresses a recipe."""
 
 from __future__ import annotations
 

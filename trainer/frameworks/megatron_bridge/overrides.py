@@ -47,7 +47,7 @@ class Override:
 
 @dataclass(frozen=True, kw_only=True)
 class Unsaid:
-    """A value that matters and that no override of that version carries."""
+    """A value that matters and that no override of that version can set."""
 
     what: str
     value: Any

@@ -35,5 +35,5 @@ def version_of(text: str | None) -> Version:
 
 
 def core_of(version: Version) -> str:
-    """The Megatron-Core beside a release of Bridge."""
+    """Returns the Megatron-Core version of a release of Bridge."""
     return next(core for first, core in CORES if version >= first)

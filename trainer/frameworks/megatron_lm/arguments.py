@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A flag as it stands in a list: `argument` None for one that Megatron-LM does not know, a fork's own."""
+    """A flag as written in an argument list: `argument` None for one that Megatron-LM does not know, a fork's own."""
 
     words: Words
     argument: Argument | None = None

@@ -18,7 +18,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Words of the command line, or one variable (`name=value`), and why they stand there."""
+    """Words of the command line, or one variable (`name=value`), and the reason for them."""
 
     words: tuple[str, ...]
     because: str
@@ -144,6 +144,6 @@ def demanded_variables(recipe: Recipe) -> dict[str, str]:
 
 
 def mock_data_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """Data and a tokenizer that need no file. Before 0.18 the null tokenizer has a token more than it is told."""
+    """Data and a tokenizer that need no file. Before 0.18 the null tokenizer has one token more than its argument."""
     tokens = recipe.architecture.vocab_size - (0 if since(version, "0.18") else 1)
     return ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(tokens))
