@@ -1,4 +1,4 @@
-"""Who runs a burst. An engine is one file or folder here and one row in `trainer.recipe.engines`."""
+"""Engines: what runs one burst. An engine is one file or folder here and one row in `trainer.recipe.engines`."""
 
 from __future__ import annotations
 

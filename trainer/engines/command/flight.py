@@ -1,4 +1,4 @@
-"""What torch's flight recorder says of a job that hangs: which collective which ranks wait in, and who did not come.
+"""Hang diagnosis by torch's flight recorder: the collective, the ranks that wait in it and those that did not join.
 
 Each rank leaves `ranks/rank<r>.flight.json` when it is asked (see `injected`): its last collectives by process group,
 the newest last. Format: version 2.10 of torch 2.13, FlightRecorder; the same for NCCL and gloo.

@@ -30,7 +30,7 @@ FEW = 16  # ranks that are all followed; of more the first and the last, which p
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long is waited for a line, in seconds."""
+    """Limits on the wait for a line, in seconds."""
 
     first_s: float  # for the first iteration
     all_s: float  # from the first iteration to the last, unless they still come
@@ -46,7 +46,8 @@ def patience_with(recipe: Recipe, trainer: TrainerSettings) -> Patience:
 
 @dataclass(kw_only=True)
 class Followed:
-    """How the wait ended. `overdue_s`: the limit that passed without a line; `lingered`: all steps done, no end."""
+    """End of the wait. `overdue_s`: the limit that passed without a line; `lingered`: all steps were done, but the
+    process did not end."""
 
     overdue_s: float | None = None
     lingered: bool = False

@@ -32,7 +32,7 @@ class Iteration:
 
 @dataclass(kw_only=True)
 class Reading:
-    """What the lines so far say: iterations by number, and the highest `max allocated` of each rank that told."""
+    """State of the log so far: iterations by number, and the highest `max allocated` of each rank that reported one."""
 
     patterns: dict[str, re.Pattern[str]]
     iterations: dict[int, Iteration] = field(default_factory=dict)

@@ -30,8 +30,9 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How the job ended: `code` of what started it, None where it had to be ended; `flight`: where a hang is by torch's
-    flight recorder, and the rank that did not come; `not_prepared`: the rank that did not get through its setup."""
+    """End of the job. `code`: exit code of what started it, None where it had to be ended; `flight`: place of a hang by
+    torch's flight recorder, and the rank that did not join; `not_prepared`: the rank that did not complete its
+    setup."""
 
     processes: Processes
     followed: Followed
@@ -148,7 +149,8 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
 
 
 def _no_number(each: Iteration) -> str | None:
-    """Why the iteration is none to go on from. An infinite norm beside a skipped step is the loss scaler's search."""
+    """Returns why training cannot continue after the iteration, else None. An infinite norm in a skipped step is the
+    loss scaler's search."""
     if each.nan:
         return f"the trainer counts a NaN iteration at iteration {each.number}"
     if each.loss is not None and not math.isfinite(each.loss):

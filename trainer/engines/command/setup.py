@@ -1,7 +1,7 @@
-"""What every rank's shell does before the trainer's command: the lines of `trainer.setup`, then the recipe's variables,
-as the exported script has them.
+"""Shell script that every rank runs before the trainer's command: the lines of `trainer.setup`, then the recipe's
+variables, as in the exported script.
 
-A rank writes down which line it is at: what fails here is the machine's fault or the line's, and tells nothing of the
+A rank records the line it is at: a failure here is that of the machine or of the line and says nothing about the
 recipe's knobs.
 """
 
@@ -27,7 +27,7 @@ _SAY = 'moe_autotune_at() { printf "%s\\n" "$*" > "$MOE_AUTOTUNE_OUT/rank$RANK.s
 
 
 def start_of(lines: tuple[str, ...], script: Path) -> tuple[str, ...]:
-    """What stands before the trainer's command: the shell that reads the script."""
+    """Returns the words before the trainer's command: the shell that reads the script."""
     return ("bash", *(("-l",) if is_login(lines[0]) else ()), str(script))
 
 

@@ -25,7 +25,7 @@ _ALL_S = 60.0  # for the ranks of a machine
 
 
 def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
-    """Of the job's ranks on every machine. See `stacks_here`."""
+    """Asks the job's ranks on every machine for their stacks. See `stacks_here`."""
     how = "injected" if injected else "bare"
     processes.beside("trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S)
 

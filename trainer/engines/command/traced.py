@@ -1,4 +1,4 @@
-"""Which ranks of a job are traced: enough to see every kind of rank, few enough to write and read."""
+"""Choice of the ranks of a job to trace: enough to cover every kind of rank, few enough to write and read."""
 
 from __future__ import annotations
 

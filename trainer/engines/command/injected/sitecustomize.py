@@ -107,7 +107,7 @@ def write_flight(rank: Rank) -> None:
 
 
 class Rank:
-    """What this rank leaves: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
+    """Writer of this rank's files: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
 
     def __init__(self, out: str, rank: int) -> None:
         self.out, self.rank = out, rank
@@ -154,7 +154,8 @@ class Rank:
             os.pwrite(self.file, f"{self.phase:<12}".encode(), 0)
 
     def begin(self) -> None:
-        """What is resident now is not the recipe's. On CPUs, a rank may take so much more and no more."""
+        """Records the resident memory so far, which is not the recipe's. On CPUs, limits the rank's further
+        allocation."""
         import resource
 
         if self.baseline_kib:
@@ -172,7 +173,7 @@ class Rank:
             self.let_go()
 
     def let_go(self) -> None:
-        """What a profiler takes from here on is not the recipe's."""
+        """Lifts the memory limit: what a profiler allocates from now on is not the recipe's."""
         import resource
 
         if self.limits is not None:
@@ -200,7 +201,7 @@ class Rank:
 
 
 def is_child(rank: int) -> bool:
-    """Whether Python of the same rank started this process: a helper of the trainer, not the trainer."""
+    """Returns whether a Python process of the same rank started this one: a helper of the trainer, not the trainer."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/comm") as file:
@@ -217,7 +218,8 @@ def status_kib(field: str) -> int:
 
 
 def outside_gib(torch: Any) -> float | None:
-    """What is neither free nor the allocator's, other processes' included; None where the GPU no longer answers."""
+    """Returns GPU memory that is neither free nor the allocator's, other processes' included; None if the GPU does not
+    answer."""
     try:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:
@@ -379,7 +381,7 @@ def counted(rank: Rank, function: Function) -> Function:
 
 
 def recording() -> bool:
-    """Whether a name would be seen: torch.profiler records, or Nsight Systems looks at this rank."""
+    """Returns whether a range would be recorded: torch.profiler is active, or Nsight Systems profiles this rank."""
     profiler = sys.modules.get("torch.autograd.profiler")
     return bool(getattr(profiler, "_is_profiler_enabled", False)) or "NSYS_PROFILING_SESSION_ID" in os.environ
 
