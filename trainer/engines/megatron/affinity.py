@@ -1,7 +1,7 @@
-"""Which cores of the node a rank gets with `cpu_affinity: spread`: an equal share of those near its GPU.
+"""Assignment of the node's cores to a rank with `cpu_affinity: spread`: an equal share of those near its GPU.
 
-A DGX hangs its GPUs on two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel does
-not tell, cores are dealt in order.
+A DGX attaches its GPUs to two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel
+reports no NUMA node, cores are assigned in order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
 
 
 def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
-    """As the kernel has it for the GPU's place on the PCI bus; -1 there means it does not know."""
+    """Returns the NUMA node that the kernel reports for the GPU's PCI address; -1 there means unknown."""
     place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]  # an older torch tells none
     address = "{:04x}:{:02x}:{:02x}.0".format(*place)
     with suppress(OSError, ValueError):

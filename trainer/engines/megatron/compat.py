@@ -1,6 +1,6 @@
-"""What differs between the Megatron-Core releases we run on: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
+"""Differences between the Megatron-Core releases that are supported: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
 
-Everything version-dependent stands here; the rest of the engine asks and does not look at versions.
+All version-dependent code is here; the rest of the engine calls it and does not look at versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def grouped_gemm_module() -> Any | None:
 
 
 def has_transformer_engine() -> bool:
-    """Whether Megatron-Core could import Transformer Engine: an installed one may not load."""
+    """Returns whether Megatron-Core could import Transformer Engine: an installed one may fail to load."""
     from megatron.core.models.gpt import gpt_layer_specs
 
     return bool(gpt_layer_specs.HAVE_TE)

@@ -121,8 +121,8 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
 
 
 def checks_for_nan(recipe: Recipe) -> bool:
-    """Whether loss and gradients are looked at in every micro batch and bucket, as Megatron-LM does unless told not
-    to; a graph of the whole iteration cannot wait for that. A sync each on a GPU; a CPU has no production run."""
+    """Returns whether loss and gradients are checked in every micro batch and bucket, as Megatron-LM does by default; a
+    graph of the whole iteration cannot wait for that. Each check is a sync on a GPU; a CPU has no production run."""
     return not recipe.hardware.is_cpu and not whole_iteration(recipe)
 
 

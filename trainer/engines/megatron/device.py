@@ -77,7 +77,8 @@ class CpuDevice:
         """Nothing lies beside a process's own memory."""
 
     def attainable_tflops(self) -> float:
-        """What a large float32 product gives with this rank's threads: the rate a GEMM could have here."""
+        """Measures the TFLOPS of a large float32 product with this rank's threads: the rate that a GEMM could have
+        here."""
         import torch
 
         size, best_s = 512, float("inf")
@@ -128,8 +129,8 @@ class GpuDevice:
         return torch.cuda.max_memory_reserved() / GIB
 
     def outside_gib(self) -> float | None:
-        """What is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and what other processes
-        hold. None where the GPU no longer answers."""
+        """Returns memory that is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and other
+        processes. None if the GPU does not answer."""
         import torch
 
         try:

@@ -36,7 +36,7 @@ class NotFollowed(Exception):
 
 
 class Account:
-    """What is known so far, whatever ends the run: the phase, and live bytes after each part was made."""
+    """Record of the run so far, kept however it ends: the phase, and live bytes after each part was made."""
 
     def __init__(self) -> None:
         from trainer.engines.megatron.live_bytes import LiveBytes
@@ -154,8 +154,8 @@ def _configs(recipe: Recipe) -> Any:
 
 
 def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
-    """With MTP in a stage of its own, ranks tell each other shapes, which are values. All but the two at its end
-    exchange the usual ones. Raises NotFollowed on those."""
+    """Makes ranks exchange the usual shapes where MTP has a stage of its own: there they send each other shapes, which
+    are values. Raises NotFollowed on the ranks of that stage and of the next, which cannot."""
     stages, now = stages_of(recipe), layout_of(recipe)
     alone = [index for index, stage in enumerate(stages) if "m" in stage and "L" not in stage]
     pp_rank = rank // (now.world // now.pp)
@@ -222,7 +222,7 @@ def _where(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _stdout_for_the_document() -> Iterator[Any]:
-    """What libraries print goes to stderr."""
+    """Yields the original stdout for the document; what libraries print goes to stderr."""
     with os.fdopen(os.dup(1), "w") as document:
         os.dup2(2, 1)
         yield document

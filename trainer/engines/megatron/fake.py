@@ -59,7 +59,7 @@ def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
 
 
 def _patches() -> Iterator[Any]:
-    """What needs values or a kernel that fake tensors do not have."""
+    """Yields patches of functions that need values or a kernel, which fake tensors do not have."""
     import megatron.core.distributed.param_and_grad_buffer as buffers
     import megatron.core.optimizer as optimizer
     import megatron.core.optimizer.distrib_optimizer as distrib_optimizer

@@ -46,7 +46,7 @@ def _fuses_activation(model: Architecture) -> bool:
 
 
 def has_apex() -> bool:
-    """Whether apex's kernel is there that Megatron's own linear layers accumulate with."""
+    """Returns whether apex's kernel is installed that Megatron's own linear layers accumulate weight gradients with."""
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 

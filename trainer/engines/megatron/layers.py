@@ -93,7 +93,7 @@ def _causal_mask_of_zigzag(length: int, group: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModules:
-    """What replaces modules of Megatron's local specs. `down_projection` None: MLA's stay as the spec has them."""
+    """Replacements for modules of Megatron's local specs. `down_projection` None: MLA's stay as in the spec."""
 
     core_attention: type
     down_projection: type | None = None

@@ -38,7 +38,8 @@ class TrainableModel:
 
 
 def _drop_parameters(optimizer: Any) -> None:
-    """Of one of Megatron's optimizers and of torch's inside, which a rank without parameters does not have."""
+    """Removes the parameters of one of Megatron's optimizers and of the torch optimizer in it, for a rank that has
+    none."""
     for shards in getattr(optimizer, "shard_fp32_groups", []):
         shards.clear()
     if inner := getattr(optimizer, "optimizer", None):
@@ -129,7 +130,7 @@ def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> 
 
 
 def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) -> tuple[Any, Any]:
-    """Of the decoder, and of multi-token prediction where this stage has it."""
+    """Returns the layer specs of the decoder, and of multi-token prediction where this stage has it."""
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
         get_gpt_decoder_layer_specs,
@@ -148,7 +149,7 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
 
 
 def _positions(model: Architecture) -> dict[str, Any]:
-    """What GPTModel is told of positions beside the configuration."""
+    """Returns the arguments of GPTModel on positions, which the configuration does not have."""
     return {
         "position_embedding_type": model.position_embedding_type,
         "rotary_base": model.rotary_base,

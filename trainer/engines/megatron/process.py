@@ -1,4 +1,4 @@
-"""What a recipe asks of the process itself: threads, cores, garbage collection. Undone after the burst."""
+"""Settings of a recipe for the process itself: threads, cores, garbage collection. Undone after the burst."""
 
 from __future__ import annotations
 

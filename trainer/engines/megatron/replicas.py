@@ -40,7 +40,7 @@ _SLICE = 2**22  # elements compared at a time: an embedding in float64, whole, w
 
 
 def _spread(torch: Any, parameter: Any, group: Any) -> float:
-    """How far apart the group's copies are, by fingerprint: 0.0 when equal."""
+    """Returns the largest difference between the group's copies, by fingerprint: 0.0 when equal."""
     if group.size() == 1:
         return 0.0
     prints = torch.stack([_fingerprint(torch, part) for part in parameter.detach().flatten().split(_SLICE)]).sum(0)

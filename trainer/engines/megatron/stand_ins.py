@@ -1,6 +1,7 @@
-"""What a dry run does otherwise than the recipe asks, and what it cannot know: said, so that nothing is dropped.
+"""Deviations of a dry run from the recipe, and what it cannot know: reported, so that nothing is dropped silently.
 
-Imports no torch: the tuner's side reads the table too, to hold the dry run against the closed form of the same recipe.
+Imports no torch: the tuner's process reads the table too, to compare the dry run with the closed form of the same
+recipe.
 """
 
 from __future__ import annotations

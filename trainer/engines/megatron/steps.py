@@ -33,7 +33,7 @@ class NanLossError(ArithmeticError):
 
 @dataclass
 class Measured:
-    """What a rank gathers while it trains; becomes its report even if a later step fails."""
+    """Measurements of a rank while it trains; they become its report even if a later step fails."""
 
     step_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -106,7 +106,8 @@ class Steps:
         self._model.release()
 
     def _collect_garbage(self) -> None:
-        """With `manual_gc`, Megatron-LM collects every `manual_gc_interval` steps (0: never); the step pays for it."""
+        """Collects garbage every `manual_gc_interval` steps with `manual_gc`, as Megatron-LM does (0: never); the step
+        includes its time."""
         interval = self._recipe.knob("manual_gc_interval") if self._recipe.knob("manual_gc") else 0
         if interval and self._taken % interval == 0:
             gc.collect()
@@ -144,7 +145,8 @@ class Steps:
         return loss / self._recipe.parallelism.context_parallel_size, {"loss": loss.detach().clone()}
 
     def _look_at(self, loss: Any) -> None:
-        """As pretrain_gpt.py does in every micro batch, waiting for the device twice."""
+        """Raises NanLossError on a NaN or infinite loss, as pretrain_gpt.py checks in every micro batch, with two
+        device syncs."""
         for wrong in (torch.isnan, torch.isinf):
             if wrong(loss):
                 raise NanLossError(f"loss is {float(loss)} at step {self._taken + 1}")

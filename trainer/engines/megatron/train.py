@@ -43,7 +43,8 @@ from trainer.recipe.predicates import has_graphs
 
 
 def import_megatron() -> None:
-    """What a burst needs of Megatron-Core, imported before the first one: it takes longer than most bursts."""
+    """Imports the modules of Megatron-Core that a burst needs before the first one: this takes longer than most
+    bursts."""
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
