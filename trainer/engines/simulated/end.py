@@ -1,7 +1,8 @@
-"""What a step does once: gradients reduced, the optimizer stepped, parameters gathered, with what hides behind passes.
+"""Work of a step outside the passes: gradients reduced, the optimizer step, parameters gathered, and what overlaps
+passes.
 
-Buckets of gradients are sent as the last micro batch's backward makes them; buckets of parameters come while the first
-micro batch's forward of the next step needs them. Each rank has its own; the slowest decides.
+Buckets of gradients are sent as the last micro batch's backward produces them; buckets of parameters arrive while the
+first micro batch's forward of the next step needs them. Each rank has its own; the slowest decides.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> En
 
 
 class _End:
-    """Of one pipeline rank."""
+    """End of the step of one pipeline rank."""
 
     def __init__(self, rates: Rates, run: Run, rank: int, stages: Sequence[Stage]) -> None:
         self.rates, self.run, self.rank, self.recipe = rates, run, rank, rates.recipe
@@ -119,7 +120,8 @@ class _End:
         return self.rates.collective_sms() * self.rates.machine.overlap.sm_contention * max(0.0, hidden_us)
 
     def _gradients_left(self, whole_us: float, buckets: int) -> float:
-        """What is still under way when the last backward ends, and what sharing the SMs cost that."""
+        """Returns the gradient communication left when the last backward ends, with the slow-down by sharing the SMs,
+        in µs."""
         if not whole_us or not self.recipe.knob("overlap_grad_reduce"):
             return whole_us
         passes = self._last_backwards()
@@ -144,7 +146,7 @@ class _End:
         return list(found.values())
 
     def _parameters_left(self, whole_us: float, buckets: int) -> float:
-        """How long the first forward passes of the next step wait for their parameters."""
+        """Returns how long the first forward passes of the next step wait for their parameters, in µs."""
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
         moments = self._first_forwards(max(1, buckets // self.layout.vpp))

@@ -49,7 +49,7 @@ class SimulatedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Why a burst ended early, and after how many steps."""
+    """Early end of a burst: why, and after how many steps."""
 
     failure: Failure
     steps: float
@@ -121,7 +121,7 @@ class _Burst:
         return [peak for peak in self.memory.peak_gib for _ in range(each)]
 
     def _outside_gib(self) -> list[float]:
-        """As real ranks tell it: of GPUs."""
+        """Returns memory outside the allocator per rank, as real ranks report it: of GPUs only."""
         return [] if self.recipe.hardware.is_cpu else [self.memory.outside_gib] * self.recipe.world_size
 
     # --- what goes wrong ----------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class _Burst:
 
     # --- traces -------------------------------------------------------------------------------------------
     def write_traces(self) -> None:
-        """Of the first rank, one of the last stage's and every late one."""
+        """Writes the traces of the first rank, one rank of the last stage and every late rank."""
         recipe = self.recipe
         for rank in self.traced_ranks():
             write_trace(

@@ -142,7 +142,7 @@ class Layers:
         )
 
     def again(self, kind: Kind, load: float) -> list[Op | Beside]:
-        """What recompute does over, as the forward pass does it."""
+        """Returns the operations that recompute repeats, as in the forward pass."""
         granularity = self.recipe.knob("recompute_granularity")
         if granularity is None:
             return []

@@ -1,4 +1,4 @@
-"""How long one piece of work takes on this recipe's GPUs and this machine, in microseconds.
+"""Rates of this recipe's GPUs on this machine: how long one piece of work takes, in microseconds.
 
 The figures of `rates.csv` and `hardware.csv` times the machine's factors. Values of rates.csv are fitted to published
 runs by `benchmarks/simulation_accuracy.py`.
@@ -44,7 +44,7 @@ def rate_values() -> Values:
 
 
 class Rates:
-    """Of one recipe on one machine. `release` is a row of software.csv."""
+    """Rates of one recipe on one machine. `release` is a row of software.csv."""
 
     def __init__(
         self, recipe: Recipe, machine: Machine, *, values: Values | None = None, release: str | None = None
@@ -75,12 +75,12 @@ class Rates:
 
     @property
     def dense_tflops(self) -> float:
-        """What long products sustain."""
+        """Returns the sustained rate of large GEMMs."""
         return self._narrow / TERA
 
     @property
     def attention_tflops(self) -> float:
-        """Of attention's forward pass over the recipe's sequences."""
+        """Returns the rate of attention's forward pass over the recipe's sequences."""
         if self.hardware.is_cpu:
             return self._wide / TERA
         endless, share = self._attention("forward")
@@ -145,7 +145,7 @@ class Rates:
         return max(SHORTEST_US, US * entries * 2.0 * passes / self._memory) if entries else 0.0
 
     def quantize_us(self, entries: float) -> float:
-        """Of inputs of products, in FP8 and FP4 alone."""
+        """Returns the time to quantize inputs of GEMMs, in FP8 and FP4 only."""
         if not self.narrow or not entries or self.hardware.is_cpu:
             return 0.0
         passes = of_architecture(self.values, "quantize", self.hardware) * self.machine.compute.quantize
@@ -156,7 +156,7 @@ class Rates:
 
     # --- links --------------------------------------------------------------------------------------------
     def fabric(self, span: float) -> str:
-        """What ranks that lie within `span` neighbouring ranks reach each other over."""
+        """Returns the link between ranks within `span` neighbouring ranks."""
         return "nvlink" if span <= self.domain else "network"
 
     def latency_us(self, fabric: str) -> float:

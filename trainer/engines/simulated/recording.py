@@ -1,7 +1,7 @@
-"""What the profiler sees of one rank in a step: kernels in time, their launches, ranges, and what repeats.
+"""Profile of one rank in a step, as the profiler would record it: kernels in time, their launches, ranges, repetition.
 
-A step is put together from layers as `passes.py` plays them, at the times the pipeline gives its passes. Where the
-hottest or a late rank takes longer, the others' next collective does: they wait inside it.
+A step is composed of layers as `passes.py` simulates them, at the times that the pipeline gives their passes. Where the
+hottest or a late rank takes longer, the next collective of the others does: they wait inside it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Recording:
 
 
 class Recorder:
-    """Of one rank. late: it is one that the others wait for."""
+    """Recorder of one rank. late: the others wait for it."""
 
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.simulation, self.rank = simulation, rank

@@ -1,4 +1,4 @@
-"""What each model chunk of each pipeline rank holds: its layers, the ends of the model, and their parameters."""
+"""Contents of each model chunk of each pipeline rank: its layers, the ends of the model, and their parameters."""
 
 from __future__ import annotations
 

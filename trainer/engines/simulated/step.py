@@ -46,7 +46,7 @@ class Simulation:
 
     @cached_property
     def plain(self) -> Passes:
-        """Of ranks that nothing slows down."""
+        """Returns the passes of ranks that nothing slows down."""
         return Passes(self.recipe, self.rates)
 
     @cached_property
@@ -93,7 +93,7 @@ class Simulation:
     # --- passes -------------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Of every decoder layer; MTP layers are of the last one's."""
+        """Returns the kind of every decoder layer; MTP layers have that of the last one."""
         recipe, model, count = self.recipe, self.recipe.architecture, self.recipe.architecture.num_layers
         wide: set[int] = set()
         if recipe.knob("first_last_layers_bf16"):
@@ -112,7 +112,8 @@ class Simulation:
         return {}
 
     def pass_us(self, rank: int, chunk: int, way: str) -> float:
-        """Of one pass through a chunk: `forward`, `backward`, or `merged`, which is both of one chunk."""
+        """Returns the time of one pass through a chunk in µs: `forward`, `backward`, or `merged`, which is both of one
+        chunk."""
         key = rank, chunk, way
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
@@ -148,7 +149,8 @@ class Simulation:
         return ops
 
     def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
-        """What Megatron-FSDP adds to a pass: parameters gathered, in backward gradients scattered too."""
+        """Returns the time that Megatron-FSDP adds to a pass: parameters gathered, in backward also gradients
+        scattered."""
         recipe, stage = self.recipe, self.stages[rank][chunk]
         strategy = recipe.knob("data_parallel_sharding_strategy")
         if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":
@@ -199,7 +201,8 @@ class Simulation:
 
     @cached_property
     def load_slope(self) -> float:
-        """How much longer the step, relative, for each 1 that the mean load of the hottest ranks is higher."""
+        """Returns the relative increase of the step's time for each 1 that the mean load of the hottest ranks
+        increases."""
         busiest = 0.0
         for rank in range(self.layout.pp):
             slopes = 0.0

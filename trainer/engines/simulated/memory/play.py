@@ -52,9 +52,9 @@ def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence
 
 @dataclass(frozen=True, kw_only=True)
 class _Stages:
-    """What all pipeline ranks share. `factor` multiplies activations; `ahead`: bytes that arrive for the next pass;
-    `static`: bytes of a captured layer beside its tensors; `early`: attention's tensors are freed early under EP
-    overlap; `pool_stays`: the passes are one graph."""
+    """Values that all pipeline ranks share. `factor` multiplies activations; `ahead`: bytes that arrive for the next
+    pass; `static`: bytes of a captured layer in addition to its tensors; `early`: attention's tensors are freed early
+    under EP overlap; `pool_stays`: the passes are one graph."""
 
     schedule: Schedule
     factor: float
@@ -129,7 +129,7 @@ def _loads(recipe: Recipe, machine: Machine, imbalance: float | Sequence[float] 
 
 
 def _fragmentation(recipe: Recipe, machine: Machine) -> float:
-    """Of torch's caching allocator, which CPUs do without."""
+    """Returns the fragmentation of torch's caching allocator as a share; 0 on CPUs, which do not use it."""
     if recipe.hardware.is_cpu:
         return 0.0
     expandable = "expandable_segments:true" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or "").lower()
@@ -137,7 +137,7 @@ def _fragmentation(recipe: Recipe, machine: Machine) -> float:
 
 
 def _unfused(recipe: Recipe) -> float:
-    """What Megatron-Core's local layers keep on a CPU over the fused form."""
+    """Returns the factor by which Megatron-Core's local layers keep more on a CPU than the fused form."""
     if not recipe.hardware.is_cpu:
         return 1.0
     return constant("cpu_unfused_fp32" if recipe.training.precision == "fp32" else "cpu_unfused_bf16")

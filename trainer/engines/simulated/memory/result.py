@@ -1,4 +1,4 @@
-"""What a play of memory found: peaks by pipeline rank, and where a limit is first exceeded."""
+"""Result of a memory simulation: peaks per pipeline rank, and the moment at which a limit is first exceeded."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class RankPlay:
         return None
 
     def _under(self, step: int) -> float:
-        """What lies under the passes of a step."""
+        """Returns the bytes that stay allocated during the passes of a step."""
         moments = self.state.moments if step else 0.0
         return self.state.built + moments + self.state.units + self.always + self.pool
 
     def _in_optimizer(self) -> float:
-        """What the optimizer step needs."""
+        """Returns the bytes that the optimizer step needs."""
         graph = self.pool + self.passes * self.pool_stays
         return self.state.all + self.state.step + self.always + graph
 
@@ -105,12 +105,12 @@ class MemoryPlay:
 
     @property
     def peak_gib(self) -> tuple[float, ...]:
-        """What the allocator takes at the fullest moment, fragmentation included."""
+        """Returns the allocator's peak per pipeline rank, fragmentation included."""
         return tuple(self._taken(rank.needed, STEPS[-1]) for rank in self.ranks)
 
     @property
     def allocated_gib(self) -> tuple[float, ...]:
-        """As `torch.cuda.max_memory_allocated` reports it."""
+        """Returns the peak per pipeline rank as `torch.cuda.max_memory_allocated` reports it."""
         return tuple(rank.allocated / GIB + self.second_step_gib for rank in self.ranks)
 
     @property
@@ -124,7 +124,8 @@ class MemoryPlay:
         return tuple(rank.state.all / GIB for rank in self.ranks)
 
     def out_of_memory(self, limit_gib: float | None) -> OutOfMemory | None:
-        """What fails first within two steps, where something does. `limit_gib`: of a device; None: there is none."""
+        """Returns the first out-of-memory within two steps, else None. `limit_gib`: of a device; None: there is no
+        limit."""
         if limit_gib is None or max(self.peak_gib) + self.outside_gib <= limit_gib:
             return None
         for step in STEPS:

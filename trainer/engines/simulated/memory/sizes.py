@@ -1,4 +1,4 @@
-"""What a rank's layers are measured in: tokens, bytes an entry, and the settings that change which tensors exist."""
+"""Sizes of a rank's layers: tokens, bytes per entry, and the settings that change which tensors exist."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Sizes:
 
     @cached_property
     def tokens(self) -> float:
-        """Of a micro batch on one context-parallel rank."""
+        """Returns the tokens of a micro batch on one context-parallel rank."""
         training = self.recipe.training
         return training.micro_batch_size * training.seq_length / layout_of(self.recipe).cp
 
     @cached_property
     def along(self) -> float:
-        """Of those, what a rank has between the tensor-parallel regions."""
+        """Returns the tokens that a rank has between the tensor-parallel regions."""
         return self.tokens / self.tp if self.recipe.knob("sequence_parallel") else self.tokens
 
     @cached_property
@@ -112,7 +112,7 @@ class Sizes:
 
     @cached_property
     def stashed(self) -> float:
-        """Of those, what is kept for backward: pages of what came, with the paged stash."""
+        """Returns the routed tokens that are kept for backward: with the paged stash, pages of those that arrived."""
         if not self.recipe.knob("moe_paged_stash"):
             return self.routed
         even = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp
