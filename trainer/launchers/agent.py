@@ -1,4 +1,4 @@
-"""What torchrun's agent says in its log."""
+"""Reader of the log of torchrun's agent."""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ class LocalProcesses:
 
     @property
     def code(self) -> int | None:
-        """How torchrun's agent ended, if it did: its own code, or the signal that ended it or the supervisor."""
+        """Returns the end of torchrun's agent, None while it runs: its exit code, or the signal that ended it or the
+        supervisor."""
         supervisor_code = self.supervisor.poll()
         if supervisor_code is None:
             return None

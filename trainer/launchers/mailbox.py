@@ -1,4 +1,5 @@
-"""How a launcher and the ranks it started talk: files in a control folder, so that it also works over a shared disk.
+"""Protocol between a launcher and the ranks it started: files in a control folder, so that it also works over a shared
+disk.
 
 A worker is three calls, and needs torchrun's RANK only to know its number:
 
@@ -45,7 +46,7 @@ def request_path(control: Path, number: int) -> Path:
 
 
 def agent_log(control: Path) -> Path:
-    """What the process that starts the ranks writes."""
+    """Returns the log of the process that starts the ranks."""
     return control / "agent.log"
 
 

@@ -50,7 +50,7 @@ class Status:
 
 
 def status_of(pid: int) -> Status | None:
-    """What the kernel says of the pid now; None if there is no such process."""
+    """Reads the kernel's status of the pid; None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -71,7 +71,7 @@ def this_process() -> Process:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether this very process still runs (a zombie does not)."""
+    """Returns whether this very process still runs (a zombie does not)."""
     status = status_of(process.pid)
     return status is not None and status.process == process and not status.dead
 
@@ -95,7 +95,7 @@ def _pid_namespace() -> str:
 
 
 def _boot() -> str:
-    """Of this machine, since it was started: the kernel's own number, the same in every container."""
+    """Returns the kernel's id of this boot of the machine, the same in every container."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -177,6 +177,6 @@ def sweep() -> list[Process]:
 
 
 def _is_ownerless(environment: dict[str, str]) -> bool:
-    """Whether the tuner that it names was of this machine and is no more."""
+    """Returns whether the environment names a tuner of this machine that no longer runs."""
     owner = owner_from(environment.get(OWNER, ""))
     return owner is not None and not is_alive(owner)

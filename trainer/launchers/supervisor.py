@@ -42,7 +42,7 @@ def adopt_orphans() -> None:
 
 
 def exit_path(control: Path) -> Path:
-    """Where the agent's exit code is left if it ended by itself: negative is the signal that ended it."""
+    """Returns the file for the exit code of an agent that ended by itself: negative is the signal that ended it."""
     return control / "agent.exit"
 
 
@@ -90,7 +90,7 @@ def reap() -> dict[int, int]:
 
 
 def family() -> list[Process]:
-    """What is left below this process, once its dead are out of the way."""
+    """Returns the processes left below this one, after reaping the dead."""
     reap()
     return descendants(os.getpid())
 

@@ -73,7 +73,7 @@ class WarmRanks:
 
     @property
     def alive(self) -> bool:
-        """Whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
+        """Returns whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
         deaths = (self.processes.sight.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
         return not self._ended and self.processes.running and not any(deaths)
 
@@ -90,7 +90,7 @@ class WarmRanks:
         return self._await(watch, deadline_s, kills_before)
 
     def take_up(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """As `run`, for the burst that another tuner handed these ranks."""
+        """Waits for the burst that another tuner gave to these ranks; returns the same as `run`."""
         return self._await(Watch(self.processes, burst_folder.resolve()), deadline_s, kills_before=0)
 
     def _await(self, watch: Watch, deadline_s: float, kills_before: int) -> RankResult:
@@ -148,7 +148,8 @@ class WarmRanks:
         return None
 
     def _tells(self, watch: Watch) -> bool:
-        """Whether what went wrong is told: by the ranks and, where one was killed, by what started it."""
+        """Returns whether the trouble has lasted long enough for its cause to be reported: by the ranks and, where one
+        was killed, by what started it."""
         unsure = watch.saw_a_kill and self.processes.code is None
         return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
 

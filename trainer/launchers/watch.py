@@ -1,7 +1,7 @@
-"""What is seen of the ranks while a burst runs: who arrived, who replied, who died, in which order.
+"""Watch over the ranks while a burst runs: which arrived, replied and died, in which order.
 
-Polled, some 50 times a second: see `trainer.launchers.sight` for what can be seen; where it does not tell how a rank
-ended, the log of torchrun's agent does.
+Polled, some 50 times a second. See `trainer.launchers.sight` for what can be observed; how a rank ended comes from the
+log of torchrun's agent where that does not show it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Watch:
 
     @property
     def saw_a_kill(self) -> bool:
-        """Whether a rank was killed, or is gone before anybody saw how."""
+        """Returns whether a rank was killed, or is gone before its end was seen."""
         return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
 
     @property
@@ -112,7 +112,7 @@ class Watch:
             mask_file(path)
 
     def evidence(self) -> list[RankEvidence]:
-        """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
+        """Returns the evidence of each rank. Call it when the ranks have ended, so that their logs are complete."""
         named = self._processes.deaths_told
         return [
             RankEvidence(

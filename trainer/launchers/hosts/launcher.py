@@ -111,7 +111,7 @@ def _here(command: str) -> str:
 
 
 def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:
-    """As the recipe asks for it."""
+    """Returns the launcher that the recipe asks for."""
     settings = hosts_settings(recipe.burst.launcher)
     if settings is None:
         raise ToolError("launcher hosts has no list of hosts", hint="write burst.launcher: {hosts: [n1, n2]}")

@@ -23,7 +23,7 @@ def avoid(home: Path, node: str, why: str) -> None:
 
 
 def spared(avoid: list[str], there: list[str], needed: int) -> list[str]:
-    """Of the nodes to avoid, those that an allocation can do without: the latest first, as long as enough are left."""
+    """Returns the nodes to avoid that an allocation can do without: the latest first, as long as enough are left."""
     spare = len(there) - needed
     meant = [node for node in reversed(avoid) if node in there]
     return meant[: max(0, spare)]

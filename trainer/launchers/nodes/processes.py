@@ -31,26 +31,26 @@ _LOOK_S = 1.0  # at the carrier, by whoever polls often
 
 
 class Carrier(Protocol):
-    """What brings our keepers to the nodes, and knows what else becomes of them there."""
+    """Means of starting keepers on the nodes (Slurm, ssh), and its knowledge of what else happens to them there."""
 
     @property
     def log(self) -> str:
-        """What it wrote itself, its end."""
+        """Returns the end of its own log."""
         ...
 
     def look(self, *, came: bool, ended: bool) -> str | None:
-        """What is waited for before anything starts, in words; None once it has. ToolError where waiting is of no use.
-        `came`: a node has; `ended`: everything has."""
+        """Returns what is waited for before anything starts, in words; None once it has. ToolError where waiting cannot
+        help. `came`: a node has started; `ended`: everything has ended."""
         ...
 
     @property
     def queued_s(self) -> float:
-        """How long a queue kept the ranks from running, in seconds."""
+        """Returns how long a queue kept the ranks from running, in seconds."""
         ...
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """What it says ended the ranks, where it was neither they nor us. `by_us`: that all was cancelled is no news,
-        we did so with what was left."""
+        """Returns the failure for which it ended the ranks, where neither they nor we did. `by_us`: ignores CANCELLED,
+        as we cancelled the rest."""
         ...
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
@@ -120,7 +120,8 @@ class NodesProcesses:
 
     @property
     def code(self) -> int | None:
-        """That of the first agent that ended badly, as soon as it has; else of what brought them there."""
+        """Returns the exit code of the first agent that ended badly, as soon as it has; else of the process that
+        started the keepers."""
         ends = self._node_ends
         if bad := _first_bad(ends):
             return ends[bad[0]].code
@@ -134,7 +135,7 @@ class NodesProcesses:
 
     @property
     def _node_ends(self) -> dict[int, folder.Ended]:
-        """How the agent of each node ended, of those that have."""
+        """Returns how the agent of each node ended, of those that have."""
         ends = {n: folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in range(self.nodes)}
         return {node: end for node, end in ends.items() if end is not None}
 
@@ -163,7 +164,7 @@ class NodesProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """As the carrier says."""
+        """Returns the failure that the carrier reports."""
         return self.carrier.ended_by(by_us=self._ended_here)
 
     def outputs(self, rank: int) -> list[Path]:

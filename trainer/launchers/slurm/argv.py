@@ -79,7 +79,7 @@ def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control:
 
 
 def chosen(settings: SlurmSettings) -> list[str]:
-    """Of sbatch: which part of the cluster, on whose account."""
+    """Returns the options of sbatch for partition, account, QOS and constraint."""
     values = {name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")}
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
@@ -94,7 +94,7 @@ def script(asked: Asked, settings: SlurmSettings) -> str:
 
 
 def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of an allocation, for a step of ours."""
+    """Returns the environment for a step of ours in an allocation."""
     return {name: value for name, value in environ.items() if name not in OBEYED}
 
 

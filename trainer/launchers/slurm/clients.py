@@ -37,7 +37,7 @@ def say(text: str) -> None:
 
 
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """What the program prints; None where it fails or does not answer in time."""
+    """Runs a program of Slurm and returns its output; None where it fails or does not answer in time."""
     try:
         return answer(argv, timeout_s=timeout_s)
     except ToolError:
@@ -45,8 +45,8 @@ def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
 
 
 def answer(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """What the program prints; None where the controller is silent for now. ToolError, in the program's words, where it
-    fails for another reason, which waiting does not change."""
+    """Runs a program of Slurm and returns its output; None where the controller is silent for now. ToolError, with the
+    program's message, where it fails for another reason, which waiting does not change."""
     try:
         done = subprocess.run(
             argv, env=_plain(os.environ), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -76,7 +76,7 @@ def _plain(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether Slurm would start the job, now or later; also where it does not answer."""
+    """Returns whether Slurm would start the job, now or later; True also where it does not answer."""
     argv = [sbatch[0], "--test-only", *sbatch[1:]]
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CLIENT_S, check=False)
@@ -102,7 +102,8 @@ def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
 
 
 def is_gone(job: str, *, ask: Run = run) -> bool:
-    """Whether the controller answers, and knows no such job of this user: it forgets them minutes after their end."""
+    """Returns whether the controller answers and knows no such job of this user: it forgets jobs minutes after their
+    end."""
     listed = ask(["squeue", "-h", "--me", "-t", "all", "-o", "%A"])
     return listed is not None and job not in listed.split()
 
@@ -117,7 +118,7 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def has_gpus(record: Mapping[str, str]) -> bool:
-    """Whether Slurm gave the job GPUs: a site without them as GRES lets every program of a node see all."""
+    """Returns whether Slurm gave the job GPUs: where they are not a GRES, every program on a node sees all of them."""
     return any("gpu" in value for name, value in record.items() if "tres" in name.lower())
 
 
@@ -136,7 +137,7 @@ def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
 
 
 def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
-    """Of the nodes, those that Slurm cannot use: down, failing, or silent (a star behind the state)."""
+    """Returns the nodes that Slurm cannot use: down, failing, or not responding (a star after the state)."""
     text = ask(["sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"]) or "" if nodes else ""
     rows = (line.strip().split("|") for line in text.splitlines())
     bad = {row[0] for row in rows if len(row) == 2 and ("*" in row[1] or row[1].startswith(("down", "fail", "error")))}
@@ -156,8 +157,8 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
 def named(
     prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
 ) -> list[str]:
-    """As `listed`, from a controller that is waited for: what is not known may run. ToolError where it stays silent,
-    and at once where squeue fails."""
+    """Returns the same as `listed`, but waits for the controller: an unlisted job may run. ToolError where it stays
+    silent, and at once where squeue fails."""
     give_up, silent = time.monotonic() + answer_s, False
     while (found := listed(prefix, ask=ask)) is None:
         if time.monotonic() > give_up:

@@ -121,7 +121,7 @@ class SlurmLauncher:
         return f"moe-{hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:8]}-"
 
     def _name(self, control: Path) -> str:
-        """Of the step or the job: of this study, and of the start or the burst."""
+        """Returns the name of the step or job: the study's prefix, and the start or burst."""
         return f"{self._prefix}{control.name}"
 
     @property
@@ -184,7 +184,7 @@ class SlurmLauncher:
 
 
 def slurm_launcher(recipe: Recipe, home: Path) -> SlurmLauncher:
-    """As the recipe asks for it."""
+    """Returns the launcher that the recipe asks for."""
     first_s = recipe.trainer.first_step_s if recipe.trainer is not None else 0.0
     return SlurmLauncher(
         settings=slurm_settings(recipe.burst.launcher),

@@ -29,7 +29,7 @@ _PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
 
 
 def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the recipe asks for a job of the study's own, and this is not it, nor another allocation."""
+    """Returns whether the recipe asks for a job of the study's own, and the tuner runs in no allocation yet."""
     if recipe.burst.launcher_kind != "slurm":
         return False
     return slurm_settings(recipe.burst.launcher).allocate is not None and not environ.get("SLURM_JOB_ID")
@@ -174,13 +174,13 @@ def _tell(queue: Queue, before: Queue, say: Callable[[str], None]) -> None:
 
 @dataclass
 class _Lines:
-    """What is added to a file, whole lines at a time."""
+    """Reader of the whole lines added to a file."""
 
     path: Path
     seen: int = 0
 
     def say(self, say: Callable[[str], None]) -> bool:
-        """Whether there was something new."""
+        """Passes the new lines to `say`; returns whether there were any."""
         lines = self._new()
         for line in lines:
             say(line)
