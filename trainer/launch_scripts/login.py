@@ -9,7 +9,7 @@ _LOGIN = re.compile(r"#!\s*\S*(/env\s+-S\s+\S*|/)bash(\s+-\w+)*\s+(-[a-km-z]*l\w
 
 
 def is_login(line: str) -> bool:
-    """Whether a script with this first line runs in a login shell: `#!/bin/bash -l`."""
+    """Returns whether a script with this first line runs in a login shell: `#!/bin/bash -l`."""
     return _LOGIN.match(line) is not None
 
 

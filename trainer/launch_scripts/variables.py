@@ -46,7 +46,7 @@ def export_line(name: str, value: str) -> str:
 
 
 def is_inherited(name: str, value: str) -> bool:
-    """Whether the value is what the job inherits and nothing else, as a recipe names what holds a secret."""
+    """Returns whether the value is only a reference to the inherited variable, as a recipe refers to a secret."""
     return re.fullmatch(_reference(name), value) is not None
 
 

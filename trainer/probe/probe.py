@@ -21,7 +21,8 @@ UNSHARED = "is not seen on"  # in the words of a rank
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: links, or why there are none. `seconds`: all of it, start-up included and queueing not."""
+    """Result of a probe: links, or why there are none. `seconds`: its whole time, with start-up and without
+    queueing."""
 
     links: Links | None
     failure: Failure | None

@@ -1,4 +1,4 @@
-"""What differs between two recordings, given back as the expression it came from."""
+"""Differences between two recordings, written back as the expressions that they came from."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
 
 
 def _stands(value: str, text: str, at: int) -> bool:
-    """Whether the value stands there, a number not as a part of another."""
+    """Returns whether the value is at this position of the text; a number must not be part of another."""
     if not text.startswith(value, at):
         return False
     around = text[at - 1 : at] * (at > 0) + text[at + len(value) : at + len(value) + 1]

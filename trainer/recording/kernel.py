@@ -34,7 +34,8 @@ _EPERM, _ENOSYS, _AUDIT = 1, 38, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where a system call's number, arguments and stack pointer stand among the registers, each of 8 bytes."""
+    """Register layout of an architecture: places of a system call's number, arguments and stack pointer, each of 8
+    bytes."""
 
     name: str
     number: int
@@ -159,7 +160,7 @@ def ptrace(request: int, pid: int, data: int = 0) -> None:
 
 
 def registers(pid: int) -> list[int]:
-    """Those of a stopped process, each of 8 bytes."""
+    """Reads the registers of a stopped process, each of 8 bytes."""
     room = (ctypes.c_uint64 * 68)()
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(room), ctypes.sizeof(room))
     _checked(_LIBC.ptrace(PTRACE_GETREGSET, pid, ctypes.c_void_p(1), vector), "ptrace")

@@ -1,5 +1,5 @@
-"""What becomes of a program that a launch script starts: it runs, is passed on to what it would start, trains, or is
-answered without running. Pure but for looking at files."""
+"""Decision on a program that a launch script starts: it runs, is replaced by what it would start, is recorded as
+training, or is answered without running. Pure but for looking at files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What only the job knows, as one recording has it. Two recordings differ in all of these."""
+    """Values that only the job knows, as one recording has them. Two recordings differ in all of these."""
 
     time: int
     job: str
@@ -142,7 +142,7 @@ def _starts(word: str) -> bool:
 
 
 def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What the other machine's shell is given, and the words before it."""
+    """Returns the command given to the other machine's shell, and the words before it."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + (len(words[at]) == 2 and words[at][1] in _SSH_VALUED)
@@ -296,7 +296,7 @@ def headers_of(text: str) -> list[str]:
 
 
 def job_environment(values: Values, headers: Sequence[str], folder: str) -> dict[str, str]:
-    """What sbatch gives the script of a job of this size."""
+    """Returns the variables that sbatch sets for the script of a job of this size."""
     names = ",".join(values.hosts)
     given = {
         "SLURM_JOB_ID": values.job, "SLURM_JOBID": values.job, "SLURM_NNODES": values.nodes,
@@ -318,7 +318,7 @@ _OF_HEADERS = {
 
 
 def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
-    """What #SBATCH lines add: the job's name, tasks and cores."""
+    """Returns the variables from #SBATCH lines: the job's name, tasks and cores."""
     said, sizes = dict(options(headers, "srun")), slurm_sizes(headers)
     per_node = sizes.tasks_per_node or (sizes.tasks // values.nodes if sizes.tasks else 1)
     found = {"SLURM_JOB_NAME": said.get("--job-name", said.get("-J", "sbatch"))}

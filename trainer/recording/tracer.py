@@ -40,7 +40,7 @@ class StoppedError(Exception):
 
 @dataclass(kw_only=True)
 class Tracer:
-    """What one run starts. `trains`: every command that would train, in order."""
+    """Tracer of the programs that one run starts. `trains`: every command that would train, in order."""
 
     values: Values
     isolation: Isolation
