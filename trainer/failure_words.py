@@ -1,7 +1,7 @@
-"""What the words of a failing rank mean: one row a wording. Used by `trainer.failures`.
+"""Table of the messages of failing ranks and their meaning: one row per wording. Used by `trainer.failures`.
 
-Rows match one line at a time, case ignored: of an exception `<type>: <message>`, of a log any line, so that a row which
-would also match a harmless warning is anchored to the shape of an uncaught exception.
+Rows match one line at a time, case ignored: of an exception `<type>: <message>`, of a log any line. A row that would
+also match a harmless warning is therefore anchored to the shape of an uncaught exception.
 """
 
 from __future__ import annotations

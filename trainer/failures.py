@@ -1,7 +1,8 @@
-"""Why a burst failed, told from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the evidence.
+"""Diagnosis of a failed burst from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the
+evidence.
 
-The cause is the first rank that failed by itself. A rank that only says that another one is gone ("Connection closed
-by peer") or late is a witness, never the cause. What its words mean is the table in `trainer.failure_words`.
+The cause is the first rank that failed by itself. A rank that only reports that another one is gone ("Connection closed
+by peer") or late is a witness, never the cause. The meaning of its words is the table in `trainer.failure_words`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RankEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known when a burst is over. All of it may be absent: then nothing failed."""
+    """Evidence of a burst that is over. All of it may be absent: then nothing failed."""
 
     ranks: Sequence[RankEvidence]
     launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
@@ -112,7 +113,8 @@ def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
-    """What an exception means: by its own text, by those it was raised from, and where it tells nothing by the log."""
+    """Returns the meaning of an exception: by its own text, by those it was raised from, and by the log where it is
+    unspecific."""
     head = f"{error.type}: {error.message}"
     raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
     texts = [[head.replace("\n", " ")], raised, log.splitlines() if _TELLS_NOTHING.search(head) else []]
@@ -123,7 +125,7 @@ def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
 
 
 def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tuple[Words | None, str]:
-    """What a death without a report means: killed for memory, what the log says, else a plain crash."""
+    """Returns the meaning of a death without a report: killed for memory, a match in the log, else a plain crash."""
     how = f"rank {rank.rank} {_ending(death.code)} in {rank.phase.value}"
     if death.code == -signal.SIGKILL and evidence.oom_kills:
         kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory during it"
@@ -177,13 +179,13 @@ def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None
 
 
 def _waits_for_peers(log: str) -> bool:
-    """Whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
+    """Returns whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
     innermost = ("\n".join(stack.strip().splitlines()[:_INNERMOST]) for stack in log.split(STACK)[1:])
     return any(_WAITING.search(frames) for frames in innermost)
 
 
 def _whereabouts(rank: RankEvidence) -> str:
-    """Where a silent rank is, from its stacks or its last line."""
+    """Returns the position of a silent rank, from its stacks or its last line."""
     if rank.stopped:
         return f"is stopped in {rank.phase.value}"
     before, shown, stacks = rank.log.rpartition(STACK)  # the main thread's stack comes last
@@ -195,7 +197,7 @@ def _whereabouts(rank: RankEvidence) -> str:
 
 
 def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """What complete reports disqualify: a loss that is no number, replicas that trained apart."""
+    """Returns the failure that complete reports show: a loss that is not finite, replicas that diverged."""
     reports = [rank.report for rank in evidence.ranks if rank.report is not None]
     for report in reports:
         if (step := next((i for i, loss in enumerate(report.loss) if not math.isfinite(loss)), None)) is not None:

@@ -1,4 +1,4 @@
-"""What a recipe breaks where it will run: by everyone's rules, or by those of the user's own trainer."""
+"""Legality of a recipe where it will run: by the general rules, or by those of the user's own trainer."""
 
 from __future__ import annotations
 

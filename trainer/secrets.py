@@ -41,18 +41,19 @@ SHORTEST = 8  # letters of a value that is looked for in texts: a shorter one wo
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable's value belongs into no file."""
+    """Returns whether a variable's value must not be written to any file."""
     return is_key(value) or _is_secrets_name(name)
 
 
 def is_secret_flag(flag: str) -> bool:
-    """Whether a flag's name says so: --wandb-api-key, not --eod-token."""
+    """Returns whether the flag's name is that of a secret: --wandb-api-key, not --eod-token."""
     name = flag.lstrip("-").rpartition(".")[2].replace("-", "_")
     return _FLAGS.search(name) is not None and not _IS_PATH.search(name)
 
 
 def is_key(value: str) -> bool:
-    """Whether the value itself tells: a service's key, an address with a password in it, or a text that holds one."""
+    """Returns whether the value itself is secret: a service's key, an address with a password in it, or a text that has
+    one."""
     return _VALUES.match(value) is not None or masked(value, {}) != value
 
 
@@ -61,7 +62,8 @@ def _is_secrets_name(name: str) -> bool:
 
 
 def secrets_in(argv: Iterable[str]) -> Iterator[str]:
-    """What names each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a key."""
+    """Yields the name of each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a
+    key."""
     before = ""
     for word in argv:
         name, equals, value = word.partition("=")
