@@ -1,4 +1,5 @@
-"""What an import took, what it passes on and what it did not understand: as a document, in a terminal, in the file."""
+"""Account of an import: what became the recipe, is passed on, or was not understood, as JSON, in a terminal, in the
+file."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ WIDTH = 110
 
 
 class Took(TypedDict):
-    """What became the recipe."""
+    """Parts of the file that became the recipe."""
 
     model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
     knobs: dict[str, Any]  # that are not at their default
@@ -32,7 +33,7 @@ class Took(TypedDict):
 
 
 class PassedOn(TypedDict):
-    """What stands under `trainer:` and goes to the trainer as it is."""
+    """Parts of the file under `trainer:`, which the trainer gets unchanged."""
 
     arguments: list[str]
     own_arguments: list[str]  # that the trainer itself does not have: a fork's

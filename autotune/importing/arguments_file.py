@@ -50,7 +50,7 @@ def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
 
 
 def is_arguments(data: Any) -> bool:
-    """Whether a YAML document is a mapping of flags."""
+    """Returns whether a YAML document is a mapping of flags."""
     if not isinstance(data, dict):
         return False
     inner = data.get(ARGUMENTS, data)

@@ -54,7 +54,7 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
 
 
 def is_launchers(name: str) -> bool:
-    """Whether what starts the ranks decides it."""
+    """Returns whether the launcher sets the variable."""
     return name in LAUNCHERS or name.startswith(TORCHRUNS)
 
 

@@ -1,4 +1,4 @@
-"""What a file says of a training job, whatever kind of file it is."""
+"""Model of a training job as a file describes it, whatever kind of file it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_SHOWN = 60  # letters
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the user said beside the file."""
+    """Settings of the user in addition to the file."""
 
     file: str
     gpu: str | None = None

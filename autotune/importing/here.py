@@ -1,4 +1,4 @@
-"""What this machine says of a training job that its file does not: its GPU, and the tokenizer that is named."""
+"""Facts of this machine that a training job's file lacks: its GPU, and the tokenizer that is named."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def gpu_here(known: Mapping[str, object]) -> str | None:
 
 
 def amd_gpu_here() -> dict[str, Any] | None:
-    """What rocm-smi says of this machine's GPU, as figures of a recipe: name, vendor and memory in GiB. None where it
-    is not installed, sees no GPU, or different ones."""
+    """Returns the figures of this machine's GPU by rocm-smi: name, vendor and memory in GiB. None where it is not
+    installed, sees no GPU, or different ones."""
     with suppress(ValueError, AttributeError, KeyError, TypeError):
         cards = [card for name, card in json.loads(_said(_AMD)).items() if name.startswith("card")]
         fields = [{key.lower(): value for key, value in card.items()} for card in cards]
@@ -45,7 +45,7 @@ def amd_gpu_here() -> dict[str, Any] | None:
 
 
 def _said(words: Sequence[str]) -> str:
-    """What a program prints; nothing where it is not here or fails."""
+    """Returns the output of a program; an empty text where it is not installed or fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
         return done.stdout if done.returncode == 0 else ""
@@ -69,7 +69,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _tokens(file: Path) -> int:
-    """Of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of sentencepiece."""
+    """Counts the tokens of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of
+    sentencepiece."""
     if file.suffix != ".json":
         return _pieces(file.read_bytes())
     data = json.loads(file.read_text(encoding="utf-8"))

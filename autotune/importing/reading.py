@@ -42,7 +42,7 @@ def _made(found: Found, asked: Asked) -> Imported:
 
 
 def _found(text: str, asked: Asked) -> Found:
-    """What the file says, and the command it says it with, if it does."""
+    """Returns the training job that the file describes, with its command where it has one."""
     logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
     data = None if logs else _mapping(text, asked)
     if data is not None or logs or _only_arguments(text):
@@ -202,7 +202,7 @@ def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
 
 
 def _only_arguments(text: str) -> bool:
-    """Whether the text is flags and nothing else: its first word is one."""
+    """Returns whether the text is flags and nothing else: its first word is one."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return bool(lines) and lines[0].lstrip().startswith("--")
 

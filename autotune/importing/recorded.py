@@ -48,7 +48,7 @@ def _harmless(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def started(data: Mapping[str, Any], asked: Asked) -> Started:
-    """What was recorded of a command."""
+    """Returns the recording of a command."""
     try:
         if "inside" in data:
             return _inside(data["inside"])

@@ -64,7 +64,7 @@ def _sizes_asked(asked: Asked, headers: tuple[str, ...]) -> dict[str, int]:
 
 
 def _arguments(asked: Asked) -> tuple[str, ...]:
-    """What the script is started with: --set '@=…', or --set 1=… --set 2=…"""
+    """Returns the arguments of the script: --set '@=…', or --set 1=… --set 2=…"""
     if ARGUMENTS in asked.given:
         return tuple(shlex.split(asked.given[ARGUMENTS]))
     numbers = [int(name) for name in asked.given if name.isdigit() and name != "0"]
@@ -139,7 +139,7 @@ def _said(first: Mapping[str, Any]) -> str:
 
 
 def isolated(asked: Asked) -> Isolation:
-    """How the script will be run; the user is informed before it is."""
+    """Returns the isolation that the script will run in, after informing the user."""
     try:
         found = isolation_here(trust=asked.trust)
     except NotIsolatedError as error:
@@ -153,7 +153,7 @@ def isolated(asked: Asked) -> Isolation:
 def started_of(
     found: Recording, command: Command, asked: Asked, *, login: tuple[str, ...] = (), problems: tuple[Problem, ...] = ()
 ) -> Started:
-    """What a recording says of a training job."""
+    """Returns the training job of a recording."""
     first = found.first
     if not first["trains"]:
         raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
@@ -209,7 +209,7 @@ def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
 
 
 def not_reached(first: Mapping[str, Any]) -> str:
-    """Why no training command was started, as bash says it."""
+    """Returns why no training command was started, from bash's reports."""
     at = [each for each in first["reported"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
@@ -230,7 +230,7 @@ def program_end(words: Sequence[str]) -> int:
 
 
 def _flags_of(words: Sequence[Any]) -> Iterator[str]:
-    """What --set names a word by: the flag that it is the value of."""
+    """Yields, for each word, the name that --set has for it: the flag before it, empty where there is none."""
     flag = ""
     for word in map(str, words):
         yield flag
@@ -273,7 +273,7 @@ def _setup(
 def _variables(
     train: Mapping[str, Any], other: Mapping[str, Any], command: Command, found: Recording
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """What the script exports, those of them that bash expands, and notes of what is left out."""
+    """Returns the variables that the script exports, those of them that bash expands, and notes on what is left out."""
     env, expanded, left = {}, [], []
     base = {**found.first["env"], **command.env}
     asked_for = slurm_environment(command.headers)

@@ -39,7 +39,8 @@ def _without_keys(container: Container) -> Container:
 
 
 def told(found: Found) -> Found:
-    """What is said of it, in a terminal, a document or the recipe's header, without what a word of it may hold."""
+    """Returns the training job as it may be shown, in a terminal, a document or the recipe's header: secrets are
+    masked."""
     reading, started = found.reading, found.started
     kept = tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in reading.kept)
     return replace(
