@@ -1,4 +1,4 @@
-"""What keeps a recipe from being exported: the rules that it breaks where the export would run."""
+"""Check before an export: the rules that a recipe breaks where the export would run."""
 
 from __future__ import annotations
 

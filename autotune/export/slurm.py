@@ -71,7 +71,7 @@ def _resources(recipe: Recipe) -> Iterator[str]:
 
 
 def _container(settings: SlurmSettings) -> Iterator[str]:
-    """That of `burst.launcher`, which CONTAINER and MOUNTS replace."""
+    """Yields the lines for the container of `burst.launcher`, which CONTAINER and MOUNTS replace."""
     workdir = f"{WORKDIR}="
     of_pyxis = [word for word in settings.srun if word.startswith(("--container-", "--no-container-"))]
     folder = next((word.removeprefix(workdir) for word in of_pyxis if word.startswith(workdir)), None)

@@ -1,4 +1,4 @@
-"""What an export is made from: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
+"""Source of an export: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
 
 
 def _gain(history: History, trial: Trial) -> float | None:
-    """Of the best trial, over what its study counts from: of the others it is the verdict that counts."""
+    """Returns the speed-up of the best trial over the study's reference; None for other trials, whose verdict
+    counts."""
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
         return None
