@@ -67,6 +67,8 @@ CHECKED_DOCSTRINGS = (
     "autotune/diagnose/**/*.py",
     "autotune/doctor/**/*.py",
     "autotune/estimate/**/*.py",
+    "autotune/export/**/*.py",
+    "autotune/importing/**/*.py",
     "autotune/init/**/*.py",
     "autotune/looks/**/*.py",
     "autotune/plan/**/*.py",
@@ -80,6 +82,13 @@ CHECKED_DOCSTRINGS = (
     "benchmarks/**/*.py",
     "docs/**/*.py",
     "policies/**/*.py",
+    "trainer/*.py",
+    "trainer/engines/**/*.py",
+    "trainer/launch_scripts/**/*.py",
+    "trainer/launchers/**/*.py",
+    "trainer/measured/**/*.py",
+    "trainer/probe/**/*.py",
+    "trainer/recording/**/*.py",
 )
 
 
