@@ -168,7 +168,7 @@ def _request(burst: Burst) -> str:
 
 
 def read_burst(folder: Path) -> Burst:
-    """The burst that `write_burst` left in the folder."""
+    """Reads the burst that `write_burst` left in the folder."""
     request = json.loads((folder / "burst.json").read_text())
     recipe = Recipe.model_validate(request["recipe"])
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
@@ -191,8 +191,8 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
-    """The measured steps a line each in `steps.jsonl`, and last, whole or not at all, `outcome.json`: the outcome as
-    written, which quotes no secret."""
+    """Writes the measured steps to `steps.jsonl`, one per line, and last, whole or not at all, `outcome.json`: the
+    outcome, with secrets masked."""
     outcome = _masked(outcome)
     with (folder / "steps.jsonl").open("wb") as steps:
         cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)

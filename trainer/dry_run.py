@@ -58,7 +58,7 @@ class DryRun:
 
 
 def hottest_rank(recipe: Recipe) -> int:
-    """The pipeline rank that needs most by estimate."""
+    """Returns the pipeline rank that needs most by estimate."""
     return int(memory_of(one(recipe)).hottest[0])
 
 

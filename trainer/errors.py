@@ -27,7 +27,7 @@ class BadInputError(ValueError):
 
 
 def refused(where: str, what: str, hint: str) -> BadInputError:
-    """The error of one problem, to be raised."""
+    """Returns the error of one problem, to be raised."""
     return BadInputError(Problem(where=where, what=what, hint=hint))
 
 

@@ -84,7 +84,7 @@ WITNESSED = (
 
 
 def match(lines: Sequence[str], phase: BurstPhase) -> tuple[Words, str] | None:
-    """The uppermost row that a line matches, causes before what was witnessed; and that line."""
+    """Returns the uppermost row that a line matches, causes before what was witnessed; and that line."""
     for words in (*CAUSES, *WITNESSED):
         if words.phases is None or phase in words.phases:
             pattern = re.compile(words.pattern, re.IGNORECASE)

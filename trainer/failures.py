@@ -85,7 +85,8 @@ class _Trouble:
 
 
 def classify(evidence: Evidence) -> Failure | None:
-    """The failure the evidence shows, or None if every rank reported and nothing is wrong with what it reported."""
+    """Returns the failure that the evidence shows, or None if every rank reported and nothing is wrong with what it
+    reported."""
     troubles = sorted(_troubles(evidence), key=lambda trouble: trouble.at_s)
     causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
     if causes:
@@ -95,7 +96,7 @@ def classify(evidence: Evidence) -> Failure | None:
 
 
 def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
-    """A trouble for each rank that reported an error or ended without a report."""
+    """Yields a trouble for each rank that reported an error or ended without a report."""
     for rank in evidence.ranks:
         if rank.report is not None and rank.report.error is not None:
             words, line = _words_of_error(rank.report.error, rank.log)
@@ -147,7 +148,7 @@ def _ending(code: int | None) -> str:
 
 
 def _scheduled(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Nobody here ended the ranks: a scheduler did, and says why."""
+    """Returns the failure reported by a scheduler that ended the ranks, if any."""
     return evidence.ended_by
 
 
@@ -162,7 +163,8 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
 
 
 def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """A deadline passed. The rank that hangs is the one not waiting for the others, if that is one rank."""
+    """Returns the failure of a passed deadline. The rank that hangs is the one not waiting for the others, if that is
+    one rank."""
     if evidence.overdue_s is None:
         return None
     silent = [rank for rank in evidence.ranks if rank.report is None]
@@ -212,7 +214,7 @@ def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
 
 
 def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Ranks only tell of another that is gone or late: they mean the silent one, if that is one."""
+    """Returns the failure of ranks that only report another one gone or late: the silent one, if that is one."""
     witnesses = [trouble for trouble in troubles if trouble.is_witness]
     if not witnesses:
         return None
@@ -236,7 +238,7 @@ def _terminated(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
 
 
 def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """The launcher ended and no rank tells why: a log does, or it is the machine's fault."""
+    """Returns the failure where the launcher ended and no rank says why: a log does, or it is the machine's fault."""
     ended = {trouble.rank.rank for trouble in troubles}
     silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]
     if evidence.launcher_code is None or not silent:

@@ -75,7 +75,7 @@ def secrets_in(argv: Iterable[str]) -> Iterator[str]:
 
 
 def redacted(words: Iterable[str]) -> tuple[str, ...]:
-    """A command's words, in which each NAME=value of a secret and each flag's secret stands as <left out>."""
+    """Returns a command's words, in which each NAME=value of a secret and each flag's secret is <left out>."""
     found: list[str] = []
     for word in words:
         flag = found[-1] if found and found[-1].startswith("-") and "=" not in found[-1] else ""
@@ -90,15 +90,15 @@ def redacted(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """A text as others may read it: without values of the environment's secrets (None: of this process), without whole
-    keys, and without what stands behind a name such as WANDB_API_KEY."""
+    """Returns a text as others may read it: without values of the environment's secrets (None: of this process),
+    without whole keys, and without what follows a name such as WANDB_API_KEY."""
     for value in _values(os.environ if environment is None else environment):
         text = text.replace(value, LEFT_OUT)
     return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
 
 
 def mask_file(path: Path) -> None:
-    """The same of a file as it lies there; whoever has it open to append goes on behind it."""
+    """Masks a file in place; a process that has it open to append continues after it."""
     text = path.read_bytes().decode(errors="surrogateescape")
     if (said := masked(text)) != text:
         path.write_bytes(said.encode(errors="surrogateescape"))

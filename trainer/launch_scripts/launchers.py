@@ -99,7 +99,7 @@ class Sizes:
     gpu: str | None = None  # as written: h100
 
     def over(self, other: Sizes) -> Sizes:
-        """These, and the other's where these say nothing."""
+        """Returns these sizes, completed by the other's where these give none."""
         mine = {each.name: getattr(self, each.name) for each in fields(self)}
         return Sizes(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
 
@@ -149,7 +149,7 @@ def _told_at_once(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
-    """The launcher whose words begin here and where its options do; None for a command of its own."""
+    """Returns the launcher whose words start here and where its options do; None for a command of its own."""
     word = words[at].rpartition("/")[2]
     if PYTHON.fullmatch(words[at]):
         options = at + 1
@@ -183,7 +183,7 @@ def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
 
 
 def _plain(flag: str) -> str:
-    """A flag's name: --no-python, --no_python and -no_python are one."""
+    """Returns a flag's name: --no-python, --no_python and -no_python are one."""
     return flag.lstrip("-").replace("-", "_")
 
 
@@ -201,7 +201,7 @@ def stands_alone(name: str, word: str) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Python, a script of it, or a launcher: no value of an option that is not known."""
+    """Returns whether the word is Python, a script of it, or a launcher, and so no value of an unknown option."""
     name = word.rpartition("/")[2]
     known = name in ALONE or name in SAME or name in PLAIN
     return known or PYTHON.fullmatch(word) is not None or word.endswith(".py")

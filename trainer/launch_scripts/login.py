@@ -14,6 +14,6 @@ def is_login(line: str) -> bool:
 
 
 def login_line(text: str) -> tuple[str, ...]:
-    """The first line of such a script, alone; () of any other."""
+    """Returns the first line of such a script, alone; () of any other."""
     first = text.partition("\n")[0].strip()
     return (first,) if is_login(first) else ()

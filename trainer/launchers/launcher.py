@@ -15,7 +15,7 @@ from trainer.rank_report import RankReport
 class Launcher(Protocol):
     @property
     def python(self) -> str:
-        """The interpreter that runs modules of ours where the ranks are."""
+        """Returns the interpreter that runs modules of ours where the ranks are."""
         ...
 
     @property
@@ -78,12 +78,12 @@ class Processes(Protocol):
 
     @property
     def log(self) -> str:
-        """The end of what it wrote itself."""
+        """Returns the end of the launcher's own log."""
         ...
 
     @property
     def deaths_told(self) -> dict[int, int]:
-        """Exit code of each rank whose death what started it names, by rank."""
+        """Returns the exit code by rank of each rank whose death the agents' logs name."""
         ...
 
     @property
@@ -98,11 +98,12 @@ class Processes(Protocol):
         ...
 
     def blame(self, failure: Failure) -> Failure:
-        """The failure, and where it is the machine's the node named; the launcher avoids that node from now on."""
+        """Returns the failure, with the node named where it is the machine's; the launcher avoids that node from now
+        on."""
         ...
 
     def outputs(self, rank: int) -> list[Path]:
-        """The files that hold a rank's stdout and stderr; empty before it has any."""
+        """Returns the files that hold a rank's stdout and stderr; empty before it has any."""
         ...
 
     def beside(self, module: str, *words: str, timeout_s: float) -> None:
@@ -110,7 +111,7 @@ class Processes(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Until all have ended, or the time is over."""
+        """Waits until all have ended, or the time is over."""
         ...
 
     def end(self) -> None:

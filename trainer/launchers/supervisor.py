@@ -36,7 +36,7 @@ def main(owner: int, control: Path, command: list[str]) -> None:
 
 
 def adopt_orphans() -> None:
-    """From here on whatever is orphaned below becomes a child of this process, which waits for its signals itself."""
+    """Makes this process the parent of whatever is orphaned below it from now on; it waits for its signals itself."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
@@ -64,7 +64,7 @@ def start(command: list[str]) -> int:
 
 
 def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> int | None:
-    """The agent's exit code once it has ended; None if it is to be ended. At every look `look` is called too."""
+    """Returns the agent's exit code once it has ended; None if it is to be ended. Calls `look` at every poll."""
     while os.getppid() == owner:
         received = signal.sigtimedwait(AWAITED, LOOK_S)
         look()

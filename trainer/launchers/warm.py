@@ -78,7 +78,7 @@ class WarmRanks:
         return not self._ended and self.processes.running and not any(deaths)
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
+        """Runs a burst, see `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
         if self._ended:
             raise RuntimeError("these ranks were stopped: start new ones")
         watch = Watch(self.processes, burst_folder.resolve())
@@ -128,7 +128,8 @@ class WarmRanks:
         self._requests += 1
 
     def _wait(self, watch: Watch, deadline_s: float) -> float | None:
-        """Until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it passed."""
+        """Waits until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it
+        passed."""
         stopwatch, starting = Stopwatch(), True
         limit_s, since = self.startup_s, 0.0
         while not (watch.all_replied or self._tells(watch) or not self.processes.running):
@@ -154,7 +155,7 @@ class WarmRanks:
         return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
 
     def end(self) -> None:
-        """See `Ranks.end`. Idle ranks are asked first."""
+        """Ends the ranks, see `Ranks.end`. Idle ranks are asked first."""
         if self._ended:
             return
         self._ended = True

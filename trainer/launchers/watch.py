@@ -67,7 +67,7 @@ class Watch:
 
     @property
     def in_trouble(self) -> bool:
-        """A rank died or replied with an error: the burst will not end well."""
+        """Returns whether a rank died or replied with an error: the burst will not end well."""
         return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
 
     @property
@@ -77,7 +77,7 @@ class Watch:
 
     @property
     def troubled_for_s(self) -> float:
-        """Since when `in_trouble`; 0 while nothing is wrong."""
+        """Returns the time since `in_trouble`, in seconds; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
 
     def ask_for_stacks(self) -> None:
@@ -87,7 +87,8 @@ class Watch:
         self._await_stacks(sorted(asked.ranks - asked.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
-        """Until every rank has written and no more comes; a rank that has not begun by `_STACKS_S` will not."""
+        """Waits until every rank has written its stack and no more comes; a rank that has not started by `_STACKS_S`
+        will not."""
         give_up = time.monotonic() + _STACKS_S
         before: list[int] = []
         while time.monotonic() < give_up:
@@ -127,7 +128,8 @@ class Watch:
         ]
 
     def _death_told(self, rank: int, named: dict[int, int]) -> Death | None:
-        """The rank's death, completed by the agent, which names the rank that failed and ends the rest by TERM."""
+        """Returns the rank's death, completed by the agent, which names the rank that failed and ends the rest by
+        TERM."""
         seen = self.deaths.get(rank)
         if seen is not None:
             told = named.get(rank, -signal.SIGTERM if named else None)
@@ -137,7 +139,7 @@ class Watch:
         return None
 
     def _output(self, rank: int) -> bytes:
-        """The rank's output of this burst; of its start, while it has not begun the burst."""
+        """Returns the rank's output of this burst, or of its start while it has not started the burst."""
         own = mailbox.log_path(self._burst, rank)
         return b"".join(path.read_bytes() for path in ([own] if own.exists() else self._processes.outputs(rank)))
 

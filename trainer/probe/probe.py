@@ -57,7 +57,7 @@ def probe(recipe: Recipe, *, home: Path, folder: Path) -> Probe:
 
 
 def refuse_unshared(found: Probe) -> None:
-    """ToolError where a rank says that it does not see what another wrote into the study's folder."""
+    """Raises ToolError where a rank reports that it does not see what another wrote into the study's folder."""
     if found.failure is not None and UNSHARED in found.failure.evidence:
         raise ToolError(
             f"rank {found.failure.rank} does not see what another rank wrote: {found.failure.evidence}",

@@ -26,7 +26,8 @@ class Word:
 
 
 def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -> Word:
-    """The word of which these are two values. `pairs`: values in the first and the second, and what gives them."""
+    """Returns the word of which these are two values. `pairs`: values in the first and the second, and what gives
+    them."""
     if first == second:
         return Word(text=first, kind=SAME)
     pieces: list[str] = []

@@ -95,7 +95,7 @@ class Follower:
         return Followed()
 
     def _limit(self, now: float, began: float, first: float | None, moved: float) -> tuple[float, float]:
-        """The next line's limit in seconds, and since when it counts."""
+        """Returns the next line's limit in seconds, and since when it counts."""
         if first is None:
             return self.patience.first_s, began
         steps = self.reading.iterations.values()
@@ -107,7 +107,7 @@ class Follower:
         return limit_s, moved
 
     def read(self, ranks: Iterable[int] | None = None) -> None:
-        """Every line that has come since the last time, of these ranks; of all."""
+        """Reads the lines written since the last call, of these ranks; None: of all ranks."""
         for rank in range(self.processes.world_size) if ranks is None else ranks:
             if len(self._tails.get(rank, ())) < BOTH and not self.reading.iterations:
                 known = {tail.path: tail for tail in self._tails.get(rank, ())}

@@ -124,8 +124,8 @@ class Job:
         return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
-        """Every rank's output and the agent's log, beside the burst: of a long one its start and its end, no secret of
-        either."""
+        """Copies every rank's output and the agent's log next to the burst: of a long one its start and its end, with
+        secrets masked."""
         for rank in range(processes.world_size):
             with mailbox.log_path(self.folder, rank).open("w") as log:
                 for path in processes.outputs(rank):
@@ -155,8 +155,8 @@ def _ends(path: Path) -> str:
 
 
 def _nsys(request: BurstRequest, folder: Path) -> tuple[str, ...]:
-    """Nsight Systems around the traced ranks alone; the trainer opens and closes the capture. As text for sh, because
-    every rank runs the same command."""
+    """Returns the words that run Nsight Systems around the traced ranks only; the trainer opens and closes the capture.
+    It is text for sh, because every rank runs the same command."""
     folder.mkdir(parents=True, exist_ok=True)
     profile = (
         f"exec nsys profile -s none -t nvtx,cuda --capture-range=cudaProfilerApi --capture-range-end=stop "

@@ -24,7 +24,7 @@ def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int,
 
 
 def _thinned(ranks: list[int], most: int) -> list[int]:
-    """At most so many, evenly spread."""
+    """Returns at most so many of the ranks, evenly spread."""
     if len(ranks) <= most:
         return ranks
     return [ranks[index * len(ranks) // most] for index in range(most)]

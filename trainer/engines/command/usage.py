@@ -26,7 +26,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_usage(folder: Path, ranks: int) -> dict[int, Usage]:
-    """By rank; a rank that was ended before it could tell is absent."""
+    """Reads the usage by rank; a rank that was ended before it wrote is absent."""
     found = {}
     for rank in range(ranks):
         path = folder / f"rank{rank}.usage.json"

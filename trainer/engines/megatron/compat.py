@@ -26,7 +26,7 @@ def has_transformer_engine() -> bool:
 
 
 def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`fields` split into those the installed config class has, and the names of those it does not know."""
+    """Splits `fields` into those that the installed config class has, and the names of those that it does not have."""
     known = {field.name for field in dataclasses.fields(config_class)}
     return {k: v for k, v in fields.items() if k in known}, sorted(set(fields) - known)
 
@@ -52,7 +52,7 @@ RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}  # in 0.18, which took the 
 
 
 def under_older_names(fields: set[str]) -> set[str]:
-    """The names, and what those that were renamed were called before: knobs keep the older name."""
+    """Returns the names, and the earlier ones of those that were renamed: knobs keep the older name."""
     return fields | {older for newer, older in RENAMED.items() if newer in fields}
 
 

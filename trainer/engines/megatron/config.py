@@ -64,7 +64,8 @@ class MegatronConfigs:
 
 
 def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfigs:
-    """Megatron's own checks run here: what they refuse raises as they raise it (AssertionError, ValueError)."""
+    """Returns Megatron's configurations. Its own checks run here and raise as they do there (AssertionError,
+    ValueError)."""
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.transformer.enums import AttnBackend
@@ -127,7 +128,7 @@ def checks_for_nan(recipe: Recipe) -> bool:
 
 
 def _written_knobs(recipe: Recipe) -> dict[str, Any]:
-    """Every knob that has a value, the table's default included; lists as Megatron wants them."""
+    """Returns every knob that has a value, the table's default included; lists in Megatron's form."""
     values = {name: recipe.knob(name) for name in KNOBS}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
@@ -154,7 +155,8 @@ def _as_dtype(name: str, value: Any) -> Any:
 
 
 def _with_yarn(recipe: Recipe, config: Any) -> Any:
-    """The configuration with what GPTModel reads off it for YaRN without latent attention: no fields of the class."""
+    """Returns the configuration with the attributes that GPTModel reads for YaRN without latent attention; they are not
+    fields of the class."""
     model = recipe.architecture
     if model.yarn and not model.multi_latent_attention:
         for name in YARN:
@@ -164,7 +166,7 @@ def _with_yarn(recipe: Recipe, config: Any) -> Any:
 
 
 def _activations() -> dict[str, Any]:
-    """Megatron-Core's function of each activation."""
+    """Returns Megatron-Core's function of each activation."""
     from megatron.core.activations import squared_relu
     from megatron.core.fusions.fused_bias_geglu import quick_gelu
 

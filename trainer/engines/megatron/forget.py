@@ -12,7 +12,7 @@ import torch
 
 
 def forget_the_burst() -> None:
-    """Everything; the parallel state last, because what goes before may still ask for its groups."""
+    """Resets everything; the parallel state last, because what goes before may still ask for its groups."""
     from megatron.core import num_microbatches_calculator, parallel_state
 
     _forget_graphs()

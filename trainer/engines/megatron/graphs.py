@@ -32,10 +32,10 @@ class Graphs:
         return schedule
 
     def before_step(self, taken: int) -> None:
-        """Called with the number of steps taken so far, outside the measured time."""
+        """Runs before a step, outside the measured time, with the number of steps taken so far."""
 
     def after_step(self, taken: int) -> None:
-        """Called once the step is done, `taken` including it."""
+        """Runs once the step is done, `taken` including it."""
 
     def delete(self) -> None:
         """Lets go of what was captured here; what Megatron keeps for itself is for `forget`."""

@@ -69,9 +69,9 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
 
 
 def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
-    """Each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
+    """Returns each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
 
-    Made on a stream beside, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
+    Made on a side stream, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
     """
     import torch
 
@@ -95,14 +95,14 @@ def _megatron_ddp() -> Any:
 
 
 def _megatron_fsdp() -> Any:
-    """ImportError where a package that it needs is missing. Not run on a GPU."""
+    """Returns the class of Megatron-FSDP. ImportError where a package that it needs is missing. Not run on a GPU."""
     from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
     return FullyShardedDataParallel
 
 
 def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> TrainableModel:
-    """The parts together, and what Megatron's schedules call told to the config."""
+    """Combines the parts and sets the functions that Megatron's schedules call in the config."""
     from megatron.core.distributed import finalize_model_grads
 
     config = configs.transformer
@@ -118,12 +118,13 @@ def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> Tr
 
 
 def _one_or_list(values: list[Any]) -> Any:
-    """Megatron's schedules take one function for one chunk, a list for several."""
+    """Returns one function for one chunk, a list for several, as Megatron's schedules take it."""
     return values if len(values) > 1 else values[0]
 
 
 def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> list[Any]:
-    """One GPTModel a virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is None."""
+    """Returns one GPTModel per virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is
+    None."""
     stages = layout_of(recipe).vpp
     spec = functools.partial(_layer_specs, config, local)
     return [_gpt_chunk(recipe, config, stage if stages > 1 else None, spec) for stage in range(stages)]

@@ -33,7 +33,7 @@ class PhaseFile:
 
 @contextlib.contextmanager
 def phases_of_schedule(phase: PhaseFile) -> Iterator[None]:
-    """The schedules' own forward and backward steps say where the rank is."""
+    """Writes the phase at each forward and backward step of the schedules."""
     from megatron.core.pipeline_parallel import schedules
 
     def announcing(name: BurstPhase, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def find_divergence(chunks: list[Any]) -> str | None:
-    """The first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
+    """Returns the first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
 
     A dense parameter is replicated over data × context parallel, an expert's over expert data parallel, and one
     that is not split over tensor parallel over that as well. Compared by fingerprints, which must agree bit for bit.
@@ -51,7 +51,7 @@ def _spread(torch: Any, parameter: Any, group: Any) -> float:
 
 
 def _fingerprint(torch: Any, values: Any) -> Any:
-    """float64[3]: sum, sum of magnitudes, and a sum that tells where each value stands."""
+    """Returns float64[3]: sum, sum of magnitudes, and a sum that depends on each value's position."""
     value = values.double()
     weights = torch.arange(1, value.numel() + 1, dtype=torch.float64, device=value.device) % 1021
     return torch.stack([value.sum(), value.abs().sum(), (value * weights).sum()])

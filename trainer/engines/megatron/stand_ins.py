@@ -87,7 +87,7 @@ def substitutes(recipe: Recipe) -> dict[str, Any]:
 
 
 def substituted(recipe: Recipe) -> list[dict[str, Any]]:
-    """Each of them with what was asked for and why it was not run, as the document tells it."""
+    """Returns each substitution with what was asked for and why it was not run, as in the document."""
     return [
         {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
         for row in STAND_INS

@@ -77,7 +77,7 @@ class Steps:
         return max(self._recipe.burst.warmup_steps, self._graphs.settled_after)
 
     def take(self, *, timed: bool) -> None:
-        """One optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
+        """Runs one optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
         self._graphs.before_step(self._taken)
         for feed in self._feeds:
             feed.draw(self._recipe.num_microbatches)
@@ -101,7 +101,7 @@ class Steps:
         self._keep_loss(losses)
 
     def end(self) -> None:
-        """After the last step."""
+        """Deletes the graphs and releases the model after the last step."""
         self._graphs.delete()
         self._model.release()
 
@@ -138,7 +138,8 @@ class Steps:
         return model(tokens, positions, None, labels=labels), self._loss
 
     def _loss(self, output: Any) -> tuple[Any, dict[str, Any]]:
-        """Mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a sum."""
+        """Returns the mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a
+        sum."""
         loss = output.float().mean()
         if self._checks_for_nan:
             self._look_at(loss)

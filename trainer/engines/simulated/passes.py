@@ -59,7 +59,7 @@ class Passes:
         return self._lines[way, kind]
 
     def in_a_row(self, way: str, kind: Kind, load: float) -> list[Op]:
-        """`IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
+        """Returns `IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
         if way == "merged":
             return self.woven(kind, load)
         work = Work()

@@ -43,7 +43,7 @@ class Run:
         return self.left_out * self.period_us
 
     def until_us(self, rank: int) -> float:
-        """When a rank's last pass ends, in the whole step."""
+        """Returns when a rank's last pass ends, in the whole step."""
         return self.turns[rank][-1].end_us + self.more_us
 
 

@@ -38,7 +38,7 @@ class Block:
 
     @cached_property
     def meets(self) -> int | None:
-        """The last operation in which ranks wait for each other."""
+        """Returns the last operation in which ranks wait for each other."""
         return max((i for i, op in enumerate(self.ops) if op.stream in MEETING), default=None)
 
 
@@ -78,7 +78,7 @@ class Recording:
     duration_us: float = 0.0
 
     def whole_us(self, at: float) -> float:
-        """A moment after what repeats, in the whole step."""
+        """Converts a moment after the repetitions to its time in the whole step."""
         one = self.repeated
         return at + (one.times - 1) * (one.end_us - one.start_us) if one else at
 
@@ -225,6 +225,6 @@ class Recorder:
         return self._communicate(found, "AllGather", Stream.DP, "param_gather", at, us)
 
     def _hidden(self, found: Recording, kernel: str, name: str, until: float, us: float) -> None:
-        """Traffic that ran beside the last passes."""
+        """Adds traffic that overlapped the last passes."""
         if us > 0:
             self._communicate(found, kernel, Stream.DP, name, max(0.0, until - us), min(us, until))

@@ -88,7 +88,7 @@ class Routed:
     # --- backward -----------------------------------------------------------------------------------------
 
     def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Beside], list[Op]]:
-        """(gradients of what came in, gradients of weights)."""
+        """Returns (gradients of what came in, gradients of weights)."""
         launches = self.parts.launches("moe", kind)
         sort = [self._permutation(2 * self.rows(load) * self.seen_width, "moe")] if self._sorts() else []
         gates = matrices(self.model) - 1
@@ -128,7 +128,7 @@ class Routed:
         return float(self.model.moe_latent_size or self.model.hidden_size)
 
     def rows(self, load: float) -> float:
-        """Token copies on the hottest rank of its experts, over their TP group."""
+        """Returns token copies on the hottest rank of its experts, over their TP group."""
         rows = self.parted * self.etp * self.topk * load
         if self.parts.on("moe_pad_expert_input_to_capacity"):
             rows = self.parted * self.etp * self.topk * float(self.recipe.knob("moe_expert_capacity_factor") or 1.0)
@@ -231,7 +231,7 @@ class Routed:
     # --- host ---------------------------------------------------------------------------------------------
 
     def _exchange_us(self, load: float) -> tuple[float, float]:
-        """(microseconds, GB out of a rank) of one dispatch or combine."""
+        """Returns (microseconds, GB out of a rank) of one dispatch or combine."""
         rates, library = self.rates, self.dispatcher
         near = max(1.0, min(self.ep, rates.domain / self.etp))
         domains = max(1, round(self.ep / near))

@@ -26,7 +26,7 @@ class Stage:
 
 
 def stages_of(recipe: Recipe) -> tuple[tuple[Stage, ...], ...]:
-    """[PP][VPP]"""
+    """Returns the stages, [PP][VPP]."""
     held, mtp, layout = layers_of_ranks(recipe), mtp_layers_of_ranks(recipe), layout_of(recipe)
     model, kinds = recipe.architecture, recipe.architecture.layer_kinds
     found = []

@@ -41,7 +41,7 @@ class Simulation:
     # --- what is where ------------------------------------------------------------------------------------
     @cached_property
     def stages(self) -> tuple[tuple[Stage, ...], ...]:
-        """[PP][VPP]"""
+        """Returns the stages, [PP][VPP]."""
         return stages_of(self.recipe)
 
     @cached_property
@@ -51,7 +51,7 @@ class Simulation:
 
     @cached_property
     def passes(self) -> tuple[Passes, ...]:
-        """[PP]: ranks of one stage are alike, but for stragglers: the others wait for them."""
+        """Returns the passes, [PP]: ranks of one stage are equal but for stragglers, which the others wait for."""
         slower = self._stragglers()
         return tuple(
             Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1])
@@ -65,7 +65,7 @@ class Simulation:
 
     @property
     def late_ranks(self) -> tuple[int, ...]:
-        """The first rank of every straggler."""
+        """Returns the first rank of every straggler."""
         each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
         found = (one.rank if one.rank is not None else (one.node or 0) * each for one in self.machine.stragglers)
         return tuple(rank for rank in found if rank < self.layout.world)
@@ -78,7 +78,7 @@ class Simulation:
         )
 
     def _stragglers(self) -> Mapping[int, tuple[float, float]]:
-        """Pipeline rank -> how many times as long compute and host take there."""
+        """Returns {pipeline rank: (factor of compute time, factor of host time)} of the stragglers."""
         found: dict[int, tuple[float, float]] = {}
         each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
         for late in self.machine.stragglers:

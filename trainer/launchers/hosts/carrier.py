@@ -52,4 +52,4 @@ class HostsCarrier:
         return found["host"] if found else None
 
     def end(self) -> None:
-        """A keeper whose connection is gone ends what it keeps."""
+        """Does nothing: a keeper whose connection is gone ends what it keeps."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def avoided(home: Path) -> list[str]:
-    """The nodes so far, in the order in which they failed."""
+    """Returns the nodes so far, in the order in which they failed."""
     try:
         lines = _path(home).read_text().splitlines()
     except FileNotFoundError:
@@ -16,7 +16,7 @@ def avoided(home: Path) -> list[str]:
 
 
 def avoid(home: Path, node: str, why: str) -> None:
-    """From now on, in this study and when it is resumed."""
+    """Avoids the node from now on, in this study and when it is resumed."""
     home.mkdir(parents=True, exist_ok=True)
     with _path(home).open("a") as file:
         file.write(json.dumps({"node": node, "why": why}) + "\n")

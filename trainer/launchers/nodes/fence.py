@@ -15,7 +15,8 @@ _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that tim
 
 
 def fence(home: Path) -> None:
-    """Stops every earlier start of the study. Keepers that do not answer are waited for once."""
+    """Asks every earlier start of the study to stop and waits for its keepers. One that does not answer is waited for
+    once."""
     left = [control for control in _controls(home) if not folder.stop_path(control).exists()]
     for control in left:
         write_whole(folder.stop_path(control), b"")

@@ -120,7 +120,7 @@ def write(path: Path, note: msgspec.Struct) -> None:
 
 
 def read(path: Path, kind: type[Note]) -> Note | None:
-    """None while there is no such note, or while NFS hands out the one that was replaced."""
+    """Reads a file; None while it does not exist, or while NFS returns the one that was replaced."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

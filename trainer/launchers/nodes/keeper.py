@@ -102,7 +102,7 @@ def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.
 
 
 def _who_started() -> str:
-    """The address of the machine that srun or ssh ran on."""
+    """Returns the address of the machine that srun or ssh ran on."""
     theirs = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
     return theirs or "127.0.0.1"
 
@@ -128,7 +128,7 @@ def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> d
 
 
 def _write_to(path: Path) -> None:
-    """stdout and stderr of this process and of the agent."""
+    """Redirects stdout and stderr of this process, and so of the agent, to the file."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(number, 1)
     os.dup2(number, 2)
@@ -157,7 +157,7 @@ class Keeper:
     _fell_at: float | None = field(default=None, init=False)
 
     def keep(self, agent: int) -> None:
-        """Until all of this node is to end; then nothing of it is left."""
+        """Waits until all of this node is to end, ends it, and writes how the agent ended."""
         code = self._wait(agent)
         at_s = self._looked_at_s
         self._look()
@@ -166,7 +166,7 @@ class Keeper:
         folder.write(folder.node_end_path(self.control, self.number), folder.Ended(code=code, at_s=at_s))
 
     def _wait(self, agent: int) -> int | None:
-        """The agent's exit code if it ended by itself."""
+        """Returns the agent's exit code if it ended by itself."""
         notes_at = 0.0
         while os.getppid() == self.parent:
             received = signal.sigtimedwait(AWAITED, _LOOK_S)

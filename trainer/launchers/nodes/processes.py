@@ -54,7 +54,7 @@ class Carrier(Protocol):
         ...
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
-        """The node that it names, or cannot use any more."""
+        """Returns the node that it names, or cannot use any more."""
         ...
 
     def end(self) -> None:
@@ -103,7 +103,7 @@ class NodesProcesses:
         return self.carrier.queued_s
 
     def check(self) -> None:
-        """At most once a second. ToolError where waiting is of no use."""
+        """Checks the carrier, at most once a second. ToolError where waiting cannot help."""
         if time.monotonic() - self._looked_at < _LOOK_S and self.running:
             return
         self._looked_at = time.monotonic()
@@ -141,7 +141,8 @@ class NodesProcesses:
 
     @property
     def ran_s(self) -> float:
-        """From when the first node came to when the last ended, in seconds; to now while one runs."""
+        """Returns the time from the start of the first node to the end of the last, in seconds; to now while one
+        runs."""
         came = [each.at_s for each in folder.nodes_that_came(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
@@ -149,13 +150,13 @@ class NodesProcesses:
 
     @property
     def log(self) -> str:
-        """Each node's agent, then what brought them there."""
+        """Returns each node's agent log, then the carrier's."""
         agents = [tail(agent_log(folder.node_folder(self.control, node))) for node in range(self.nodes)]
         return "\n".join([*filter(None, agents), self.carrier.log])
 
     @property
     def deaths_told(self) -> dict[int, int]:
-        """The agent of each node speaks of its local ranks."""
+        """Returns exit codes by rank: the agent of each node names its local ranks."""
         return {
             node * self.ranks_per_node + local: code
             for node in range(self.nodes)
@@ -182,7 +183,7 @@ class NodesProcesses:
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """The rank's; else the one that the carrier names; else that of an agent that was killed."""
+        """Returns the rank's node; else the one that the carrier names; else that of an agent that was killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
@@ -209,7 +210,7 @@ class NodesProcesses:
             self.supervise.wait(timeout_s)
 
     def end(self) -> None:
-        """See `Processes.end`. ToolError if the carrier cannot end it either."""
+        """Ends the ranks, see `Processes.end`. ToolError if the carrier cannot end them either."""
         if self._ended:
             return
         self._ended, self._ended_here = True, self.supervise.poll() is None

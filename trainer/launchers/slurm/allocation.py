@@ -40,7 +40,7 @@ def ending(job: str) -> str:
 
 
 def refuse_over(job: str) -> None:
-    """OverError where nothing can be started in it any more."""
+    """Raises OverError where nothing can be started in the job any more."""
     if why := over(job):
         raise OverError(why, hint="ask for another allocation, then continue with --resume")
 

@@ -107,8 +107,8 @@ class SlurmCarrier:
         return folder.read(queue_path(self.control), Queue)
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """By the state of a job of its own; in an allocation that is over by that, where no node failed; else by the
-        lines that Slurm prints."""
+        """Returns the failure by the state of a job of its own; in an allocation that is over by that, where no node
+        failed; else by the lines that Slurm prints."""
         log = self.log
         if self.job is not None and not states.tells_of_a_node(log):
             why = ending(self.job) if states.tells_of_an_end(log) else over(self.job)

@@ -70,7 +70,7 @@ def _fails(argv: Sequence[str], words: str) -> ToolError:
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what a user sets for their own looks at the queue: states left out, times in other words."""
+    """Returns the environment without a user's settings for listing the queue: hidden states, other time formats."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SINFO_", "SACCT_"))}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
 
@@ -86,7 +86,7 @@ def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def require(*programs: str) -> None:
-    """ToolError where a program of Slurm is not on the path."""
+    """Raises ToolError where a program of Slurm is not on the path."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise ToolError(
@@ -96,7 +96,7 @@ def require(*programs: str) -> None:
 
 
 def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
-    """`scontrol show job`, by field; None where it does not answer or no longer knows the job."""
+    """Returns `scontrol show job` by field; None where it does not answer or no longer knows the job."""
     text = ask(["scontrol", "show", "job", job, "-o"])
     return None if text is None else fields_of(text)
 
@@ -109,7 +109,7 @@ def is_gone(job: str, *, ask: Run = run) -> bool:
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """One line of `scontrol -o`. Values may hold spaces and equals signs: the fields asked for here do not."""
+    """Parses one line of `scontrol -o`. Values may hold spaces and equals signs: the fields used here do not."""
     pairs = (word.partition("=") for word in text.split())
     found: dict[str, str] = {}
     for name, _, value in pairs:
@@ -123,14 +123,14 @@ def has_gpus(record: Mapping[str, str]) -> bool:
 
 
 def step_states(job: str, *, ask: Run = run) -> list[str]:
-    """States of the job's steps, where accounting is kept: only they tell OUT_OF_MEMORY."""
+    """Returns states of the job's steps, where accounting is kept: only they show OUT_OF_MEMORY."""
     text = ask(["sacct", "-n", "-P", "-j", job, "-o", "JobIDRaw,State"])
     rows = (line.split("|") for line in (text or "").splitlines())
     return [row[1].split()[0] for row in rows if len(row) == 2 and "." in row[0] and row[1]]
 
 
 def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
-    """The nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol does not tell."""
+    """Returns the nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol fails."""
     if not nodes or "[" not in nodes:
         return [name for name in nodes.split(",") if name]
     return (ask(["scontrol", "show", "hostnames", nodes]) or nodes).split()

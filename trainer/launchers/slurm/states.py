@@ -92,9 +92,9 @@ _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
 def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
-    """The job's state, or what it will be: a job that is told to make room for another one (GraceTime) still runs, and
-    ends FAILED, or COMPLETED if its ranks were `cut_off`, where they heed that; one that is ending tells its time limit
-    as a reason."""
+    """Returns the job's state, or what it will be: a job that is preempted (GraceTime) still runs, and ends FAILED, or
+    COMPLETED if its ranks were `cut_off`, where they heed the signal; one that is ending gives its time limit as a
+    reason."""
     state = record.get("JobState", "")
     if record.get("PreemptTime", "None") not in ("None", "Unknown") and (cut_off or state != "COMPLETED"):
         return "PREEMPTED"
@@ -123,7 +123,7 @@ def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
 
 
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
-    """When the job's time is over, in words, where that is near."""
+    """Returns when the job's time is over, in words, if that is soon."""
     end = _moment(record.get("EndTime", ""))
     return f"its time ends at {end:%H:%M:%S}" if end and end - now <= timedelta(seconds=within_s) else None
 
@@ -137,7 +137,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:
-    """The failure that Slurm's lines tell, and the node they name; None if they tell none."""
+    """Returns the failure that Slurm's lines report, and the node they name; None if they report none."""
     lines = log.splitlines()
     by_row = ((said, line) for said in LINES for line in lines)
     by_line = ((said, line) for line in lines for said in (CANCELLED, TASK_DIED))
@@ -154,7 +154,7 @@ def tells_of_a_node(log: str) -> bool:
 
 
 def told_by_queue(queue: Queue) -> Failure | None:
-    """The failure that the states of the job and its steps tell; a step's before the job's."""
+    """Returns the failure that the states of the job and its steps show; a step's before the job's."""
     for state in [*queue.steps, queue.state]:
         kind = STATES.get(state)
         if kind is not None:

@@ -56,8 +56,8 @@ def chain() -> None:
 
 
 def recorder_on(out: str) -> None:
-    """Torch keeps its last collectives in mind, and NCCL's watchdog writes them where it ends the job; what the user
-    has set stays. The older names are read up to torch 2.12; 2.13 warns of them."""
+    """Turns on torch's flight recorder, which NCCL's watchdog writes where it ends the job; what the user has set
+    stays. The older names are read up to torch 2.12; 2.13 warns of them."""
     from importlib import metadata
 
     wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": os.path.join(out, "nccl_dump_rank_")}
@@ -70,8 +70,8 @@ def recorder_on(out: str) -> None:
 
 
 def wait_to_be_asked(rank: Rank) -> None:
-    """A thread that sleeps until somebody on this machine asks for the flight recorder (`stacks.py`), at a socket
-    without a file: a rank that hangs in a collective runs no Python of its own."""
+    """Starts a thread that sleeps until a process of this machine asks for the flight recorder (`stacks.py`), at a
+    socket without a file: a rank that hangs in a collective runs no Python of its own."""
     import socket
     import threading
 
@@ -90,7 +90,7 @@ def wait_to_be_asked(rank: Rank) -> None:
 
 
 def write_flight(rank: Rank) -> None:
-    """The rank's last collectives as `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
+    """Writes the rank's last collectives to `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
     import json
 
     c10d = sys.modules["torch._C._distributed_c10d"]
@@ -123,7 +123,7 @@ class Rank:
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
     def claim(self) -> bool:
-        """The first process of the rank to get this far is the one that trains."""
+        """Returns whether this process trains: the first of the rank to get this far."""
         if self.acts is None and is_child(self.rank):
             self.acts = False
         if self.acts is None:
@@ -137,7 +137,7 @@ class Rank:
         return self.acts
 
     def enter(self, phase: str) -> None:
-        """A phase is written when it is new, and else now and then: an exception writes the one it came in."""
+        """Writes a phase when it is new, and else now and then: an exception writes the phase that it was raised in."""
         import time
 
         if phase == self.phase or not self.claim():
@@ -180,8 +180,8 @@ class Rank:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
-        """Memory in GiB: the peaks so far of what a GPU's allocator gave out and kept, what the GPU holds beside it,
-        and the peak resident set of the process."""
+        """Writes memory in GiB, once: the allocator's peaks of allocated and reserved memory so far, GPU memory outside
+        the allocator, and the peak resident set of the process; with CPU times and versions."""
         import json
 
         if self.told or not self.claim():
@@ -387,7 +387,7 @@ def recording() -> bool:
 
 
 def without_stacks(profile: Any) -> None:
-    """Python stacks make a trace ten times as large and its steps slower; nothing here reads them."""
+    """Turns off Python stacks: they make a trace ten times as large and its steps slower; nothing here reads them."""
     original = profile.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -97,7 +97,8 @@ class _Stages:
         )
 
     def _merge(self, peaks: Floats, start: Floats, rank: int, chunk: Integers, chunks: list[Chunk]) -> None:
-        """Under EP overlap the passes of the steady part run in pairs, a forward and a backward: both have one peak."""
+        """Replaces peaks of passes under EP overlap: those of the steady part run in pairs, a forward and a backward,
+        with one peak."""
         first = self.schedule.warm_up(rank)
         pairs = self.schedule.vpp * self.schedule.microbatches - first
         ones = first + 2 * np.arange(pairs)
@@ -117,7 +118,7 @@ def shown(schedule: Schedule) -> Schedule:
 
 @cache
 def _passes(schedule: Schedule, rank: int) -> tuple[Flags, Integers]:
-    """(which passes run forward, the chunk of each)."""
+    """Returns (which passes run forward, the chunk of each)."""
     order = schedule.order(rank)
     return np.array([one.forward for one in order]), np.array([one.chunk for one in order])
 

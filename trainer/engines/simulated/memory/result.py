@@ -49,26 +49,27 @@ class RankPlay:
 
     @property
     def passes(self) -> float:
-        """The fullest moment of all passes."""
+        """Returns the peak of all passes."""
         return float(self.peaks.max(initial=0.0)) + self.state.units
 
     @property
     def resting(self) -> float:
-        """Between steps, from the first one on; copies of gradients wait for the next step to be dropped."""
+        """Returns the bytes between steps, from the first one on; copies of gradients are dropped only in the next
+        step."""
         return self.state.all + self.always + self.state.step
 
     @property
     def needed(self) -> float:
-        """By the allocator at the fullest moment, which is of the second step: that has everything."""
+        """Returns the allocator's bytes at the peak, which is in the second step: that has everything."""
         return max(self._under(STEPS[-1]) + self.passes - self.state.units, self._in_optimizer())
 
     @property
     def allocated(self) -> float:
-        """The fullest moment as torch counts it: what a graph owns counts while it is captured only."""
+        """Returns the peak as torch counts it: what a graph owns counts only while it is captured."""
         return self.state.all + self.always + max(self.pool, self.passes, self.state.step)
 
     def first_over(self, limit: float, *, step: int) -> Moment | None:
-        """The first moment of a step that needs more than `limit` bytes."""
+        """Returns the first moment of a step that needs more than `limit` bytes."""
         if step == 0 and self.state.built > limit:
             return Moment(at=0, phase=BurstPhase.INIT, needed=self.state.built)
         under = self._under(step)
@@ -115,12 +116,12 @@ class MemoryPlay:
 
     @property
     def resting_gib(self) -> tuple[float, ...]:
-        """Allocated between steps."""
+        """Returns the memory allocated between steps."""
         return tuple(rank.resting / GIB for rank in self.ranks)
 
     @property
     def state_gib(self) -> tuple[float, ...]:
-        """Model and optimizer."""
+        """Returns the memory of model and optimizer."""
         return tuple(rank.state.all / GIB for rank in self.ranks)
 
     def out_of_memory(self, limit_gib: float | None) -> OutOfMemory | None:

@@ -63,7 +63,8 @@ class Sizes:
 
     @cached_property
     def gathered(self) -> float:
-        """Bytes of hidden states of all tokens beside their parts, where sequence parallel gathers them."""
+        """Returns the bytes of hidden states of all tokens in addition to their parts, where sequence parallelism
+        gathers them."""
         return self.tokens * self.model.hidden_size * self.wide if self.along < self.tokens else 0.0
 
     @cached_property
@@ -81,7 +82,7 @@ class Sizes:
 
     @cached_property
     def local(self) -> bool:
-        """Megatron-Core's own layers instead of Transformer Engine's."""
+        """Returns whether layers are Megatron-Core's own instead of Transformer Engine's."""
         written = self.recipe.knob("transformer_impl")
         return bool(written == "local" or (written is None and self.recipe.hardware.is_cpu))
 
@@ -90,12 +91,12 @@ class Sizes:
         return self.local or self.recipe.knob("attention_backend") in ("unfused", "local")
 
     def wide_tensor(self, entries: float, modules: Modules = UNTOUCHED, *, grad: bool = True) -> Tensor:
-        """In the training precision, with a gradient as large."""
+        """Returns a tensor in the training precision, with a gradient of the same size."""
         size = entries * self.wide
         return Tensor(size, size if grad else 0.0, modules)
 
     def narrow_tensor(self, entries: float, modules: Modules = UNTOUCHED) -> Tensor:
-        """A linear layer's own copy of its input."""
+        """Returns a linear layer's own copy of its input."""
         return Tensor(entries * self.narrow, 0.0, modules)
 
     # --- tokens of experts -------------------------------------------------------------------------------

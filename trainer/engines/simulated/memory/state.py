@@ -57,7 +57,7 @@ class State:
 
 
 def state_of_ranks(recipe: Recipe) -> tuple[State, ...]:
-    """By pipeline rank."""
+    """Returns the state by pipeline rank."""
     return tuple(_state(recipe, held) for held in held_by_ranks(recipe))
 
 
@@ -89,7 +89,7 @@ def held_by_ranks(recipe: Recipe) -> list[Held]:
 
 
 def wide_layers(recipe: Recipe) -> frozenset[int]:
-    """Decoder layers that stay out of FP8 and FP4."""
+    """Returns decoder layers that stay out of FP8 and FP4."""
     count = recipe.architecture.num_layers
     if not quantizes(recipe):
         return frozenset(range(count))
