@@ -21,5 +21,5 @@ def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Find
 
 
 def said_on_top(broken: list[Finding]) -> Iterator[str]:
-    """A line for each, as a comment of what is exported in spite of them."""
+    """Yields one line per finding, as a comment in what is exported in spite of them."""
     yield from (f"NOT LEGAL: {finding.message} [{finding.rule}]" for finding in broken)

@@ -27,13 +27,13 @@ LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the 
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """The document as YAML. BadInputError for a version that is none."""
+    """Returns the document as YAML. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
     return "\n".join([*_header(recipe, context, command), _yaml(document(recipe, command))])
 
 
 def document(recipe: Recipe, command: Command) -> dict[str, Any]:
-    """The job: a Master, and a Worker for each further node."""
+    """Returns the job: a Master, and a Worker for each further node."""
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     workers = recipe.cluster.nodes - 1
     pod = _pod(recipe, command, per_node)

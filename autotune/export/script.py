@@ -30,7 +30,7 @@ class Command:
 
 
 def rank_command(recipe: Recipe, context: Context) -> Command:
-    """The command of a rank with the recipe in it. BadInputError for a version that is none."""
+    """Returns the command of a rank with the recipe in it. BadInputError for a version that is none."""
     trainer = recipe.trainer
     named = context.version or (trainer.version if trainer else None)
     found = framework_of(recipe).rank_command(recipe, named, context.bursts)
@@ -38,7 +38,7 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
 
 
 def exports(variables: dict[str, str], expand: tuple[str, ...] = ()) -> Iterator[str]:
-    """A line of shell a variable."""
+    """Yields one line of shell per variable."""
     for name, value in variables.items():
         yield f'export {name}="{value}"' if value in expand else export_line(name, value)
 

@@ -26,7 +26,7 @@ RANK = (
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """The script. BadInputError for a version that is none."""
+    """Returns the script. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
     settings = slurm_settings(recipe.burst.launcher)
     prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""

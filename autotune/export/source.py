@@ -31,7 +31,7 @@ class Source:
 
 
 def read_for(named: str) -> tuple[Path, ...]:
-    """The files that are read: a study's own, or the recipe."""
+    """Returns the files that are read: a study's own, or the recipe."""
     path = Path(named)
     if path.is_dir():
         return originals(path)
@@ -39,7 +39,8 @@ def read_for(named: str) -> tuple[Path, ...]:
 
 
 def source_at(named: str) -> Source:
-    """BadInputError for a study in which nothing ran, a trial that it does not have, or a recipe that is none."""
+    """Returns the source. BadInputError for a study in which nothing ran, a trial that it does not have, or a text that
+    is not a recipe."""
     path = Path(named)
     if path.is_dir():
         return _best_of(path)

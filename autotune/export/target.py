@@ -55,7 +55,7 @@ class Context:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The warnings, and the provenance where it is known, as lines of text."""
+        """Returns the warnings, and the provenance where it is known, as lines of text."""
         return (*self.warnings, *(self.provenance.lines() if self.provenance else ()))
 
 

@@ -73,7 +73,7 @@ def _mapping(text: str, *, where: str) -> dict[str, Any]:
 
 
 def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
-    """The figures, completed by what rocm-smi says of this machine's GPU where it is the one that is meant."""
+    """Returns the figures, completed by rocm-smi's for this machine's GPU where it is the one that is meant."""
     here = amd_gpu_here() or {}
     if data.get("name") in (None, here.get("name")) and data.get("vendor") in (None, here.get("vendor")):
         data = here | data

@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def gpu_here(known: Mapping[str, object]) -> str | None:
-    """The GPU of this machine, where the table has it."""
+    """Returns the GPU of this machine, where the table has it."""
     for words in _ASKS:
         names = set(re.findall(_MODEL, _said(words).lower()))
         found = [name for name in known if name in names]
@@ -53,7 +53,8 @@ def _said(words: Sequence[str]) -> str:
 
 
 def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:
-    """The number of tokens, and the file that has them; None where the command names none that is here by `flags`."""
+    """Returns the number of tokens, and the file that has them; None where the command names none that is here by
+    `flags`."""
     for each in split(argv):
         if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):

@@ -31,7 +31,7 @@ def is_recorded(data: Any) -> bool:
 
 
 def written(found: Recording, command: Command) -> dict[str, Any]:
-    """The recording as JSON, without secrets."""
+    """Returns the recording as JSON, without secrets."""
     runs = {name: _without_secrets(getattr(found, name)) for name in ("first", "second")}
     otherwise = {path: _without_secrets(run) for path, run in found.otherwise.items()}
     recording = {"isolation": found.isolation, **runs, "otherwise": otherwise, "pairs": found.pairs}

@@ -12,7 +12,7 @@ from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
 def without(started: Started) -> Started:
-    """The command without flags that hold one, and its launchers with their names only."""
+    """Returns the command without flags that hold a secret, and its launchers with their names only."""
     words = split(started.argv)
     kept = [_without_overrides(each) for each in words if not _holds_secret(each)]
     argv = join(kept)
@@ -60,6 +60,6 @@ def _without_overrides(words: Words) -> Words:
 
 
 def _is_override(word: str) -> bool:
-    """An override of a configuration: `logger.wandb_api_key=…`."""
+    """Returns whether the word is an override of a configuration: `logger.wandb_api_key=…`."""
     name, equals, value = word.lstrip("+").partition("=")
     return bool(equals) and re.fullmatch(r"[\w.]+", name) is not None and (is_secret_flag(name) or is_key(value))
