@@ -1,7 +1,7 @@
 # `make run` tunes the packaged CPU recipe; `make test` runs the checks and the quick tests, `make test-full` the tests
 # that it leaves out. All of them make .venv first. `make test-trainers` tunes real Megatron-LM (a checkout that
 # MEGATRON_LM names) and Megatron-Bridge on CPU ranks, in an environment of its own.
-# TORCH_INDEX is a further package index to take torch from, such as https://download.pytorch.org/whl/cpu.
+# TORCH_INDEX is a further package index to take torch from, such as that of its CPU builds.
 PYTHON ?= python3
 TORCH_INDEX ?=
 VENV   := .venv
