@@ -55,7 +55,8 @@ class FailureKind(StrEnum):
 
 
 class BurstPhase(StrEnum):
-    """Where in a burst a rank was; a rank writes it down as it goes, so that a killed rank still tells."""
+    """Phase of a burst that a rank was in; a rank writes it at each change, so that it is known of a killed rank
+    too."""
 
     START = "start"
     INIT = "init"
@@ -67,8 +68,8 @@ class BurstPhase(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node` the
-    machine at fault, if any. `killed`: by SIGKILL, and nothing tells by whom."""
+    """Reason why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node`
+    the machine at fault, if any. `killed`: by SIGKILL of unknown origin."""
 
     kind: FailureKind
     phase: BurstPhase | None = None
@@ -79,16 +80,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_gib(self) -> float | None:
-        """Of the allocation that failed, as torch says it; None where nothing says how much it was."""
+        """Returns the size of the allocation that failed, from torch's message; None where it gives none."""
         found = _ASKED.search(self.evidence)
         return _gib(found[1]) if found else None
 
     @property
     def outside_gib(self) -> float | None:
-        """What the GPU held beside torch's allocator as its message says it, counted as engines do: what is neither
-        free nor the allocator's, so that of other processes is in it (the message's "this process has" leaves it out).
-        None where nothing says it, or a driver that lends the host's memory lets the allocator hold more than there is.
-        """
+        """Returns the GPU memory outside torch's allocator by the error's message, counted as engines do: neither free
+        nor the allocator's, so that it includes that of other processes (the message's "this process has" leaves it
+        out). None where no message gives it, or where a driver that lends host memory lets the allocator hold more than
+        there is."""
         found = next(filter(None, (said.search(self.evidence) for said in _HELD)), None)
         if found is None:
             return None
@@ -102,7 +103,7 @@ def _gib(said: str) -> float:
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a burst is not the run that the recipe's exported command would be."""
+    """Difference between a burst and a run of the recipe's exported command."""
 
     what: str
     here: str
@@ -111,7 +112,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a burst gave: measured steps, or `failure` with what was measured before it.
+    """Result of a burst: measured steps, or `failure` with what was measured before it.
 
     Arrays by step cover the measured steps only (never warm-up, never profiled steps); a step lasts until its
     slowest rank is done. Lists by rank are in rank order.
@@ -167,14 +168,14 @@ def _request(burst: Burst) -> str:
 
 
 def read_burst(folder: Path) -> Burst:
-    """The burst that `write_burst` left in the folder."""
+    """Reads the burst that `write_burst` left in the folder."""
     request = json.loads((folder / "burst.json").read_text())
     recipe = Recipe.model_validate(request["recipe"])
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
 
 
 def was_begun(burst: Burst) -> bool:
-    """Whether this very burst has been, or is being, run in its folder."""
+    """Returns whether this very burst has been, or is being, run in its folder."""
     try:
         return (burst.folder / "burst.json").read_text() == _request(burst)
     except FileNotFoundError:
@@ -182,7 +183,7 @@ def was_begun(burst: Burst) -> bool:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """What `write_outcome` left in the folder; None where a burst has not come to its end."""
+    """Reads what `write_outcome` left in the folder; None where a burst has not ended."""
     try:
         return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
     except FileNotFoundError:
@@ -190,8 +191,8 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
-    """The measured steps a line each in `steps.jsonl`, and last, whole or not at all, `outcome.json`: the outcome as
-    written, which quotes no secret."""
+    """Writes the measured steps to `steps.jsonl`, one per line, and last, whole or not at all, `outcome.json`: the
+    outcome, with secrets masked."""
     outcome = _masked(outcome)
     with (folder / "steps.jsonl").open("wb") as steps:
         cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)
@@ -204,6 +205,6 @@ def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
 
 
 def _masked(outcome: Outcome) -> Outcome:
-    """What it quotes of logs, without passwords and keys."""
+    """Returns the outcome with passwords and keys masked in what it quotes of logs."""
     failure = outcome.failure and msgspec.structs.replace(outcome.failure, evidence=masked(outcome.failure.evidence))
     return msgspec.structs.replace(outcome, failure=failure, warnings=[masked(text) for text in outcome.warnings])

@@ -28,7 +28,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Where and why a dry run ended early, in the words of the one that ended it."""
+    """Early end of a dry run: its place and reason, in the words of what ended it."""
 
     phase: str  # process groups, configuration, model, optimizer or step
     error: str  # the exception's name
@@ -58,7 +58,7 @@ class DryRun:
 
 
 def hottest_rank(recipe: Recipe) -> int:
-    """The pipeline rank that needs most by estimate."""
+    """Returns the pipeline rank that needs most by estimate."""
     return int(memory_of(one(recipe)).hottest[0])
 
 

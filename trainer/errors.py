@@ -1,4 +1,4 @@
-"""What is said when the input is bad or a tool fails: the fact, the place, the next step.
+"""Errors for bad input and failing tools: the fact, the place, the next step.
 
 What training does (out of memory, hang, NaN) is never an exception: it is an `Outcome`.
 """
@@ -27,7 +27,7 @@ class BadInputError(ValueError):
 
 
 def refused(where: str, what: str, hint: str) -> BadInputError:
-    """The error of one problem, to be raised."""
+    """Returns the error of one problem, to be raised."""
     return BadInputError(Problem(where=where, what=what, hint=hint))
 
 
@@ -41,4 +41,4 @@ class ToolError(RuntimeError):
 
 
 class OverError(ToolError):
-    """What a study runs in is over, an allocation whose time is up: the study ends in order, and can be resumed."""
+    """End of the allocation that a study runs in, its time being up: the study ends in order, and can be resumed."""

@@ -1,7 +1,7 @@
-"""What the words of a failing rank mean: one row a wording. Used by `trainer.failures`.
+"""Table of the messages of failing ranks and their meaning: one row per wording. Used by `trainer.failures`.
 
-Rows match one line at a time, case ignored: of an exception `<type>: <message>`, of a log any line, so that a row which
-would also match a harmless warning is anchored to the shape of an uncaught exception.
+Rows match one line at a time, case ignored: of an exception `<type>: <message>`, of a log any line. A row that would
+also match a harmless warning is therefore anchored to the shape of an uncaught exception.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ WITNESSED = (
 
 
 def match(lines: Sequence[str], phase: BurstPhase) -> tuple[Words, str] | None:
-    """The uppermost row that a line matches, causes before what was witnessed; and that line."""
+    """Returns the uppermost row that a line matches, causes before what was witnessed; and that line."""
     for words in (*CAUSES, *WITNESSED):
         if words.phases is None or phase in words.phases:
             pattern = re.compile(words.pattern, re.IGNORECASE)

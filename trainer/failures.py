@@ -1,7 +1,8 @@
-"""Why a burst failed, told from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the evidence.
+"""Diagnosis of a failed burst from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the
+evidence.
 
-The cause is the first rank that failed by itself. A rank that only says that another one is gone ("Connection closed
-by peer") or late is a witness, never the cause. What its words mean is the table in `trainer.failure_words`.
+The cause is the first rank that failed by itself. A rank that only reports that another one is gone ("Connection closed
+by peer") or late is a witness, never the cause. The meaning of its words is the table in `trainer.failure_words`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RankEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known when a burst is over. All of it may be absent: then nothing failed."""
+    """Evidence of a burst that is over. All of it may be absent: then nothing failed."""
 
     ranks: Sequence[RankEvidence]
     launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
@@ -84,7 +85,8 @@ class _Trouble:
 
 
 def classify(evidence: Evidence) -> Failure | None:
-    """The failure the evidence shows, or None if every rank reported and nothing is wrong with what it reported."""
+    """Returns the failure that the evidence shows, or None if every rank reported and nothing is wrong with what it
+    reported."""
     troubles = sorted(_troubles(evidence), key=lambda trouble: trouble.at_s)
     causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
     if causes:
@@ -94,7 +96,7 @@ def classify(evidence: Evidence) -> Failure | None:
 
 
 def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
-    """A trouble for each rank that reported an error or ended without a report."""
+    """Yields a trouble for each rank that reported an error or ended without a report."""
     for rank in evidence.ranks:
         if rank.report is not None and rank.report.error is not None:
             words, line = _words_of_error(rank.report.error, rank.log)
@@ -112,7 +114,8 @@ def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
-    """What an exception means: by its own text, by those it was raised from, and where it tells nothing by the log."""
+    """Returns the meaning of an exception: by its own text, by those it was raised from, and by the log where it is
+    unspecific."""
     head = f"{error.type}: {error.message}"
     raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
     texts = [[head.replace("\n", " ")], raised, log.splitlines() if _TELLS_NOTHING.search(head) else []]
@@ -123,7 +126,7 @@ def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
 
 
 def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tuple[Words | None, str]:
-    """What a death without a report means: killed for memory, what the log says, else a plain crash."""
+    """Returns the meaning of a death without a report: killed for memory, a match in the log, else a plain crash."""
     how = f"rank {rank.rank} {_ending(death.code)} in {rank.phase.value}"
     if death.code == -signal.SIGKILL and evidence.oom_kills:
         kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory during it"
@@ -145,7 +148,7 @@ def _ending(code: int | None) -> str:
 
 
 def _scheduled(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Nobody here ended the ranks: a scheduler did, and says why."""
+    """Returns the failure reported by a scheduler that ended the ranks, if any."""
     return evidence.ended_by
 
 
@@ -160,7 +163,8 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
 
 
 def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """A deadline passed. The rank that hangs is the one not waiting for the others, if that is one rank."""
+    """Returns the failure of a passed deadline. The rank that hangs is the one not waiting for the others, if that is
+    one rank."""
     if evidence.overdue_s is None:
         return None
     silent = [rank for rank in evidence.ranks if rank.report is None]
@@ -177,13 +181,13 @@ def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None
 
 
 def _waits_for_peers(log: str) -> bool:
-    """Whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
+    """Returns whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
     innermost = ("\n".join(stack.strip().splitlines()[:_INNERMOST]) for stack in log.split(STACK)[1:])
     return any(_WAITING.search(frames) for frames in innermost)
 
 
 def _whereabouts(rank: RankEvidence) -> str:
-    """Where a silent rank is, from its stacks or its last line."""
+    """Returns the position of a silent rank, from its stacks or its last line."""
     if rank.stopped:
         return f"is stopped in {rank.phase.value}"
     before, shown, stacks = rank.log.rpartition(STACK)  # the main thread's stack comes last
@@ -195,7 +199,7 @@ def _whereabouts(rank: RankEvidence) -> str:
 
 
 def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """What complete reports disqualify: a loss that is no number, replicas that trained apart."""
+    """Returns the failure that complete reports show: a loss that is not finite, replicas that diverged."""
     reports = [rank.report for rank in evidence.ranks if rank.report is not None]
     for report in reports:
         if (step := next((i for i, loss in enumerate(report.loss) if not math.isfinite(loss)), None)) is not None:
@@ -210,7 +214,7 @@ def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
 
 
 def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Ranks only tell of another that is gone or late: they mean the silent one, if that is one."""
+    """Returns the failure of ranks that only report another one gone or late: the silent one, if that is one."""
     witnesses = [trouble for trouble in troubles if trouble.is_witness]
     if not witnesses:
         return None
@@ -234,7 +238,7 @@ def _terminated(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
 
 
 def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """The launcher ended and no rank tells why: a log does, or it is the machine's fault."""
+    """Returns the failure where the launcher ended and no rank says why: a log does, or it is the machine's fault."""
     ended = {trouble.rank.rank for trouble in troubles}
     silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]
     if evidence.launcher_code is None or not silent:

@@ -1,7 +1,7 @@
-"""What one rank says of one burst: written by the worker into `<burst>/ranks/`, read by the engine.
+"""Files of one rank for one burst: written by the worker into `<burst>/ranks/`, read by the engine.
 
-Two files a rank: `rank<r>.phase` holds the name of the phase the rank is in, rewritten in place as it goes, so
-that a killed rank still tells; `rank<r>.json` is this report, written once, whole (temporary name, then rename).
+Two files per rank: `rank<r>.phase` holds the name of the phase the rank is in, rewritten in place as it goes, so that
+it is known of a killed rank too; `rank<r>.json` is this report, written once, whole (temporary name, then rename).
 """
 
 from __future__ import annotations

@@ -41,18 +41,19 @@ SHORTEST = 8  # letters of a value that is looked for in texts: a shorter one wo
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable's value belongs into no file."""
+    """Returns whether a variable's value must not be written to any file."""
     return is_key(value) or _is_secrets_name(name)
 
 
 def is_secret_flag(flag: str) -> bool:
-    """Whether a flag's name says so: --wandb-api-key, not --eod-token."""
+    """Returns whether the flag's name is that of a secret: --wandb-api-key, not --eod-token."""
     name = flag.lstrip("-").rpartition(".")[2].replace("-", "_")
     return _FLAGS.search(name) is not None and not _IS_PATH.search(name)
 
 
 def is_key(value: str) -> bool:
-    """Whether the value itself tells: a service's key, an address with a password in it, or a text that holds one."""
+    """Returns whether the value itself is secret: a service's key, an address with a password in it, or a text that has
+    one."""
     return _VALUES.match(value) is not None or masked(value, {}) != value
 
 
@@ -61,7 +62,8 @@ def _is_secrets_name(name: str) -> bool:
 
 
 def secrets_in(argv: Iterable[str]) -> Iterator[str]:
-    """What names each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a key."""
+    """Yields the name of each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a
+    key."""
     before = ""
     for word in argv:
         name, equals, value = word.partition("=")
@@ -73,7 +75,7 @@ def secrets_in(argv: Iterable[str]) -> Iterator[str]:
 
 
 def redacted(words: Iterable[str]) -> tuple[str, ...]:
-    """A command's words, in which each NAME=value of a secret and each flag's secret stands as <left out>."""
+    """Returns a command's words, in which each NAME=value of a secret and each flag's secret is <left out>."""
     found: list[str] = []
     for word in words:
         flag = found[-1] if found and found[-1].startswith("-") and "=" not in found[-1] else ""
@@ -88,15 +90,15 @@ def redacted(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """A text as others may read it: without values of the environment's secrets (None: of this process), without whole
-    keys, and without what stands behind a name such as WANDB_API_KEY."""
+    """Returns a text as others may read it: without values of the environment's secrets (None: of this process),
+    without whole keys, and without what follows a name such as WANDB_API_KEY."""
     for value in _values(os.environ if environment is None else environment):
         text = text.replace(value, LEFT_OUT)
     return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
 
 
 def mask_file(path: Path) -> None:
-    """The same of a file as it lies there; whoever has it open to append goes on behind it."""
+    """Masks a file in place; a process that has it open to append continues after it."""
     text = path.read_bytes().decode(errors="surrogateescape")
     if (said := masked(text)) != text:
         path.write_bytes(said.encode(errors="surrogateescape"))

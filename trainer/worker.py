@@ -1,7 +1,7 @@
-"""What torchrun starts on every rank: imports once, then runs the bursts it is handed until it is told to stop.
+"""Worker that torchrun starts on every rank: imports once, then runs the bursts it is given until it is asked to stop.
 
-`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. Importing
-Megatron-Core costs more than most bursts, which is why a rank stays up between them.
+`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. Importing Megatron-Core
+costs more than most bursts, which is why a rank stays up between them.
 """
 
 from __future__ import annotations

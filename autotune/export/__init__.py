@@ -22,12 +22,13 @@ def targets() -> dict[str, Target]:
 
 
 def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
-    """The recipe as text for target `to`. Raises BadInputError if there is no such target, or no such version of it."""
+    """Returns the recipe as text for target `to`. Raises BadInputError if there is no such target, or no such version
+    of it."""
     return target_named(to).render(recipe, context or Context())
 
 
 def target_named(name: str) -> Target:
-    """BadInputError with what there is where none is called so."""
+    """Returns the target of this name. BadInputError with the known ones where there is none."""
     found = targets()
     if name in found:
         return found[name]

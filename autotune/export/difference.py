@@ -1,4 +1,4 @@
-"""What of a user's own command changes between two recipes: flags, overrides and variables, as they would be typed."""
+"""Difference between two recipes as a user types it for their own command: flags, overrides and variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `export --json` prints: a recipe's text, a study's runs in a tracker, or its trials in a file of Optuna."""
+"""Document of `export --json`: a recipe's text, a study's runs in a tracker, or its trials in a file of Optuna."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a recipe from being exported: the rules that it breaks where the export would run."""
+"""Check before an export: the rules that a recipe breaks where the export would run."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Find
 
 
 def said_on_top(broken: list[Finding]) -> Iterator[str]:
-    """A line for each, as a comment of what is exported in spite of them."""
+    """Yields one line per finding, as a comment in what is exported in spite of them."""
     yield from (f"NOT LEGAL: {finding.message} [{finding.rule}]" for finding in broken)

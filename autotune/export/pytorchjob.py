@@ -27,13 +27,13 @@ LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the 
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """The document as YAML. BadInputError for a version that is none."""
+    """Returns the document as YAML. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
     return "\n".join([*_header(recipe, context, command), _yaml(document(recipe, command))])
 
 
 def document(recipe: Recipe, command: Command) -> dict[str, Any]:
-    """The job: a Master, and a Worker for each further node."""
+    """Returns the job: a Master, and a Worker for each further node."""
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     workers = recipe.cluster.nodes - 1
     pod = _pod(recipe, command, per_node)
@@ -70,7 +70,7 @@ def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
 
 
 def _resource(recipe: Recipe) -> str:
-    """What the vendor's device plugin calls its GPUs."""
+    """Returns the name of the GPUs in the vendor's device plugin."""
     if recipe.hardware.vendor is None:
         gpu = recipe.hardware.name
         raise refused(
@@ -80,7 +80,7 @@ def _resource(recipe: Recipe) -> str:
 
 
 def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What is set in the container; a secret comes out of a Secret of the cluster."""
+    """Yields the variables set in the container; a secret comes from a Secret of the cluster."""
     for name, value in variables.items():
         if is_inherited(name, value) and is_secret(name):
             yield {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
@@ -99,8 +99,8 @@ def _shell(variables: dict[str, str]) -> tuple[str, ...]:
 
 
 def _of_torchrun(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """What torchrun starts: a Python script without its interpreter, any other program as such, and so Python where it
-    has options of its own."""
+    """Returns the words after torchrun: a Python script without its interpreter; any other program with --no-python,
+    also Python with options of its own."""
     if not re.fullmatch(r"(.*/)?python[\d.]*", argv[0]):
         return ("--no-python", *argv)
     rest = argv[1:]
@@ -153,7 +153,7 @@ def _yaml(data: dict[str, Any]) -> str:
 
 
 def _job_name(name: str) -> str:
-    """As Kubernetes takes it: lower case, digits and dashes."""
+    """Returns the name as Kubernetes accepts it: lower case, digits and dashes."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}"[:LONGEST_NAME].strip("-")
 

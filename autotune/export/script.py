@@ -1,7 +1,7 @@
-"""What every script of ours that starts a trainer shares: the environment, and the command that one rank runs.
+"""Parts that all exported scripts share: the environment, and the command that one rank runs.
 
-Where the recipe names the user's trainer, that is their command, data and checkpoint flags with it, the recipe's words
-behind it or where it says `{args}`; else a framework's own program on made-up data, so that it starts as it is.
+Where the recipe names the user's trainer, that is their command with its data and checkpoint flags, and the recipe's
+arguments after it or in place of `{args}`; else a framework's own program on made-up data, so that it starts as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Command:
 
 
 def rank_command(recipe: Recipe, context: Context) -> Command:
-    """The command of a rank with the recipe in it. BadInputError for a version that is none."""
+    """Returns the command of a rank with the recipe in it. BadInputError for a version that is none."""
     trainer = recipe.trainer
     named = context.version or (trainer.version if trainer else None)
     found = framework_of(recipe).rank_command(recipe, named, context.bursts)
@@ -38,7 +38,7 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
 
 
 def exports(variables: dict[str, str], expand: tuple[str, ...] = ()) -> Iterator[str]:
-    """A line of shell a variable."""
+    """Yields one line of shell per variable."""
     for name, value in variables.items():
         yield f'export {name}="{value}"' if value in expand else export_line(name, value)
 
@@ -60,7 +60,7 @@ def prepared(recipe: Recipe) -> list[str]:
 
 
 def setup(recipe: Recipe) -> Iterator[str]:
-    """What the user's own script does to its shell before the launch, as written there."""
+    """Yields the lines by which the user's own script prepares its shell before the launch, as written there."""
     lines = prepared(recipe)
     yield from ("", "# As your own script prepares the shell:", *lines) if lines else ()
 

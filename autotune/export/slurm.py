@@ -26,7 +26,7 @@ RANK = (
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """The script. BadInputError for a version that is none."""
+    """Returns the script. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
     settings = slurm_settings(recipe.burst.launcher)
     prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""
@@ -71,7 +71,7 @@ def _resources(recipe: Recipe) -> Iterator[str]:
 
 
 def _container(settings: SlurmSettings) -> Iterator[str]:
-    """That of `burst.launcher`, which CONTAINER and MOUNTS replace."""
+    """Yields the lines for the container of `burst.launcher`, which CONTAINER and MOUNTS replace."""
     workdir = f"{WORKDIR}="
     of_pyxis = [word for word in settings.srun if word.startswith(("--container-", "--no-container-"))]
     folder = next((word.removeprefix(workdir) for word in of_pyxis if word.startswith(workdir)), None)

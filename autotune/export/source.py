@@ -1,4 +1,4 @@
-"""What an export is made from: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
+"""Source of an export: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source:
 
 
 def read_for(named: str) -> tuple[Path, ...]:
-    """The files that are read: a study's own, or the recipe."""
+    """Returns the files that are read: a study's own, or the recipe."""
     path = Path(named)
     if path.is_dir():
         return originals(path)
@@ -39,7 +39,8 @@ def read_for(named: str) -> tuple[Path, ...]:
 
 
 def source_at(named: str) -> Source:
-    """BadInputError for a study in which nothing ran, a trial that it does not have, or a recipe that is none."""
+    """Returns the source. BadInputError for a study in which nothing ran, a trial that it does not have, or a text that
+    is not a recipe."""
     path = Path(named)
     if path.is_dir():
         return _best_of(path)
@@ -82,7 +83,8 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
 
 
 def _gain(history: History, trial: Trial) -> float | None:
-    """Of the best trial, over what its study counts from: of the others it is the verdict that counts."""
+    """Returns the speed-up of the best trial over the study's reference; None for other trials, whose verdict
+    counts."""
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
         return None

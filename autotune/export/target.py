@@ -1,4 +1,4 @@
-"""What an export target is: a name on the command line and a pure function from a recipe to text."""
+"""Export target: a name on the command line and a pure function from a recipe to text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where an exported recipe comes from: a trial of a study, or a recipe file. `date` is the day of the export's
-    source, `gain` throughput over the study's base (1.0 is the base itself), or over the nearest that runs where that
+    """Origin of an exported recipe: a trial of a study, or a recipe file. `date` is the day of the export's source,
+    `gain` throughput over the study's base (1.0 is the base itself), or over the nearest recipe that runs where that
     does not."""
 
     source: str
@@ -27,7 +27,7 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """As text for a comment, a line each, nothing where nothing is known."""
+        """Yields the provenance as text for a comment, line by line; nothing where nothing is known."""
         if self.study is None:
             yield f"From the recipe {_one_line(self.source)}."
             return
@@ -45,8 +45,8 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a target is told beside the recipe: the version of the tool it writes for (None: the newest that it knows),
-    where the recipe came from, what whoever starts it has to know first, and the folder of its study's bursts."""
+    """Inputs of a target in addition to the recipe: the version of the tool it writes for (None: the newest that it
+    knows), the recipe's origin, warnings for whoever starts it, and the folder of its study's bursts."""
 
     version: str | None = None
     provenance: Provenance | None = None
@@ -55,7 +55,7 @@ class Context:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The warnings, and the provenance where it is known, as lines of text."""
+        """Returns the warnings, and the provenance where it is known, as lines of text."""
         return (*self.warnings, *(self.provenance.lines() if self.provenance else ()))
 
 

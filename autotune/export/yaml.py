@@ -5,7 +5,7 @@ from trainer.recipe import Recipe
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """The recipe under a comment on where it came from."""
+    """Returns the recipe under a comment on where it came from."""
     return "".join(f"# {line}\n" for line in context.origin) + recipe.to_yaml()
 
 

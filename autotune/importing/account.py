@@ -1,4 +1,5 @@
-"""What an import took, what it passes on and what it did not understand: as a document, in a terminal, in the file."""
+"""Account of an import: what became the recipe, is passed on, or was not understood, as JSON, in a terminal, in the
+file."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ WIDTH = 110
 
 
 class Took(TypedDict):
-    """What became the recipe."""
+    """Parts of the file that became the recipe."""
 
     model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
     knobs: dict[str, Any]  # that are not at their default
@@ -32,7 +33,7 @@ class Took(TypedDict):
 
 
 class PassedOn(TypedDict):
-    """What stands under `trainer:` and goes to the trainer as it is."""
+    """Parts of the file under `trainer:`, which the trainer gets unchanged."""
 
     arguments: list[str]
     own_arguments: list[str]  # that the trainer itself does not have: a fork's
@@ -103,7 +104,7 @@ def document(imported: Imported, *, text: str, file: str | None) -> ImportDocume
 
 
 def show(console: Console, imported: Imported, *, name: str) -> None:
-    """The account, short enough to be read."""
+    """Prints the account, in short form."""
     say(console, f"{name}: {imported.found.what}")
     for title, lines in _parts(imported):
         for index, line in enumerate(lines):
@@ -111,7 +112,7 @@ def show(console: Console, imported: Imported, *, name: str) -> None:
 
 
 def header(imported: Imported, *, name: str) -> str:
-    """The comment over the recipe: where it comes from, what started it, and what is not in it."""
+    """Returns the comment over the recipe: where it comes from, what started it, and what is not in it."""
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
     if found.started.launchers or found.started.headers:
@@ -127,13 +128,13 @@ def header(imported: Imported, *, name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A word of the file may hold a line's end, behind which the comment would be YAML."""
+    """Returns the text as one line: YAML would read what follows a line break of a comment."""
     words = "".join(letter if letter.isprintable() else " " for letter in text).split()
     return "  " * text.startswith("  ") + " ".join(words)
 
 
 def yaml_of(recipe: Recipe) -> str:
-    """The recipe with all of its training section, which is what people look for first."""
+    """Returns the recipe with all of its training section, which is what people look for first."""
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     whole = {"training": recipe.training.model_dump(mode="json")}
     cluster = {"cluster": {"gpu": recipe.cluster.gpu_name, **data.get("cluster", {})}}

@@ -39,7 +39,7 @@ def from_text(text: str, asked: Asked) -> Started:
 
 
 def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
-    """A mapping of flags: true stands for the flag alone, false for none, a list for several values."""
+    """Reads a mapping of flags: true means the flag alone, false none, a list several values."""
     arguments = data.get(ARGUMENTS, data)
     argv = tuple(_filled(word, asked) for flag, value in arguments.items() for word in _words(str(flag), value))
     env = {str(name): _filled(str(value), asked) for name, value in (data.get(ENVIRONMENT) or {}).items()}
@@ -50,7 +50,7 @@ def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
 
 
 def is_arguments(data: Any) -> bool:
-    """Whether a YAML document is a mapping of flags."""
+    """Returns whether a YAML document is a mapping of flags."""
     if not isinstance(data, dict):
         return False
     inner = data.get(ARGUMENTS, data)
@@ -72,7 +72,7 @@ def _words(flag: str, value: Any) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Several values in one text; a quote that is not closed is a letter."""
+    """Splits several values in one text; a quote that is not closed is a letter."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _split(text: str) -> list[str]:
 
 
 def _filled(word: str, asked: Asked) -> str:
-    """A word whose $NAME, ${NAME} or {NAME} was given by --set, or has a default: ${NAME:-default}."""
+    """Fills in a word whose $NAME, ${NAME} or {NAME} was given by --set, or has a default: ${NAME:-default}."""
 
     def value(match: re.Match[str]) -> str:
         name = next(each for each in match.group("plain", "braced", "bare") if each)
@@ -91,7 +91,7 @@ def _filled(word: str, asked: Asked) -> str:
 
 
 def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) -> None:
-    """BadInputError for variables and commands that no shell fills in here."""
+    """Raises BadInputError for variables and commands that no shell fills in here."""
     flag, problems = "", {}
     unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))
     for word in (*argv, *env):
@@ -116,8 +116,8 @@ def _program_note() -> tuple[str, ...]:
 
 
 def read_yaml(text: str) -> Any:
-    """The document, or None where the text is no YAML. RecursionError for one that holds itself, TooMuchError for one
-    whose aliases stand for more than can be read."""
+    """Reads the document; None where the text is not YAML. RecursionError for one that contains itself, TooMuchError
+    for one whose aliases expand to more than can be read."""
     try:
         if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES:
             raise TooMuchError("its aliases expand to more values than can be read")
@@ -127,7 +127,8 @@ def read_yaml(text: str) -> Any:
 
 
 def read_texts(text: str) -> Any:
-    """The document with its values as they are written: 12:30 is no number of seconds, 010 no 8, on no true."""
+    """Reads the document with its values as they are written: 12:30 is not a number of seconds, 010 not 8, on not
+    true."""
     return yaml.load(text, Loader=_Texts)
 
 

@@ -14,8 +14,8 @@ _CONTAINERS = frozenset({"docker", "singularity", "enroot"})
 def container_in(
     launchers: tuple[Peeled, ...], headers: tuple[str, ...], outside: tuple[str, ...]
 ) -> tuple[Container, list[str]]:
-    """What launcher slurm is told of it, nothing where another starts the ranks; and notes for the user. `outside`:
-    lines that prepare the shell around it."""
+    """Returns the container for launcher slurm, empty where another starts the ranks, and notes for the user.
+    `outside`: lines that prepare the shell around it."""
     of_slurm = bool(headers) or any(each.name == "srun" for each in launchers)
     known = container_of(launchers, headers) if of_slurm else Container()
     return known, [*_notes(launchers, known, outside)]

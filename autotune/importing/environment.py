@@ -38,7 +38,8 @@ class Environment:
 
 
 def sorted_out(env: Mapping[str, str]) -> Environment:
-    """Each variable in its place. A value that is none of the knob's stays the trainer's."""
+    """Sorts the variables into knobs, the trainer's, the launcher's and secrets. A value that a knob cannot have stays
+    the trainer's."""
     knobs: dict[str, Any] = {}
     trainer: dict[str, str] = {}
     for name, text in env.items():
@@ -54,7 +55,7 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
 
 
 def is_launchers(name: str) -> bool:
-    """Whether what starts the ranks decides it."""
+    """Returns whether the launcher sets the variable."""
     return name in LAUNCHERS or name.startswith(TORCHRUNS)
 
 

@@ -13,7 +13,7 @@ MOST_READS = 200  # of files beside a script; a script that reads one itself is 
 
 
 def text_of(path: Path, *, known: str) -> str:
-    """The text of a file. BadInputError for what is none. `known`: what it may be."""
+    """Returns the text of a file. BadInputError where it is not text. `known`: what it may be."""
     file = str(path)
     try:
         raw = bytes_of(path, where=file, instead=f"{known}; of a long log its start will do", most_mib=MOST_MIB)

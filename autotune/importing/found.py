@@ -1,4 +1,4 @@
-"""What a file says of a training job, whatever kind of file it is."""
+"""Model of a training job as a file describes it, whatever kind of file it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_SHOWN = 60  # letters
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the user said beside the file."""
+    """Settings of the user in addition to the file."""
 
     file: str
     gpu: str | None = None
@@ -81,13 +81,13 @@ def world_size(sizes: Sizes, asked: Asked) -> int | None:
 
 
 def short(text: str) -> str:
-    """One line, with its beginning only where it is long."""
+    """Returns the text as one line, cut where it is long."""
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
 
 
 def check_given(asked: Asked, *texts: str) -> None:
-    """BadInputError for a --set that nothing in these texts asks for."""
+    """Raises BadInputError for a --set that nothing in these texts asks for."""
     for name in asked.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
         known = name.isdigit() or name == "@" or name.startswith("--")

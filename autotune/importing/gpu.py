@@ -21,7 +21,7 @@ Gpu = str | dict[str, Any]  # a row's name, or figures
 
 
 def gpu_of(found: Found, asked: Asked) -> Gpu:
-    """What a recipe writes as `cluster.gpu`. BadInputError where neither the file, the user nor the machine says it."""
+    """Returns the value of `cluster.gpu`. BadInputError where neither the file, the user nor the machine gives it."""
     if asked.gpu is not None:
         return _asked_for(asked.gpu)
     known = known_hardware()
@@ -38,7 +38,7 @@ def gpu_of(found: Found, asked: Asked) -> Gpu:
 
 
 def gpus_of_a_node(gpu: Gpu) -> int | None:
-    """As the table has it; None for figures."""
+    """Returns the GPUs per node by the table of hardware; None where the GPU is given by figures."""
     return known_hardware()[gpu].gpus_per_node if isinstance(gpu, str) else None
 
 
@@ -73,7 +73,7 @@ def _mapping(text: str, *, where: str) -> dict[str, Any]:
 
 
 def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
-    """The figures, completed by what rocm-smi says of this machine's GPU where it is the one that is meant."""
+    """Returns the figures, completed by rocm-smi's for this machine's GPU where it is the one that is meant."""
     here = amd_gpu_here() or {}
     if data.get("name") in (None, here.get("name")) and data.get("vendor") in (None, here.get("vendor")):
         data = here | data
@@ -82,7 +82,7 @@ def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _template(known: dict[str, Any]) -> str:
-    """What to write, `N` where only a data sheet says it; the network is needed on several nodes."""
+    """Returns the figures to write, `N` where only a data sheet has it; the network is needed on several nodes."""
     required = (name for name, field in GpuFigures.model_fields.items() if field.is_required())
     fields = (*required, "network_gbit_s")
     return "{" + ", ".join(f"{name}: {value}" for name, value in (dict.fromkeys(fields, "N") | known).items()) + "}"

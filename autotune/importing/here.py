@@ -1,4 +1,4 @@
-"""What this machine says of a training job that its file does not: its GPU, and the tokenizer that is named."""
+"""Facts of this machine that a training job's file lacks: its GPU, and the tokenizer that is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def gpu_here(known: Mapping[str, object]) -> str | None:
-    """The GPU of this machine, where the table has it."""
+    """Returns the GPU of this machine, where the table has it."""
     for words in _ASKS:
         names = set(re.findall(_MODEL, _said(words).lower()))
         found = [name for name in known if name in names]
@@ -31,8 +31,8 @@ def gpu_here(known: Mapping[str, object]) -> str | None:
 
 
 def amd_gpu_here() -> dict[str, Any] | None:
-    """What rocm-smi says of this machine's GPU, as figures of a recipe: name, vendor and memory in GiB. None where it
-    is not installed, sees no GPU, or different ones."""
+    """Returns the figures of this machine's GPU by rocm-smi: name, vendor and memory in GiB. None where it is not
+    installed, sees no GPU, or different ones."""
     with suppress(ValueError, AttributeError, KeyError, TypeError):
         cards = [card for name, card in json.loads(_said(_AMD)).items() if name.startswith("card")]
         fields = [{key.lower(): value for key, value in card.items()} for card in cards]
@@ -45,7 +45,7 @@ def amd_gpu_here() -> dict[str, Any] | None:
 
 
 def _said(words: Sequence[str]) -> str:
-    """What a program prints; nothing where it is not here or fails."""
+    """Returns the output of a program; an empty text where it is not installed or fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
         return done.stdout if done.returncode == 0 else ""
@@ -53,7 +53,8 @@ def _said(words: Sequence[str]) -> str:
 
 
 def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:
-    """The number of tokens, and the file that has them; None where the command names none that is here by `flags`."""
+    """Returns the number of tokens, and the file that has them; None where the command names none that is here by
+    `flags`."""
     for each in split(argv):
         if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):
@@ -69,7 +70,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _tokens(file: Path) -> int:
-    """Of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of sentencepiece."""
+    """Counts the tokens of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of
+    sentencepiece."""
     if file.suffix != ".json":
         return _pieces(file.read_bytes())
     data = json.loads(file.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ def is_config(data: Any) -> bool:
 
 
 def from_config(data: Any, asked: Asked) -> Found:
-    """The model; how it is trained is a recipe's default, which the user changes."""
+    """Returns the model; how it is trained is a recipe's default, which the user changes."""
     model = model_fields(data, where=asked.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)

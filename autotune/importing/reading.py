@@ -21,7 +21,7 @@ from trainer.frameworks.registry import readers
 
 
 def imported(asked: Asked) -> Imported:
-    """The recipe of a file. BadInputError says what is missing or not understood."""
+    """Returns the recipe of a file. BadInputError says what is missing or not understood."""
     text = text_of(Path(asked.file), known=known_files())
     try:
         return _made(_found(text, asked), asked)
@@ -32,7 +32,7 @@ def imported(asked: Asked) -> Imported:
 
 
 def imported_command(started: Started, asked: Asked, what: str) -> Imported:
-    """The recipe of a command that is known already."""
+    """Returns the recipe of a command that is known already."""
     return _made(_command(started, asked, what), asked)
 
 
@@ -42,7 +42,7 @@ def _made(found: Found, asked: Asked) -> Imported:
 
 
 def _found(text: str, asked: Asked) -> Found:
-    """What the file says, and the command it says it with, if it does."""
+    """Returns the training job that the file describes, with its command where it has one."""
     logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
     data = None if logs else _mapping(text, asked)
     if data is not None or logs or _only_arguments(text):
@@ -137,7 +137,7 @@ def _of_document(what: str, framework: Framework, reading: Reading, asked: Asked
 
 
 def _refuse_missing(framework: Framework, reading: Reading, started: Started, asked: Asked) -> None:
-    """BadInputError for a command that the trainer would refuse, or a precision that no recipe has."""
+    """Raises BadInputError for a command that the trainer would refuse, or a precision that no recipe has."""
     if reading.missing:
         for note in started.notes:
             asked.tell(note)
@@ -186,7 +186,7 @@ def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Differe
 
 
 def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
-    """JSON or YAML that is a mapping; None for a script, which begins otherwise."""
+    """Returns JSON or YAML that is a mapping; None for a script, which starts otherwise."""
     if text.lstrip().startswith("{"):
         try:
             data = json.loads(text)
@@ -202,7 +202,7 @@ def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
 
 
 def _only_arguments(text: str) -> bool:
-    """Whether the text is flags and nothing else: its first word is one."""
+    """Returns whether the text is flags and nothing else: its first word is one."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return bool(lines) and lines[0].lstrip().startswith("--")
 

@@ -36,7 +36,7 @@ class Imported:
 
 
 def built(found: Found, asked: Asked) -> Imported:
-    """The recipe. BadInputError for what neither the file nor the user said."""
+    """Returns the recipe. BadInputError for what neither the file nor the user gave."""
     started = found.started
     environment = sorted_out(started.env)
     knobs = {**found.reading.knobs, **environment.knobs}
@@ -81,7 +81,8 @@ def built(found: Found, asked: Asked) -> Imported:
 
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
-    """Slurm over several nodes, in the job and the container that the script asks for; None: on this machine."""
+    """Returns launcher Slurm over several nodes, in the job and the container that the script asks for; None: on this
+    machine."""
     started = found.started
     if settings := {**job_settings(started.headers), **started.container.settings()}:
         return {"slurm": settings}
@@ -115,7 +116,7 @@ def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: Asked) -> dict[s
 
 
 def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
-    """A preset's name where it is the same model, else the fields that are not at their default."""
+    """Returns a preset's name where it is the same model, else the fields that are not at their default."""
     if found.reading.preset:
         return found.reading.preset
     fields = {**found.reading.model, **_given_fields(asked)}

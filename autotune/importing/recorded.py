@@ -31,7 +31,7 @@ def is_recorded(data: Any) -> bool:
 
 
 def written(found: Recording, command: Command) -> dict[str, Any]:
-    """The recording as JSON, without secrets."""
+    """Returns the recording as JSON, without secrets."""
     runs = {name: _without_secrets(getattr(found, name)) for name in ("first", "second")}
     otherwise = {path: _without_secrets(run) for path, run in found.otherwise.items()}
     recording = {"isolation": found.isolation, **runs, "otherwise": otherwise, "pairs": found.pairs}
@@ -48,7 +48,7 @@ def _harmless(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def started(data: Mapping[str, Any], asked: Asked) -> Started:
-    """What was recorded of a command."""
+    """Returns the recording of a command."""
     try:
         if "inside" in data:
             return _inside(data["inside"])

@@ -44,7 +44,7 @@ _PREPARES = re.compile(
 
 
 def started(text: str, asked: Asked) -> Started:
-    """The training command of a script. BadInputError names the true reason where it has none."""
+    """Returns the training command of a script. BadInputError names the true reason where it has none."""
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
@@ -64,7 +64,7 @@ def _sizes_asked(asked: Asked, headers: tuple[str, ...]) -> dict[str, int]:
 
 
 def _arguments(asked: Asked) -> tuple[str, ...]:
-    """What the script is started with: --set '@=…', or --set 1=… --set 2=…"""
+    """Returns the arguments of the script: --set '@=…', or --set 1=… --set 2=…"""
     if ARGUMENTS in asked.given:
         return tuple(shlex.split(asked.given[ARGUMENTS]))
     numbers = [int(name) for name in asked.given if name.isdigit() and name != "0"]
@@ -72,7 +72,7 @@ def _arguments(asked: Asked) -> tuple[str, ...]:
 
 
 def _environment(asked: Asked) -> dict[str, str]:
-    """The user's own variables that the script sees."""
+    """Returns the user's own variables that the script sees."""
     return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
 
 
@@ -81,8 +81,8 @@ def _fixed(asked: Asked) -> dict[str, str]:
 
 
 def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
-    """A recording that reaches the training command, with a stand-in for each variable without which the script ends:
-    all of them are asked for. A file without which it ends is taken as there."""
+    """Returns a recording that reaches the training command, with a placeholder for each variable without which the
+    script ends: the user is asked for all of them. A file without which it ends is taken as present."""
     missing: dict[str, Problem] = {}
     isolation = isolated(asked)
     found = record(command, isolation)
@@ -108,7 +108,8 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
 
 
 def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
-    """Line, name and why of a variable without which the script ended: bash names it, or it was the last empty one."""
+    """Returns line, name and why of a variable without which the script ended: bash names it, or it was the last empty
+    one."""
     lines = first["stderr"].strip().splitlines()
     if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
         line, name, why = match.groups()
@@ -133,13 +134,13 @@ def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
 
 
 def _said(first: Mapping[str, Any]) -> str:
-    """The last line that the script printed."""
+    """Returns the last line that the script printed."""
     lines = [line for name in ("stderr", "stdout") for line in first[name].strip().splitlines()[-1:] if line.strip()]
     return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
 
 
 def isolated(asked: Asked) -> Isolation:
-    """How the script will be run; the user is informed before it is."""
+    """Returns the isolation that the script will run in, after informing the user."""
     try:
         found = isolation_here(trust=asked.trust)
     except NotIsolatedError as error:
@@ -153,7 +154,7 @@ def isolated(asked: Asked) -> Isolation:
 def started_of(
     found: Recording, command: Command, asked: Asked, *, login: tuple[str, ...] = (), problems: tuple[Problem, ...] = ()
 ) -> Started:
-    """What a recording says of a training job."""
+    """Returns the training job of a recording."""
     first = found.first
     if not first["trains"]:
         raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
@@ -195,13 +196,13 @@ def _rank(words: Sequence[str]) -> tuple[bool, int, int]:
 
 
 def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The command of the second run that this one is."""
+    """Returns the command of the second run that corresponds to this one."""
     alike = [each for each in others[at : at + 1] if len(each["words"]) == len(train["words"])]
     return alike[0] if alike else None
 
 
 def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
-    """The line of the script that starts it."""
+    """Returns the line of the script that starts the command."""
     pids = {str(pid) for pid in train["pids"]}
     return next(
         (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"
@@ -209,7 +210,7 @@ def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
 
 
 def not_reached(first: Mapping[str, Any]) -> str:
-    """Why no training command was started, as bash says it."""
+    """Returns why no training command was started, from bash's reports."""
     at = [each for each in first["reported"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
@@ -230,7 +231,7 @@ def program_end(words: Sequence[str]) -> int:
 
 
 def _flags_of(words: Sequence[Any]) -> Iterator[str]:
-    """What --set names a word by: the flag that it is the value of."""
+    """Yields, for each word, the name that --set has for it: the flag before it, empty where there is none."""
     flag = ""
     for word in map(str, words):
         yield flag
@@ -273,7 +274,7 @@ def _setup(
 def _variables(
     train: Mapping[str, Any], other: Mapping[str, Any], command: Command, found: Recording
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """What the script exports, those of them that bash expands, and notes of what is left out."""
+    """Returns the variables that the script exports, those of them that bash expands, and notes on what is left out."""
     env, expanded, left = {}, [], []
     base = {**found.first["env"], **command.env}
     asked_for = slurm_environment(command.headers)
@@ -311,7 +312,7 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
 
 
 def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A note for each line that starts another training command."""
+    """Yields a note for each line that starts another training command."""
     best, lines = trains[at], dict[str, str]()
     for each in trains:
         likes = _rank(each["words"])[0] or _rank(each["words"])[1] * 2 > _rank(best["words"])[1]

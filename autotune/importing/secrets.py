@@ -12,7 +12,7 @@ from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
 def without(started: Started) -> Started:
-    """The command without flags that hold one, and its launchers with their names only."""
+    """Returns the command without flags that hold a secret, and its launchers with their names only."""
     words = split(started.argv)
     kept = [_without_overrides(each) for each in words if not _holds_secret(each)]
     argv = join(kept)
@@ -39,7 +39,8 @@ def _without_keys(container: Container) -> Container:
 
 
 def told(found: Found) -> Found:
-    """What is said of it, in a terminal, a document or the recipe's header, without what a word of it may hold."""
+    """Returns the training job as it may be shown, in a terminal, a document or the recipe's header: secrets are
+    masked."""
     reading, started = found.reading, found.started
     kept = tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in reading.kept)
     return replace(
@@ -59,6 +60,6 @@ def _without_overrides(words: Words) -> Words:
 
 
 def _is_override(word: str) -> bool:
-    """An override of a configuration: `logger.wandb_api_key=…`."""
+    """Returns whether the word is an override of a configuration: `logger.wandb_api_key=…`."""
     name, equals, value = word.lstrip("+").partition("=")
     return bool(equals) and re.fullmatch(r"[\w.]+", name) is not None and (is_secret_flag(name) or is_key(value))

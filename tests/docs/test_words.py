@@ -67,6 +67,8 @@ CHECKED_DOCSTRINGS = (
     "autotune/diagnose/**/*.py",
     "autotune/doctor/**/*.py",
     "autotune/estimate/**/*.py",
+    "autotune/export/**/*.py",
+    "autotune/importing/**/*.py",
     "autotune/init/**/*.py",
     "autotune/looks/**/*.py",
     "autotune/plan/**/*.py",
@@ -80,10 +82,17 @@ CHECKED_DOCSTRINGS = (
     "benchmarks/**/*.py",
     "docs/**/*.py",
     "policies/**/*.py",
+    "trainer/*.py",
+    "trainer/engines/**/*.py",
     "trainer/estimate/**/*.py",
     "trainer/frameworks/**/*.py",
+    "trainer/launch_scripts/**/*.py",
+    "trainer/launchers/**/*.py",
+    "trainer/measured/**/*.py",
     "trainer/model/**/*.py",
+    "trainer/probe/**/*.py",
     "trainer/recipe/**/*.py",
+    "trainer/recording/**/*.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""Who runs a burst. An engine is one file or folder here and one row in `trainer.recipe.engines`."""
+"""Engines: what runs one burst. An engine is one file or folder here and one row in `trainer.recipe.engines`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Adopting(Protocol):
-    """An engine whose bursts may outlive the tuner. `adopt` takes up what one that is gone had begun of the burst, and
+    """Engine whose bursts may outlive the tuner. `adopt` takes over what an earlier tuner started of the burst and
     waits for its end; None where nothing of it is left."""
 
     def adopt(self, burst: Burst) -> Outcome | None: ...
 
 
 def open_engine(name: str, state_dir: Path) -> Engine:
-    """The engine a recipe names. KeyError if there is none (the recipe's rules catch that first)."""
+    """Returns the engine a recipe names. KeyError if there is none (the recipe's rules catch that first)."""
     module, factory = ENGINES[name].split(":")
     engine: Engine = getattr(import_module(module), factory)(state_dir)
     return engine

@@ -28,7 +28,7 @@ class Words:
 
 
 def split(argv: Iterable[str]) -> list[Words]:
-    """The list as words. A value belongs to the flag before it, whether that flag takes one or not."""
+    """Splits the list into words. A value belongs to the flag before it, whether that flag takes one or not."""
     found: list[Words] = []
     for word in argv:
         if _is_flag(word):
@@ -43,17 +43,17 @@ def split(argv: Iterable[str]) -> list[Words]:
 
 
 def join(words: Iterable[Words]) -> tuple[str, ...]:
-    """The argument list the words came from."""
+    """Returns the argument list that the words came from."""
     return tuple(word for each in words for word in each.argv)
 
 
 def without(argv: Sequence[str], flags: Collection[str]) -> tuple[str, ...]:
-    """The list without these flags and their values."""
+    """Returns the list without these flags and their values."""
     return join(_kept(split(argv), flags))
 
 
 def words_by_flag(argv: Sequence[str]) -> dict[str, str]:
-    """Maps each flag to its words as text for a shell; of equal flags the last stands."""
+    """Maps each flag to its words as text for a shell; of equal flags the last one counts."""
     return {words.flag: shlex.join(words.argv) for words in split(argv) if words.flag is not None}
 
 

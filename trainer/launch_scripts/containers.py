@@ -24,14 +24,15 @@ class Container:
     prefix: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, str | list[str]]:
-        """What there is of it, by the names of `burst.launcher.slurm`."""
+        """Returns the parts of the container that are set, by the names of `burst.launcher.slurm`."""
         lists = {"container_mounts": self.mounts, "srun": self.srun, "prefix": self.prefix}
         found: dict[str, str | list[str]] = {"container_image": self.image} if self.image else {}
         return found | {name: list(words) for name, words in lists.items() if words}
 
 
 def container_of(peeled: Sequence[Peeled], headers: Sequence[str]) -> Container:
-    """As srun says it, else the job's header; without variables that are set in it, which the ranks have anyway."""
+    """Returns the container by srun's options, else by the job's header; without variables set in it, which the ranks
+    have anyway."""
     srun = [word for each in peeled if each.name == "srun" for word in each.words]
     said = [*options(headers, "srun"), *options(srun, "srun")]
     mounts = [mount for flag, value in said if flag == MOUNTS for mount in value.split(",") if mount]

@@ -10,12 +10,12 @@ from trainer.errors import ToolError
 
 
 def shell_words(words: Iterable[str], expand: Collection[str]) -> str:
-    """The words for a script of bash: those of `expand` between double quotes, every other one as it is."""
+    """Returns the words for a script of bash: those of `expand` between double quotes, all others unchanged."""
     return " ".join(f'"{word}"' if word in expand else shlex.quote(word) for word in words)
 
 
 def with_values(words: Sequence[str], expand: Collection[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The words, those of `expand` with the values that bash gives them here. ToolError where it cannot."""
+    """Returns the words, those of `expand` with the values that bash gives them here. ToolError where it cannot."""
     here = [word for word in dict.fromkeys(words) if word in expand]
     if not here:
         return tuple(words)

@@ -90,7 +90,7 @@ class Peeled:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What launchers say of the cluster; None: nothing, or nothing that is a number."""
+    """Cluster sizes by the launchers' options; None: not given, or not a number."""
 
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -99,7 +99,7 @@ class Sizes:
     gpu: str | None = None  # as written: h100
 
     def over(self, other: Sizes) -> Sizes:
-        """These, and the other's where these say nothing."""
+        """Returns these sizes, completed by the other's where these give none."""
         mine = {each.name: getattr(self, each.name) for each in fields(self)}
         return Sizes(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
 
@@ -116,7 +116,7 @@ class Start:
 
 
 def peel(words: Sequence[str]) -> Start:
-    """What one rank runs, and the launchers in front of it, outermost first."""
+    """Splits a command into what one rank runs and the launchers before it, outermost first."""
     peeled: list[Peeled] = []
     env: list[tuple[str, str]] = []
     at, python = 0, None
@@ -149,7 +149,7 @@ def _told_at_once(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
-    """The launcher whose words begin here and where its options do; None for a command of its own."""
+    """Returns the launcher whose words start here and where its options do; None for a command of its own."""
     word = words[at].rpartition("/")[2]
     if PYTHON.fullmatch(words[at]):
         options = at + 1
@@ -166,7 +166,8 @@ def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
 
 
 def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
-    """Where the launcher's own words end, whether it starts a module, and whether it starts Python at all."""
+    """Returns the position after the launcher's own words, whether it starts a module, and whether it starts Python at
+    all."""
     module, python = False, True
     while at < len(words) and words[at].startswith("-"):
         word, flag = words[at], _plain(words[at].partition("=")[0])
@@ -182,12 +183,12 @@ def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
 
 
 def _plain(flag: str) -> str:
-    """A flag's name: --no-python, --no_python and -no_python are one."""
+    """Returns a flag's name: --no-python, --no_python and -no_python are one."""
     return flag.lstrip("-").replace("-", "_")
 
 
 def stands_alone(name: str, word: str) -> bool:
-    """Whether no value follows: a switch, several switches of one letter, or a value in the word itself."""
+    """Returns whether no value follows: a switch, several switches of one letter, or a value in the word itself."""
     flag = word.partition("=")[0]
     if "=" in word or _plain(flag) in _PLAIN_ALONE.get(name, ()) or (name in PLAIN and flag != "-n"):
         return True
@@ -200,7 +201,7 @@ def stands_alone(name: str, word: str) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Python, a script of it, or a launcher: no value of an option that is not known."""
+    """Returns whether the word is Python, a script of it, or a launcher, and so no value of an unknown option."""
     name = word.rpartition("/")[2]
     known = name in ALONE or name in SAME or name in PLAIN
     return known or PYTHON.fullmatch(word) is not None or word.endswith(".py")
@@ -226,7 +227,7 @@ _PER_NODE = re.compile(r"(?:(?P<gpu>[a-zA-Z]\w*):)?(?P<count>\d+)?")
 
 
 def sizes(peeled: Iterable[Peeled]) -> Sizes:
-    """What the launchers' words say, the inner ones first."""
+    """Returns the sizes by the launchers' options; inner launchers take precedence."""
     found = Sizes()
     for each in reversed(list(peeled)):
         reader = _READERS.get(each.name)
@@ -240,7 +241,7 @@ def slurm_environment(words: Sequence[str]) -> dict[str, str]:
 
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:
-    """What words of srun, sbatch or an #SBATCH line say."""
+    """Returns the sizes by the options of srun, sbatch or an #SBATCH line."""
     said = dict(options(words, "srun"))
     tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
     nodes = _number(said, "--nodes", "-N")
@@ -269,7 +270,7 @@ def _torchrun(words: Sequence[str]) -> Sizes:
 
 
 def torchrun_environment(variables: Mapping[str, str]) -> Sizes:
-    """What torchrun's own variables say, which stand for options that are not written."""
+    """Returns the sizes by torchrun's own variables, which replace options that are not written."""
     return Sizes(
         nodes=_number(dict(variables), f"{TORCHRUNS}NNODES"),
         gpus_per_node=_number(dict(variables), f"{TORCHRUNS}NPROC_PER_NODE"),

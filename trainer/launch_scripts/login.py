@@ -9,11 +9,11 @@ _LOGIN = re.compile(r"#!\s*\S*(/env\s+-S\s+\S*|/)bash(\s+-\w+)*\s+(-[a-km-z]*l\w
 
 
 def is_login(line: str) -> bool:
-    """Whether a script with this first line runs in a login shell: `#!/bin/bash -l`."""
+    """Returns whether a script with this first line runs in a login shell: `#!/bin/bash -l`."""
     return _LOGIN.match(line) is not None
 
 
 def login_line(text: str) -> tuple[str, ...]:
-    """The first line of such a script, alone; () of any other."""
+    """Returns the first line of such a script, alone; () of any other."""
     first = text.partition("\n")[0].strip()
     return (first,) if is_login(first) else ()

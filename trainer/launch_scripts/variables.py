@@ -16,14 +16,14 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """Environment variables of the recipe that have a value."""
+    """Returns the environment variables of the recipe that have a value."""
     variables = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
     variables[THREADS] = recipe.knob("threads_per_rank")
     return {name: str(value) for name, value in variables.items() if value is not None}
 
 
 def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
-    """The value with what is inherited in it; no empty element, which would name the working folder."""
+    """Returns the value with what is inherited in it; no empty element, which would name the working folder."""
     if not names_itself(name, value):
         return value
     filled = re.sub(_reference(name), lambda _: inherited.get(name, ""), value)
@@ -31,7 +31,7 @@ def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
 
 
 def export_line(name: str, value: str) -> str:
-    """`export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
+    """Returns `export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
     if not names_itself(name, value):
         return f"export {name}={shlex.quote(value)}"
     if is_inherited(name, value):
@@ -46,7 +46,7 @@ def export_line(name: str, value: str) -> str:
 
 
 def is_inherited(name: str, value: str) -> bool:
-    """Whether the value is what the job inherits and nothing else, as a recipe names what holds a secret."""
+    """Returns whether the value is only a reference to the inherited variable, as a recipe refers to a secret."""
     return re.fullmatch(_reference(name), value) is not None
 
 

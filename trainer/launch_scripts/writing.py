@@ -18,7 +18,8 @@ def torchrun_words(recipe: Recipe) -> str:
 
 
 def array(name: str, words: Iterable[str], expand: tuple[str, ...] = ()) -> Iterator[str]:
-    """A bash array, a flag with its values a line. Words of `expand` stand between double quotes."""
+    """Yields the lines of a bash array, one flag with its values per line. Words of `expand` are between double
+    quotes."""
     yield f"{name}=("
     yield from (f"  {shell_words(each.argv, expand)}" for each in split(words) if each.argv)
     yield ")"

@@ -1,4 +1,4 @@
-"""Where ranks run. `local` is torchrun on this machine, `slurm` and `hosts` torchrun's agents on several.
+"""Launchers: start ranks. `local` is torchrun on this machine, `slurm` and `hosts` torchrun's agents on several.
 
 A launcher starts any command as ranks; `warm` keeps ranks of our own worker up between bursts on top of one.
 """

@@ -1,4 +1,4 @@
-"""What torchrun's agent says in its log."""
+"""Reader of the log of torchrun's agent."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torc
 
 
 def deaths_told(log: str) -> dict[int, int]:
-    """Exit code of each rank that the agent names, by rank; of one node, where the local rank is the rank."""
+    """Returns the exit code of each rank that the agent names, by rank; of one node, where the local rank is the
+    rank."""
     return {int(rank): int(code) for code, rank in _FAILED.findall(log)}

@@ -12,14 +12,14 @@ JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
 
 
 def new_control(folder: Path) -> Path:
-    """A folder of its own for one start."""
+    """Returns a folder of its own for one start."""
     control = folder.resolve() / uuid.uuid4().hex[:12]
     control.mkdir(parents=True, mode=0o700)  # the environment of the ranks is written there
     return control
 
 
 def without_secrets(control: Path) -> None:
-    """Once all have ended: the logs of a start without what its environment held, and that environment gone."""
+    """Deletes a start's environment and masks its secrets in the logs, once all have ended."""
     folder.start_path(control).unlink(missing_ok=True)
     for path in control.rglob("*.log"):
         mask_file(path)

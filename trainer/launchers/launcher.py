@@ -1,4 +1,4 @@
-"""What a launcher, and the ranks it started, are to whoever runs bursts on them."""
+"""Protocols of a launcher and of the ranks that it started, for whoever runs bursts on them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trainer.rank_report import RankReport
 class Launcher(Protocol):
     @property
     def python(self) -> str:
-        """The interpreter that runs modules of ours where the ranks are."""
+        """Returns the interpreter that runs modules of ours where the ranks are."""
         ...
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether ranks may wait for the next burst where they run."""
+        """Returns whether ranks may wait for the next burst where they run."""
         ...
 
     def start(
@@ -31,8 +31,8 @@ class Launcher(Protocol):
         ...
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> Processes | None:
-        """What a tuner that is gone started in `control`, where it outlived the tuner: it may still wait or run, or
-        have ended. None where there is no such thing."""
+        """Returns the processes that an earlier tuner started in `control` and that outlived it: they may wait, run or
+        have ended. None where there are none."""
         ...
 
 
@@ -47,47 +47,49 @@ class Processes(Protocol):
 
     @property
     def sight(self) -> Sight:
-        """What can be seen of the ranks themselves."""
+        """Returns the state of the ranks that can be observed from here."""
         ...
 
     @property
     def pending(self) -> str | None:
-        """Why the ranks do not run yet, where a queue decides; None once they do. No deadline counts meanwhile."""
+        """Returns why the ranks do not run yet, where a queue decides; None once they do. No deadline counts in this
+        time."""
         ...
 
     @property
     def queued_s(self) -> float:
-        """How long a queue kept the ranks from running, in seconds."""
+        """Returns how long a queue kept the ranks from running, in seconds."""
         ...
 
     @property
     def ran_s(self) -> float:
-        """How long they have run, or ran, on their machines, in seconds; also without a tuner that saw it."""
+        """Returns how long the ranks have run, or ran, on their machines, in seconds; also for time without a tuner."""
         ...
 
     @property
     def running(self) -> bool:
-        """Whether the launcher still runs."""
+        """Returns whether the launcher still runs."""
         ...
 
     @property
     def code(self) -> int | None:
-        """How the launcher ended: its exit code, negative for a signal; None while it runs."""
+        """Returns the exit code of the launcher, negative for a signal; None while it runs."""
         ...
 
     @property
     def log(self) -> str:
-        """The end of what it wrote itself."""
+        """Returns the end of the launcher's own log."""
         ...
 
     @property
     def deaths_told(self) -> dict[int, int]:
-        """Exit code of each rank whose death what started it names, by rank."""
+        """Returns the exit code by rank of each rank whose death the agents' logs name."""
         ...
 
     @property
     def ended_by(self) -> Failure | None:
-        """What a scheduler says ended the ranks, where it was neither they nor us: call it when they have ended."""
+        """Returns the failure for which a scheduler ended the ranks, where neither they nor we did: call it when they
+        have ended."""
         ...
 
     def check(self) -> None:
@@ -96,11 +98,12 @@ class Processes(Protocol):
         ...
 
     def blame(self, failure: Failure) -> Failure:
-        """The failure, and where it is the machine's the node named; the launcher avoids that node from now on."""
+        """Returns the failure, with the node named where it is the machine's; the launcher avoids that node from now
+        on."""
         ...
 
     def outputs(self, rank: int) -> list[Path]:
-        """The files that hold a rank's stdout and stderr; empty before it has any."""
+        """Returns the files that hold a rank's stdout and stderr; empty before it has any."""
         ...
 
     def beside(self, module: str, *words: str, timeout_s: float) -> None:
@@ -108,7 +111,7 @@ class Processes(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Until all have ended, or the time is over."""
+        """Waits until all have ended, or the time is over."""
         ...
 
     def end(self) -> None:
@@ -118,7 +121,7 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """What came back from all ranks for one burst: every report, or the failure and the reports there are."""
+    """Result of all ranks for one burst: every report, or the failure and the reports that exist."""
 
     reports: tuple[RankReport, ...]
     failure: Failure | None = None
@@ -132,12 +135,12 @@ class Ranks(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether another burst can be run on them."""
+        """Returns whether another burst can be run on the ranks."""
         ...
 
     @property
     def queued_s(self) -> float:
-        """How long a queue kept them from running, in seconds."""
+        """Returns how long a queue kept the ranks from running, in seconds."""
         ...
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:

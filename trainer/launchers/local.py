@@ -45,7 +45,7 @@ class LocalLauncher:
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> LocalProcesses:
-        """First ends what a tuner that is no longer alive left on this machine."""
+        """Starts the ranks, after ending what an earlier, dead tuner left on this machine."""
         sweep()
         mark = uuid.uuid4().hex
         control.mkdir(parents=True, exist_ok=True)
@@ -68,8 +68,8 @@ def torchrun_command(
     address: str = "127.0.0.1",
     python: str = sys.executable,
 ) -> list[str]:
-    """The agent of one node, with static rendezvous: no c10d backend, which would resolve host names, keep threads
-    alive and, on several nodes, put rank 0 wherever it likes."""
+    """Returns the command of the agent of one node, with static rendezvous: no c10d backend, which would resolve host
+    names, keep threads alive and, on several nodes, put rank 0 on any of them."""
     return [
         *(python, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
@@ -82,7 +82,7 @@ def torchrun_command(
 def rank_environment(
     env: dict[str, str], *, mark: str, defaults: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Our environment, the additions, and the marks by which a process of ours is known.
+    """Returns our environment, the additions, and the marks by which a process of ours is known.
 
     torchrun and the supervisor import the packages this process runs, wherever they are started from.
     """
@@ -116,7 +116,7 @@ def torchrun_logs(control: Path) -> Path:
 
 
 def outputs_in(control: Path, local_rank: int) -> list[Path]:
-    """The files of a rank of the node whose agent logs to `control`."""
+    """Returns the files of a rank of the node whose agent logs to `control`."""
     found = torchrun_logs(control).glob(f"*/attempt_0/{local_rank}/std*.log")
     return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
 
@@ -154,7 +154,8 @@ class LocalProcesses:
 
     @property
     def code(self) -> int | None:
-        """How torchrun's agent ended, if it did: its own code, or the signal that ended it or the supervisor."""
+        """Returns the end of torchrun's agent, None while it runs: its exit code, or the signal that ended it or the
+        supervisor."""
         supervisor_code = self.supervisor.poll()
         if supervisor_code is None:
             return None
@@ -191,7 +192,7 @@ class LocalProcesses:
             self.supervisor.wait(timeout_s)
 
     def end(self) -> None:
-        """See `Processes.end`. Raises ToolError if the kernel does not let a process go."""
+        """Ends the ranks, see `Processes.end`. Raises ToolError if the kernel does not let a process go."""
         if self._ended:
             return
         self._ended = True

@@ -1,4 +1,5 @@
-"""How a launcher and the ranks it started talk: files in a control folder, so that it also works over a shared disk.
+"""Protocol between a launcher and the ranks it started: files in a control folder, so that it also works over a shared
+disk.
 
 A worker is three calls, and needs torchrun's RANK only to know its number:
 
@@ -45,12 +46,12 @@ def request_path(control: Path, number: int) -> Path:
 
 
 def agent_log(control: Path) -> Path:
-    """What the process that starts the ranks writes."""
+    """Returns the log of the process that starts the ranks."""
     return control / "agent.log"
 
 
 def tail(path: Path) -> str:
-    """The end of a log; empty if there is none."""
+    """Returns the end of a log; empty if there is none."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -77,14 +78,15 @@ def arrive(control: Path, rank: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when its parent ends. `parent` is who it should be: it may be gone already."""
+    """Makes the kernel kill this process when its parent ends; exits where the parent is not `parent`, which is gone
+    then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)
 
 
 def requests(control: Path, rank: int) -> Iterator[Path]:
-    """The folders of the bursts to run, in order; ends when told to stop, or when the control folder is gone."""
+    """Yields the folders of the bursts to run, in order; ends at a stop request, or when the control folder is gone."""
     write_whole(control / f"rank{rank}.ready", b"")
     number = 0
     while (request := _next_request(control, number)) is not None and request.burst is not None:
@@ -95,7 +97,7 @@ def requests(control: Path, rank: int) -> Iterator[Path]:
 
 
 def _next_request(control: Path, number: int) -> Request | None:
-    """The request of that number, as soon as there is one; None if there will be none."""
+    """Returns the request of that number, as soon as there is one; None if there will be none."""
     path = request_path(control, number)
     while not path.exists():
         if not control.exists():
@@ -140,7 +142,7 @@ def post(control: Path, number: int, request: Request) -> None:
 
 
 def arrived(control: Path, rank: int) -> Process | None:
-    """The process of a rank, once it has arrived."""
+    """Returns the process of a rank, once it has arrived."""
     try:
         pid, started = (control / f"rank{rank}.pid").read_text().split()
     except FileNotFoundError:
@@ -153,7 +155,7 @@ def is_ready(control: Path, rank: int) -> bool:
 
 
 def report_of(burst_folder: Path, rank: int) -> RankReport | None:
-    """The rank's report, once it has replied."""
+    """Returns the rank's report, once it has replied."""
     try:
         content = report_path(burst_folder, rank).read_bytes()
     except FileNotFoundError:

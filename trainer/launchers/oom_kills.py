@@ -1,4 +1,4 @@
-"""How often the kernel killed a process for want of memory: the only trace that such a SIGKILL leaves."""
+"""Counter of processes that the kernel killed for lack of memory: the only trace that such a SIGKILL leaves."""
 
 from __future__ import annotations
 

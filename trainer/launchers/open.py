@@ -30,7 +30,8 @@ def _local(recipe: Recipe) -> Launcher:
 
 
 def open_launcher(recipe: Recipe, home: Path) -> Launcher:
-    """ToolError for a launcher that does not exist. `home`: where it keeps what it learns about machines."""
+    """Returns the recipe's launcher. ToolError for one that does not exist. `home`: where it keeps what it learns about
+    machines."""
     kind = recipe.burst.launcher_kind
     if kind not in LAUNCHERS:
         raise ToolError(f"there is no launcher {kind}", hint=f"set burst.launcher to {' or '.join(LAUNCHERS)}")

@@ -14,8 +14,8 @@ _TRIES = 50
 
 
 def free_port(address: str = "") -> int:
-    """A port of this machine that is free, on one address or on all: one that the kernel gives to nobody meanwhile,
-    where it leaves any. If it is taken all the same, the failure is `infrastructure`."""
+    """Returns a free port of this machine, on one address or on all: below the range that the kernel assigns, where
+    there is room. If it is taken all the same, the failure is `infrastructure`."""
     end = _first_handed_out()
     drawn = random.SystemRandom().sample(range(_FIRST, end), _TRIES) if end - _FIRST > _FEW else []
     with contextlib.closing(_listener(address, [*drawn, 0])) as listener:
@@ -24,7 +24,7 @@ def free_port(address: str = "") -> int:
 
 
 def _listener(address: str, ports: list[int]) -> socket.socket:
-    """Bound to the first that is free; 0 is the kernel's choice."""
+    """Returns a socket bound to the first port that is free; 0 is the kernel's choice."""
     for port in ports:
         listener = socket.socket()
         try:

@@ -50,7 +50,7 @@ class Status:
 
 
 def status_of(pid: int) -> Status | None:
-    """What the kernel says of the pid now; None if there is no such process."""
+    """Reads the kernel's status of the pid; None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -71,19 +71,20 @@ def this_process() -> Process:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether this very process still runs (a zombie does not)."""
+    """Returns whether this very process still runs (a zombie does not)."""
     status = status_of(process.pid)
     return status is not None and status.process == process and not status.dead
 
 
 def owner_text(process: Process) -> str:
-    """The value of `OWNER`. It names the pid namespace and the boot too: pids of another container or of another
-    machine mean nothing here, and the first namespace has the same number on every machine."""
+    """Returns the value of `OWNER`. It names the pid namespace and the boot too: pids of another container or of
+    another machine mean nothing here, and the first namespace has the same number on every machine."""
     return f"{process.pid}:{process.started}:{_pid_namespace()}:{_boot()}"
 
 
 def owner_from(text: str) -> Process | None:
-    """The process an `OWNER` value names; None if it is malformed, of another pid namespace or of another machine."""
+    """Returns the process that an `OWNER` value names; None if it is malformed, of another pid namespace or of another
+    machine."""
     pid, started, *where = (*text.split(":"), "")
     if not (pid.isdecimal() and started.isdecimal()) or where[:2] != [_pid_namespace(), _boot()]:
         return None
@@ -95,12 +96,13 @@ def _pid_namespace() -> str:
 
 
 def _boot() -> str:
-    """Of this machine, since it was started: the kernel's own number, the same in every container."""
+    """Returns the kernel's id of this boot of the machine, the same in every container."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def marked() -> Iterator[tuple[Process, dict[str, str]]]:
-    """Every live process with a `MARK`, and its environment. Others' processes cannot be read and are left out."""
+    """Yields every live process with a `MARK`, and its environment. Others' processes cannot be read and are left
+    out."""
     for entry in os.listdir(PROC):
         environment = _environment(entry) if entry.isdecimal() else {}
         if MARK in environment and (status := status_of(int(entry))) and not status.dead:
@@ -108,7 +110,7 @@ def marked() -> Iterator[tuple[Process, dict[str, str]]]:
 
 
 def _environment(pid: str) -> dict[str, str]:
-    """The environment the process was started with; empty for one that has ended or is not ours to read."""
+    """Returns the environment the process was started with; empty for one that has ended or is not ours to read."""
     try:
         content = (PROC / pid / "environ").read_bytes()
     except OSError:
@@ -120,12 +122,12 @@ def _environment(pid: str) -> dict[str, str]:
 
 
 def with_mark(mark: str) -> list[Process]:
-    """The live processes of one start."""
+    """Returns the live processes of one start."""
     return [process for process, environment in marked() if environment[MARK] == mark]
 
 
 def descendants(pid: int) -> list[Process]:
-    """Live children of the pid, theirs, and so on: also those that wiped their environment."""
+    """Returns the live children of the pid, theirs, and so on: also those that wiped their environment."""
     found = [s for entry in os.listdir(PROC) if entry.isdecimal() and (s := status_of(int(entry)))]
     family = {pid}
     while grown := {s.process.pid for s in found if s.parent in family} - family:
@@ -177,6 +179,6 @@ def sweep() -> list[Process]:
 
 
 def _is_ownerless(environment: dict[str, str]) -> bool:
-    """Whether the tuner that it names was of this machine and is no more."""
+    """Returns whether the environment names a tuner of this machine that no longer runs."""
     owner = owner_from(environment.get(OWNER, ""))
     return owner is not None and not is_alive(owner)

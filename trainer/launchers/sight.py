@@ -1,4 +1,4 @@
-"""What can be seen of ranks from here: through the kernel on this machine, through others' notes on many nodes."""
+"""Protocol for observing ranks: through the kernel on this machine, through the keepers' files on many nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Sight(Protocol):
     """Ranks that have arrived (see `mailbox.arrive`), by number."""
 
     def death(self, rank: int, *, seen_at_s: float) -> Death | None:
-        """How a rank that had arrived ended; `seen_at_s`: when the caller last looked. None while it lives."""
+        """Returns how a rank that had arrived ended, None while it lives. `seen_at_s`: when the caller last looked."""
         ...
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
@@ -26,7 +26,7 @@ class Sight(Protocol):
         ...
 
     def oom_kills(self) -> int:
-        """How many processes the kernels of all machines of the ranks have killed for memory: counts up."""
+        """Returns how many processes the kernels of all machines of the ranks have killed for memory: counts up."""
         ...
 
 

@@ -36,13 +36,13 @@ def main(owner: int, control: Path, command: list[str]) -> None:
 
 
 def adopt_orphans() -> None:
-    """From here on whatever is orphaned below becomes a child of this process, which waits for its signals itself."""
+    """Makes this process the parent of whatever is orphaned below it from now on; it waits for its signals itself."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
 
 def exit_path(control: Path) -> Path:
-    """Where the agent's exit code is left if it ended by itself: negative is the signal that ended it."""
+    """Returns the file for the exit code of an agent that ended by itself: negative is the signal that ended it."""
     return control / "agent.exit"
 
 
@@ -64,7 +64,7 @@ def start(command: list[str]) -> int:
 
 
 def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> int | None:
-    """The agent's exit code once it has ended; None if it is to be ended. At every look `look` is called too."""
+    """Returns the agent's exit code once it has ended; None if it is to be ended. Calls `look` at every poll."""
     while os.getppid() == owner:
         received = signal.sigtimedwait(AWAITED, LOOK_S)
         look()
@@ -90,7 +90,7 @@ def reap() -> dict[int, int]:
 
 
 def family() -> list[Process]:
-    """What is left below this process, once its dead are out of the way."""
+    """Returns the processes left below this one, after reaping the dead."""
     reap()
     return descendants(os.getpid())
 

@@ -73,12 +73,12 @@ class WarmRanks:
 
     @property
     def alive(self) -> bool:
-        """Whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
+        """Returns whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
         deaths = (self.processes.sight.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
         return not self._ended and self.processes.running and not any(deaths)
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
+        """Runs a burst, see `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
         if self._ended:
             raise RuntimeError("these ranks were stopped: start new ones")
         watch = Watch(self.processes, burst_folder.resolve())
@@ -90,7 +90,7 @@ class WarmRanks:
         return self._await(watch, deadline_s, kills_before)
 
     def take_up(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """As `run`, for the burst that another tuner handed these ranks."""
+        """Waits for the burst that another tuner gave to these ranks; returns the same as `run`."""
         return self._await(Watch(self.processes, burst_folder.resolve()), deadline_s, kills_before=0)
 
     def _await(self, watch: Watch, deadline_s: float, kills_before: int) -> RankResult:
@@ -128,7 +128,8 @@ class WarmRanks:
         self._requests += 1
 
     def _wait(self, watch: Watch, deadline_s: float) -> float | None:
-        """Until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it passed."""
+        """Waits until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it
+        passed."""
         stopwatch, starting = Stopwatch(), True
         limit_s, since = self.startup_s, 0.0
         while not (watch.all_replied or self._tells(watch) or not self.processes.running):
@@ -148,12 +149,13 @@ class WarmRanks:
         return None
 
     def _tells(self, watch: Watch) -> bool:
-        """Whether what went wrong is told: by the ranks and, where one was killed, by what started it."""
+        """Returns whether the trouble has lasted long enough for its cause to be reported: by the ranks and, where one
+        was killed, by what started it."""
         unsure = watch.saw_a_kill and self.processes.code is None
         return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
 
     def end(self) -> None:
-        """See `Ranks.end`. Idle ranks are asked first."""
+        """Ends the ranks, see `Ranks.end`. Idle ranks are asked first."""
         if self._ended:
             return
         self._ended = True

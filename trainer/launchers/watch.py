@@ -1,7 +1,7 @@
-"""What is seen of the ranks while a burst runs: who arrived, who replied, who died, in which order.
+"""Watch over the ranks while a burst runs: which arrived, replied and died, in which order.
 
-Polled, some 50 times a second: see `trainer.launchers.sight` for what can be seen; where it does not tell how a rank
-ended, the log of torchrun's agent does.
+Polled, some 50 times a second. See `trainer.launchers.sight` for what can be observed; how a rank ended comes from the
+log of torchrun's agent where that does not show it.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class Watch:
 
     @property
     def in_trouble(self) -> bool:
-        """A rank died or replied with an error: the burst will not end well."""
+        """Returns whether a rank died or replied with an error: the burst will not end well."""
         return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
 
     @property
     def saw_a_kill(self) -> bool:
-        """Whether a rank was killed, or is gone before anybody saw how."""
+        """Returns whether a rank was killed, or is gone before its end was seen."""
         return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
 
     @property
     def troubled_for_s(self) -> float:
-        """Since when `in_trouble`; 0 while nothing is wrong."""
+        """Returns the time since `in_trouble`, in seconds; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
 
     def ask_for_stacks(self) -> None:
@@ -87,7 +87,8 @@ class Watch:
         self._await_stacks(sorted(asked.ranks - asked.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
-        """Until every rank has written and no more comes; a rank that has not begun by `_STACKS_S` will not."""
+        """Waits until every rank has written its stack and no more comes; a rank that has not started by `_STACKS_S`
+        will not."""
         give_up = time.monotonic() + _STACKS_S
         before: list[int] = []
         while time.monotonic() < give_up:
@@ -112,7 +113,7 @@ class Watch:
             mask_file(path)
 
     def evidence(self) -> list[RankEvidence]:
-        """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
+        """Returns the evidence of each rank. Call it when the ranks have ended, so that their logs are complete."""
         named = self._processes.deaths_told
         return [
             RankEvidence(
@@ -127,7 +128,8 @@ class Watch:
         ]
 
     def _death_told(self, rank: int, named: dict[int, int]) -> Death | None:
-        """The rank's death, completed by the agent, which names the rank that failed and ends the rest by TERM."""
+        """Returns the rank's death, completed by the agent, which names the rank that failed and ends the rest by
+        TERM."""
         seen = self.deaths.get(rank)
         if seen is not None:
             told = named.get(rank, -signal.SIGTERM if named else None)
@@ -137,7 +139,7 @@ class Watch:
         return None
 
     def _output(self, rank: int) -> bytes:
-        """The rank's output of this burst; of its start, while it has not begun the burst."""
+        """Returns the rank's output of this burst, or of its start while it has not started the burst."""
         own = mailbox.log_path(self._burst, rank)
         return b"".join(path.read_bytes() for path in ([own] if own.exists() else self._processes.outputs(rank)))
 

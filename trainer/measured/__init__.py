@@ -1,1 +1,1 @@
-"""What was measured and serves estimate and simulation alike: links, software, and the reader of fitted tables."""
+"""Measurements that estimate and simulation share: links, software, and the reader of fitted tables."""

@@ -43,7 +43,7 @@ def _not_fitted(hardware: Hardware, key: str) -> Exception:
 
 
 def known(hardware: Hardware, figure: float | None, field: str) -> float:
-    """Returns a figure of a GPU. BadInputError where it is not known: no other device's stands in for it."""
+    """Returns a figure of a GPU. BadInputError where it is not known: another device's is never used for it."""
     if figure is None:
         raise refused(f"cluster.gpu {hardware.name}", f"{field} is not known", f"write {field} under cluster.gpu")
     return figure

@@ -21,7 +21,7 @@ class Constant:
 
 
 def read_constants(table: str, *, package: str) -> dict[str, Constant]:
-    """By name, in the table's order."""
+    """Reads the constants by name, in the table's order."""
     rows = (
         Constant(
             name=row["name"],

@@ -11,13 +11,14 @@ COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-
 
 @cache
 def shares() -> dict[tuple[str, str], float]:
-    """(library, fabric) -> share of the link's rate; fabrics are nvlink72, nvlink8 and network."""
+    """Returns (library, fabric) -> share of the link's rate; fabrics are nvlink72, nvlink8 and network."""
     return {(row["library"], row["fabric"]): float(row["share"]) for row in _rows()}
 
 
 @cache
 def copies() -> dict[str, str]:
-    """Library -> which copies of a token it sends inside a domain: every one, one a rank, all ranks' tokens."""
+    """Returns library -> which copies of a token it sends inside a domain: every one, one per rank, all ranks'
+    tokens."""
     return {row["library"]: row["copies"] for row in _rows() if row["fabric"] != "network"}
 
 

@@ -17,7 +17,7 @@ class Release:
 
 @cache
 def releases() -> dict[str, Release]:
-    """By name, oldest first."""
+    """Returns the releases by name, oldest first."""
     rows = (
         Release(
             name=row["release"],
@@ -34,7 +34,7 @@ def latest() -> str:
 
 
 def release_named(name: str) -> str:
-    """The release that a name or an alias stands for. KeyError with what there is for anything else."""
+    """Returns the release of a name or an alias. KeyError with the known ones for anything else."""
     for release in releases().values():
         if name == release.name or name in release.aliases:
             return release.name

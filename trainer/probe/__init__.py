@@ -1,1 +1,1 @@
-"""What is measured of the nodes before the first burst: links between them, clocks, the folder that they share."""
+"""Probe of the nodes before the first burst: links between them, clocks, the folder that they share."""

@@ -6,7 +6,8 @@ import msgspec
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all-reduces of each rank with its peers on the other nodes, all ranks of a node at once.
+    """Links between nodes, by all-reduces of each rank with its peers on the other nodes, all ranks of a node at
+    once.
 
     `bandwidth_gb_s` is what a rank sends per second (2·(n−1)/n of its data in the time of the best size), `latency_us`
     that of a 4 KiB all-reduce. `clocks_apart_s`: between the furthest two nodes, to within the latency.

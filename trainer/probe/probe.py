@@ -21,7 +21,8 @@ UNSHARED = "is not seen on"  # in the words of a rank
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: links, or why there are none. `seconds`: all of it, start-up included and queueing not."""
+    """Result of a probe: links, or why there are none. `seconds`: its whole time, with start-up and without
+    queueing."""
 
     links: Links | None
     failure: Failure | None
@@ -56,7 +57,7 @@ def probe(recipe: Recipe, *, home: Path, folder: Path) -> Probe:
 
 
 def refuse_unshared(found: Probe) -> None:
-    """ToolError where a rank says that it does not see what another wrote into the study's folder."""
+    """Raises ToolError where a rank reports that it does not see what another wrote into the study's folder."""
     if found.failure is not None and UNSHARED in found.failure.evidence:
         raise ToolError(
             f"rank {found.failure.rank} does not see what another rank wrote: {found.failure.evidence}",

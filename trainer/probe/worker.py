@@ -101,7 +101,7 @@ class _Rank:
         return self._slowest(median(self._timed(data) for _ in range(TIMES)))
 
     def _bandwidth(self) -> tuple[int, float]:
-        """The size in bytes that gave most, and the bytes a second that a rank sent."""
+        """Returns the size in bytes with the highest rate, and the bytes per second that a rank sent."""
         share = 2 * (self.nodes - 1) / self.nodes
         best, began, size = (FIRST, 0.0), time.monotonic(), FIRST
         while size <= LAST:
@@ -137,7 +137,8 @@ class _Rank:
     # ---- clocks and the folder
 
     def _clocks_apart_s(self) -> float:
-        """The least that was seen: a clock is never further apart than its difference and the way there tell."""
+        """Returns the smallest difference measured: the clocks are never further apart than a difference and its
+        latency show."""
         return min(self._apart() for _ in range(ROUNDS))
 
     def _apart(self) -> float:
@@ -150,7 +151,7 @@ class _Rank:
         return float((found.max() - found.min()).item())
 
     def _folder_lag_s(self) -> float:
-        """Until every rank has read what rank 0 wrote, and rank 0 what every rank wrote."""
+        """Returns the time until every rank has read what rank 0 wrote, and rank 0 what every rank wrote."""
         token = self.folder / "token"
         if self.rank == 0:
             token.write_text(self.folder.name)

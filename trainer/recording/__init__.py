@@ -1,1 +1,1 @@
-"""What a launch script or any other command would start, recorded while real bash runs it where nothing lasts."""
+"""Recorder of the commands that a launch script starts: real bash runs it, isolated, so that it changes nothing."""

@@ -1,4 +1,4 @@
-"""What differs between two recordings, given back as the expression it came from."""
+"""Differences between two recordings, written back as the expressions that they came from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Word:
 
 
 def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -> Word:
-    """The word of which these are two values. `pairs`: values in the first and the second, and what gives them."""
+    """Returns the word of which these are two values. `pairs`: values in the first and the second, and what gives
+    them."""
     if first == second:
         return Word(text=first, kind=SAME)
     pieces: list[str] = []
@@ -49,7 +50,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
 
 
 def _stands(value: str, text: str, at: int) -> bool:
-    """Whether the value stands there, a number not as a part of another."""
+    """Returns whether the value is at this position of the text; a number must not be part of another."""
     if not text.startswith(value, at):
         return False
     around = text[at - 1 : at] * (at > 0) + text[at + len(value) : at + len(value) + 1]

@@ -1,7 +1,7 @@
-"""Where a launch script may run: what it changes is gone with the jail, and it reaches no network and no process.
+"""Isolation of a launch script: what it changes is discarded, and it reaches no network and no process.
 
-Three isolations, the first that the system allows: namespaces (a scratch layer over every folder, no network, processes
-of its own), Landlock (files may be read, and written below one scratch folder), none.
+Three kinds, the first that the system allows: namespaces (a scratch layer over every folder, no network, processes of
+its own), Landlock (files may be read, and written below one scratch folder), none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = 256 << 20  # bytes of the scratch layer, and of a file
 
 
 class Isolation(StrEnum):
-    """How a script is kept from changing anything."""
+    """Isolation of a script, so that it changes nothing."""
 
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"

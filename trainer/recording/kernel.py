@@ -34,7 +34,8 @@ _EPERM, _ENOSYS, _AUDIT = 1, 38, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where a system call's number, arguments and stack pointer stand among the registers, each of 8 bytes."""
+    """Register layout of an architecture: places of a system call's number, arguments and stack pointer, each of 8
+    bytes."""
 
     name: str
     number: int
@@ -44,7 +45,7 @@ class Machine:
 
 @cache
 def machine() -> Machine | None:
-    """None: an architecture whose registers are not known here."""
+    """Returns the machine's register layout; None: an architecture whose registers are not known here."""
     known = {
         "x86_64": Machine(name="x86_64", number=15, arguments=(14, 13, 12, 7), stack=19),
         "aarch64": Machine(name="aarch64", number=8, arguments=(0, 1, 2, 3), stack=31),
@@ -53,7 +54,7 @@ def machine() -> Machine | None:
 
 
 def number(name: str) -> int | None:
-    """The system call's number on this machine; None where it has none."""
+    """Returns the system call's number on this machine; None where it has none."""
     found = machine()
     cells = next(row for row in _CALLS if row[0] == name)
     cell = "" if found is None else cells[1 + (found.name == "aarch64")]
@@ -61,7 +62,7 @@ def number(name: str) -> int | None:
 
 
 def names(*answers: str) -> list[str]:
-    """System calls that get one of these answers."""
+    """Returns the system calls that get one of these answers."""
     return [row[0] for row in _CALLS if row[3] in answers]
 
 
@@ -86,13 +87,13 @@ def set_host_name(name: str) -> None:
 
 
 def make_read_only(folder: str) -> None:
-    """The mount and all below it. OSError before Linux 5.12."""
+    """Makes the mount and all below it read-only. OSError before Linux 5.12."""
     attributes = struct.pack("=QQQQ", 1 | 2 | 4, 0, 0, 0)  # read-only, no set-user-id, no devices
     _checked(_LIBC.syscall(442, -100, os.fsencode(folder), 0x8000, attributes, 32), f"mount_setattr {folder}")
 
 
 def give_up_privileges() -> None:
-    """No capability now, none from programs to come, and no way to have one again."""
+    """Drops all capabilities for good, also from programs executed later."""
     for capability in range(64):
         _LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails where there are fewer
     _LIBC.prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
@@ -102,7 +103,7 @@ def give_up_privileges() -> None:
 
 
 def landlock(writable: Sequence[str]) -> None:
-    """From now on files are changed below these folders only. OSError where the kernel cannot."""
+    """Restricts changes of files to these folders from now on. OSError where the kernel cannot."""
     version = _checked(_LIBC.syscall(444, None, 0, 1), "landlock")
     if version < 3:
         raise OSError(_ENOSYS, "Landlock cannot forbid to truncate files before Linux 6.2")
@@ -146,7 +147,7 @@ def filter_calls(*, changes_done: bool) -> None:
 
 
 def take_in_orphans() -> None:
-    """From now on this process is the parent of its descendants whose own has ended."""
+    """Makes this process the parent of its descendants whose own has ended, from now on."""
     _checked(_LIBC.prctl(36, 1, 0, 0, 0), "subreaper")
 
 
@@ -159,7 +160,7 @@ def ptrace(request: int, pid: int, data: int = 0) -> None:
 
 
 def registers(pid: int) -> list[int]:
-    """Those of a stopped process, each of 8 bytes."""
+    """Reads the registers of a stopped process, each of 8 bytes."""
     room = (ctypes.c_uint64 * 68)()
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(room), ctypes.sizeof(room))
     _checked(_LIBC.ptrace(PTRACE_GETREGSET, pid, ctypes.c_void_p(1), vector), "ptrace")
@@ -173,7 +174,7 @@ def set_registers(pid: int, values: Sequence[int]) -> None:
 
 
 def event_message(pid: int) -> int:
-    """The process that a fork made."""
+    """Returns the process that a fork made."""
     found = ctypes.c_ulong()
     _checked(_LIBC.ptrace(0x4201, pid, None, ctypes.byref(found)), "ptrace")
     return found.value

@@ -1,5 +1,5 @@
-"""What becomes of a program that a launch script starts: it runs, is passed on to what it would start, trains, or is
-answered without running. Pure but for looking at files."""
+"""Decision on a program that a launch script starts: it runs, is replaced by what it would start, is recorded as
+training, or is answered without running. Pure but for looking at files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What only the job knows, as one recording has it. Two recordings differ in all of these."""
+    """Values that only the job knows, as one recording has them. Two recordings differ in all of these."""
 
     time: int
     job: str
@@ -90,7 +90,7 @@ class Becomes:
 
 
 def becomes(process: Process, values: Values) -> Becomes:
-    """The program behind all launchers in front of it."""
+    """Decides on the program behind all launchers in front of it."""
     env: list[tuple[str, str]] = []
     words, launched = process.words, process.launched
     for _ in range(MOST_PASSED):
@@ -128,7 +128,7 @@ def becomes(process: Process, values: Values) -> Becomes:
 
 
 def _interpreter(start: Start) -> tuple[str, ...]:
-    """The Python that a launcher starts its program with: its own where it is named."""
+    """Returns the Python that a launcher starts its program with: its own where it is named."""
     words = (start.python or "").split()
     own = start.peeled[-1].words[0] if start.peeled else ""
     return (own, *words[1:]) if words and PYTHON.fullmatch(own) else tuple(words)
@@ -142,7 +142,7 @@ def _starts(word: str) -> bool:
 
 
 def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What the other machine's shell is given, and the words before it."""
+    """Returns the command given to the other machine's shell, and the words before it."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + (len(words[at]) == 2 and words[at][1] in _SSH_VALUED)
@@ -151,7 +151,7 @@ def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Becomes:
-    """The job's script, in the job's environment; the answer is sbatch's own."""
+    """Decides on sbatch: the job's script runs in the job's environment; the answer is sbatch's own."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + ("=" not in words[at] and len(words[at]) == 2 and words[at][1] in "ACDJLNacdeinopqtwx")
@@ -167,7 +167,7 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
 
 
 def _reached(process: Process, values: Values) -> Becomes:
-    """A program that starts no other by its own words."""
+    """Decides on a program that starts no other by its own arguments."""
     words, name = process.words, os.path.basename(process.words[0])
     if name in DOES["shell"]:
         return Becomes(run=("bash", *words[1:]))
@@ -196,7 +196,7 @@ def _is_shell_script(path: str) -> bool:
 
 
 def _python(words: tuple[str, ...], process: Process, values: Values) -> Becomes:
-    """A program that trains is recorded; code that only computes runs where nothing lasts."""
+    """Decides on Python: a program that trains is recorded; code that only computes runs isolated."""
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-c", "-m", "-"):
         at += 1 + (words[at] in PYTHON_VALUED)
@@ -285,7 +285,7 @@ _ANSWERS: dict[str, Callable[[Sequence[str], Values], Becomes]] = {
 
 
 def headers_of(text: str) -> list[str]:
-    """Words of the #SBATCH lines, which stand before the first command."""
+    """Returns the words of the #SBATCH lines, which are before the first command."""
     found: list[str] = []
     for line in text.splitlines():
         if line.startswith("#SBATCH "):
@@ -296,7 +296,7 @@ def headers_of(text: str) -> list[str]:
 
 
 def job_environment(values: Values, headers: Sequence[str], folder: str) -> dict[str, str]:
-    """What sbatch gives the script of a job of this size."""
+    """Returns the variables that sbatch sets for the script of a job of this size."""
     names = ",".join(values.hosts)
     given = {
         "SLURM_JOB_ID": values.job, "SLURM_JOBID": values.job, "SLURM_NNODES": values.nodes,
@@ -318,7 +318,7 @@ _OF_HEADERS = {
 
 
 def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
-    """What #SBATCH lines add: the job's name, tasks and cores."""
+    """Returns the variables from #SBATCH lines: the job's name, tasks and cores."""
     said, sizes = dict(options(headers, "srun")), slurm_sizes(headers)
     per_node = sizes.tasks_per_node or (sizes.tasks // values.nodes if sizes.tasks else 1)
     found = {"SLURM_JOB_NAME": said.get("--job-name", said.get("-J", "sbatch"))}

@@ -60,8 +60,8 @@ class NotIsolatedError(RuntimeError):
 
 @cache
 def isolation_here(*, trust: bool = False) -> Isolation:
-    """The first that this system allows, tried with a command that does nothing. NotIsolatedError where there is none
-    and `trust` does not say to go without."""
+    """Returns the first isolation that this system allows, tried with a command that does nothing. NotIsolatedError
+    where there is none and `trust` does not permit none."""
     whys = []
     for isolation in Isolation:
         if isolation == Isolation.NONE and not trust:
@@ -103,7 +103,7 @@ def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
-    """One run in a process of its own, whose scratch folder goes with it."""
+    """Runs one recording in a process of its own, whose scratch folder is deleted with it."""
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
     own = {
@@ -132,7 +132,7 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
 
 
 def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
-    """Every value that only the job knows, longest first, with the expression that gives it."""
+    """Returns every value that only the job knows, longest first, with the expression that gives it."""
     one, two = runs
     found = [
         (a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False) if a[0] == b[0]

@@ -40,7 +40,7 @@ class StoppedError(Exception):
 
 @dataclass(kw_only=True)
 class Tracer:
-    """What one run starts. `trains`: every command that would train, in order."""
+    """Tracer of the programs that one run starts. `trains`: every command that would train, in order."""
 
     values: Values
     isolation: Isolation
@@ -67,7 +67,7 @@ class Tracer:
     )
 
     def follow(self, first: int) -> int:
-        """Until the first process has ended: its exit code."""
+        """Follows the run until the first process has ended; returns its exit code."""
         os.waitpid(first, 0)
         options = kernel.TRACE_FORKS | kernel.TRACE_SECCOMP | kernel.TRACE_EXIT_KILLS
         kernel.ptrace(kernel.PTRACE_SETOPTIONS, first, options)
@@ -239,7 +239,7 @@ class Tracer:
         return os.readlink(f"{stop.pid}/cwd", dir_fd=self.proc)
 
     def _instead(self, path: str, name: str, opened: int) -> str | None:
-        """Another path in this one's place; None: it is as it is."""
+        """Returns another path in place of this one; None: it stays."""
         if path in self.absent or any(path.startswith(f"{each}/") for each in self.absent):
             return "/dev/null/absent"
         if path in self.moved:
@@ -287,7 +287,7 @@ def _is_apart(each: Peeled) -> bool:
 
 
 def _found(word: str, variables: dict[str, str], cwd: str) -> str | None:
-    """The program's file, also where the script's PATH does not lead to it."""
+    """Returns the program's file, also where the script's PATH does not lead to it."""
     if "/" in word:
         found = os.path.join(cwd, word)
         return found if os.path.exists(found) else None

@@ -24,7 +24,7 @@ BACKGROUND_S = 3  # for what runs on when the script has ended
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """One recording. OSError where the isolation that was asked for is not possible."""
+    """Makes one recording. OSError where the isolation that was asked for is not possible."""
     values, isolation = Values(**request["values"]), Isolation(request["isolation"])
     if kernel.machine() is None:
         raise OSError(38, "the registers of this machine are not known")
@@ -69,7 +69,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_of(child: int) -> int:
-    """The child's exit code, once all that it left in the background has ended or had the time to."""
+    """Returns the child's exit code, once all that it left in the background has ended or had the time to."""
     code = 0
     with suppress(ChildProcessError):
         while True:

@@ -60,7 +60,7 @@ class CommandEngine:
         return self._told(job, processes, lambda: self._clock() - began - processes.queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
-        """A job that runs or ran without its tuner: what it has printed is read again from the start."""
+        """Takes over a job that runs or ran without its tuner: its output is read again from the start."""
         processes = open_launcher(burst.recipe, self._state_dir).adopt(
             nodes=burst.recipe.cluster.nodes,
             ranks_per_node=burst.recipe.ranks_per_node,
@@ -91,7 +91,7 @@ class CommandEngine:
         return outcome
 
     def close(self) -> None:
-        """Nothing is kept between bursts."""
+        """Does nothing: nothing is kept between bursts."""
 
     def _follow(self, job: Job, processes: Processes, reading: Reading) -> Ended:
         kills_before = processes.sight.oom_kills()
@@ -143,7 +143,7 @@ def _job(burst: Burst) -> Job:
 
 
 def trainer_of(recipe: Recipe) -> TrainerSettings:
-    """ToolError if the recipe names no trainer."""
+    """Returns the trainer of the recipe. ToolError if it names none."""
     if recipe.trainer is None:
         raise ToolError(
             "engine command runs the recipe's trainer, and the recipe has none", hint="write trainer.command"

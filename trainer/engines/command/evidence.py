@@ -1,7 +1,7 @@
-"""What the log of a trainer that failed says of each rank, in the words of `trainer.failures`.
+"""Evidence per rank from the log of a trainer that failed, in the terms of `trainer.failures`.
 
-A trainer writes no report: which rank failed tells torchrun, or the exception at the end of its log; where it was
-tells the traceback, else the phase our sitecustomize left, else the lines before.
+A trainer writes no report. Which rank failed comes from torchrun or from the exception at the end of its log; the phase
+from the traceback, else from the phase file of the injected sitecustomize, else from the lines before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTING_UP = re.compile(r"using world size|initializ\w+ torch distributed|-- ar
 
 
 def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> list[RankEvidence]:
-    """Of every rank, once all have ended. `trained`: an iteration was done."""
+    """Returns the evidence of every rank; call it once all have ended. `trained`: an iteration was done."""
     named = processes.deaths_told
     found = []
     for rank in range(processes.world_size):
@@ -57,8 +57,8 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
 
 
 def _of_the_end(log: str) -> str:
-    """What an exception that ended the rank says: its traceback and those it came of; before it, words of a NaN, which
-    ends in an unrelated exception. Other tracebacks were caught: they are not why it ended."""
+    """Returns the tracebacks of the exception that ended the rank and of its causes, after lines that report a NaN,
+    which ends in an unrelated exception. Other tracebacks were caught and did not end the rank."""
     if _TRACEBACK not in log:
         return log
     _, *tracebacks = log.split(_TRACEBACK)

@@ -1,4 +1,4 @@
-"""What torch's flight recorder says of a job that hangs: which collective which ranks wait in, and who did not come.
+"""Hang diagnosis by torch's flight recorder: the collective, the ranks that wait in it and those that did not join.
 
 Each rank leaves `ranks/rank<r>.flight.json` when it is asked (see `injected`): its last collectives by process group,
 the newest last. Format: version 2.10 of torch 2.13, FlightRecorder; the same for NCCL and gloo.
@@ -70,7 +70,8 @@ class Stuck:
 
 
 def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
-    """By rank; one that was not asked, could not answer or left half of it is absent."""
+    """Reads the flight recorders' files by rank; one that was not asked, could not answer or left half of it is
+    absent."""
     found = {}
     for rank in range(ranks):
         try:
@@ -81,7 +82,7 @@ def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
 
 
 def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
-    """Each collective that a rank waits in, those that somebody did not come to first."""
+    """Returns each collective that a rank waits in; those that some rank did not join come first."""
     found: list[Stuck] = []
     for group, of_group in _by_group(flights).items():
         waiting = {rank: wait for rank, each in of_group.items() if (wait := _first_waiting(each))}
@@ -99,7 +100,7 @@ def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
 
 
 def told(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
-    """The hang in words, and the rank that everybody waits for, if it is one; None where nothing waits."""
+    """Returns the hang in words, and the rank that all others wait for, if it is one; None where none waits."""
     stuck = stuck_in(flights)
     if not stuck:
         return None
@@ -127,14 +128,14 @@ def _last(entries: Sequence[Collective]) -> Collective | None:
 
 
 def _is_late(entries: Sequence[Collective], number: int) -> bool:
-    """A member that has not begun this one, or waits in it under another name."""
+    """Returns whether a member has not started this collective, or waits in it under another name."""
     last = _last(entries)
     waits = _first_waiting(entries)
     return last is None or last.collective_seq_id < number or (waits is not None and waits.collective_seq_id <= number)
 
 
 def _members(group: Group, flights: Mapping[int, Flight], seen: Mapping[int, object]) -> Iterator[int]:
-    """The ranks of a group as its members' dumps say, else those that were seen in it; only ranks that answered."""
+    """Yields the ranks of a group by its members' dumps, else those that were seen in it; only ranks that answered."""
     for rank in seen:
         for name, config in flights[rank].pg_config.items():
             if (name == group[0] or config.desc == group[1]) and config.ranks.startswith("["):

@@ -30,7 +30,7 @@ FEW = 16  # ranks that are all followed; of more the first and the last, which p
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long is waited for a line, in seconds."""
+    """Limits on the wait for a line, in seconds."""
 
     first_s: float  # for the first iteration
     all_s: float  # from the first iteration to the last, unless they still come
@@ -46,7 +46,8 @@ def patience_with(recipe: Recipe, trainer: TrainerSettings) -> Patience:
 
 @dataclass(kw_only=True)
 class Followed:
-    """How the wait ended. `overdue_s`: the limit that passed without a line; `lingered`: all steps done, no end."""
+    """End of the wait. `overdue_s`: the limit that passed without a line; `lingered`: all steps were done, but the
+    process did not end."""
 
     overdue_s: float | None = None
     lingered: bool = False
@@ -94,7 +95,7 @@ class Follower:
         return Followed()
 
     def _limit(self, now: float, began: float, first: float | None, moved: float) -> tuple[float, float]:
-        """The next line's limit in seconds, and since when it counts."""
+        """Returns the next line's limit in seconds, and since when it counts."""
         if first is None:
             return self.patience.first_s, began
         steps = self.reading.iterations.values()
@@ -106,7 +107,7 @@ class Follower:
         return limit_s, moved
 
     def read(self, ranks: Iterable[int] | None = None) -> None:
-        """Every line that has come since the last time, of these ranks; of all."""
+        """Reads the lines written since the last call, of these ranks; None: of all ranks."""
         for rank in range(self.processes.world_size) if ranks is None else ranks:
             if len(self._tails.get(rank, ())) < BOTH and not self.reading.iterations:
                 known = {tail.path: tail for tail in self._tails.get(rank, ())}

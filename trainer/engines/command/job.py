@@ -51,14 +51,14 @@ class Job:
         return mailbox.log_path(self.folder, 0).parent
 
     def clear(self) -> None:
-        """What an earlier attempt at the burst left would be taken for this one's."""
+        """Deletes what an earlier attempt at the burst left, which would be taken for this one's."""
         shutil.rmtree(self.folder / "trace", ignore_errors=True)
         for folder in (self.written, self.ranks_folder, self.log_folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
 
     def argv(self) -> tuple[str, ...]:
-        """What one rank runs; a script of its own lies in the burst's folder."""
+        """Returns the command of one rank; where it is a script, it is written into the burst's folder."""
         request = BurstRequest(
             recipe=self.burst.recipe,
             trainer=self.trainer,
@@ -73,7 +73,8 @@ class Job:
         return (*self._start(), *prefix, *argv)
 
     def _start(self) -> tuple[str, ...]:
-        """What sets for the trainer alone what would change the programs that start it."""
+        """Returns the words before the command that set variables for the trainer alone: they would also change the
+        programs that start it."""
         if self.trainer.setup:
             script = self.folder / "setup.sh"
             script.write_text(
@@ -90,7 +91,7 @@ class Job:
         return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath(own)}", *apart)
 
     def rank_variables(self) -> dict[str, str]:
-        """With the values of secrets."""
+        """Returns the recipe's variables for a rank, with the values of secrets."""
         own = rank_variables(self.burst.recipe)
         values = with_values(tuple(own.values()), self.trainer.expand, os.environ)
         return {name: expanded(name, value, os.environ) for name, value in zip(own, values, strict=True)}
@@ -123,8 +124,8 @@ class Job:
         return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
-        """Every rank's output and the agent's log, beside the burst: of a long one its start and its end, no secret of
-        either."""
+        """Copies every rank's output and the agent's log next to the burst: of a long one its start and its end, with
+        secrets masked."""
         for rank in range(processes.world_size):
             with mailbox.log_path(self.folder, rank).open("w") as log:
                 for path in processes.outputs(rank):
@@ -137,7 +138,8 @@ class Job:
 
 
 def _of_programs(name: str) -> bool:
-    """Whether a variable changes how programs are found or loaded: what starts the ranks goes without."""
+    """Returns whether a variable changes how programs are found or loaded: programs that start the ranks run without
+    it."""
     return name == "PATH" or name.startswith(("PYTHON", "LD_"))
 
 
@@ -153,8 +155,8 @@ def _ends(path: Path) -> str:
 
 
 def _nsys(request: BurstRequest, folder: Path) -> tuple[str, ...]:
-    """Nsight Systems around the traced ranks alone; the trainer opens and closes the capture. As text for sh, because
-    every rank runs the same command."""
+    """Returns the words that run Nsight Systems around the traced ranks only; the trainer opens and closes the capture.
+    It is text for sh, because every rank runs the same command."""
     folder.mkdir(parents=True, exist_ok=True)
     profile = (
         f"exec nsys profile -s none -t nvtx,cuda --capture-range=cudaProfilerApi --capture-range-end=stop "

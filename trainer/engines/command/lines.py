@@ -32,15 +32,15 @@ class Iteration:
 
 @dataclass(kw_only=True)
 class Reading:
-    """What the lines so far say: iterations by number, and the highest `max allocated` of each rank that told."""
+    """State of the log so far: iterations by number, and the highest `max allocated` of each rank that reported one."""
 
     patterns: dict[str, re.Pattern[str]]
     iterations: dict[int, Iteration] = field(default_factory=dict)
     peak_gib: dict[int, float] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
-        """One line, in which those of several ranks may stand behind each other. What a pattern of the user's own
-        catches that is no number is passed over."""
+        """Reads one line, which may hold those of several ranks one after another. What a pattern of the user's own
+        matches that is not a number is skipped."""
         line = plain(line)
         steps = list(self.patterns["iteration"].finditer(line))
         for index, found in enumerate(steps):
@@ -68,24 +68,24 @@ class Reading:
 
 
 def _milliseconds(found: re.Match[str]) -> float:
-    """A pattern of the user's own may give seconds (`s`) instead."""
+    """Returns the time in ms; a pattern of the user's own may give seconds (`s`) instead."""
     groups = found.groupdict()
     return size_in(groups["ms"]) if groups.get("ms") else 1e3 * number_in(groups["s"])
 
 
 def plain(line: str) -> str:
-    """Without colours."""
+    """Returns the text without colours."""
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
 def size_in(text: str) -> float:
-    """A time or a memory: 1,234 is 1234, since nobody prints three decimals of them."""
+    """Parses a time or a memory: 1,234 is 1234, since nobody prints three decimals of them."""
     return float(text.replace(",", "")) if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text) else number_in(text)
 
 
 def number_in(text: str) -> float:
-    """12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5; a comma or point behind it is
-    none of it. ValueError for what is no number."""
+    """Parses a number: 12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5; a comma or point
+    after it is not part of it. ValueError for what is not a number."""
     text = text.rstrip(".,")
     if "," not in text:
         return float(text if text.count(".") == 1 else text.replace(".", ""))
@@ -94,7 +94,7 @@ def number_in(text: str) -> float:
 
 
 def patterns_with(known: Mapping[str, str], own: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
-    """A framework's patterns, the user's own in place of them. BadInputError for one that is no pattern or reads
+    """Returns a framework's patterns, replaced by the user's own. BadInputError for one that is not a pattern or reads
     nothing."""
     problems = [problem for name, text in own.items() if (problem := _problem(name, text, known))]
     if problems:

@@ -30,8 +30,9 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How the job ended: `code` of what started it, None where it had to be ended; `flight`: where a hang is by torch's
-    flight recorder, and the rank that did not come; `not_prepared`: the rank that did not get through its setup."""
+    """End of the job. `code`: exit code of what started it, None where it had to be ended; `flight`: place of a hang by
+    torch's flight recorder, and the rank that did not join; `not_prepared`: the rank that did not complete its
+    setup."""
 
     processes: Processes
     followed: Followed
@@ -49,7 +50,8 @@ _RESUMED = (
 
 
 def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
-    """The measured steps as the trainer timed them, the losses of all steps, the memory of every rank that told."""
+    """Returns the measured steps as the trainer timed them, the losses of all steps, the memory of every rank that
+    reported it."""
     recipe, bounds = job.burst.recipe, job.bounds
     measured = [reading.iterations[n] for n in bounds.measures if n in reading.iterations]
     usage = read_usage(job.ranks_folder, recipe.world_size)
@@ -101,12 +103,12 @@ def _in_order(reading: Reading) -> list[Iteration]:
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:
-    """JSON has no word for the others: what they mean is the failure's to say."""
+    """Returns the finite values only: JSON has no NaN or infinity, and the failure reports them."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
-    """CPU time of each measured step summed over ranks; [] where a rank did not tell."""
+    """Returns the CPU time of each measured step summed over ranks, in µs; [] where a rank did not report it."""
     steps = [usage[rank].cpu_s[bounds.warmup : bounds.measures.stop - 1] for rank in usage]
     if len(steps) < ranks or any(len(each) < bounds.measured for each in steps):
         return []
@@ -114,7 +116,7 @@ def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
 
 
 def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[dict[int, float], list[str]]:
-    """Peak in GiB by rank; without our sitecustomize the log's, of those ranks that print it."""
+    """Returns the peak in GiB by rank; without our sitecustomize the log's, of those ranks that print it."""
     known = {rank: each.peak_gib for rank, each in usage.items()}
     known = known or {rank: gib for rank, gib in reading.peak_gib.items() if gib}
     silent = recipe.world_size - len(known)
@@ -148,7 +150,8 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
 
 
 def _no_number(each: Iteration) -> str | None:
-    """Why the iteration is none to go on from. An infinite norm beside a skipped step is the loss scaler's search."""
+    """Returns why training cannot continue after the iteration, else None. An infinite norm in a skipped step is the
+    loss scaler's search."""
     if each.nan:
         return f"the trainer counts a NaN iteration at iteration {each.number}"
     if each.loss is not None and not math.isfinite(each.loss):
@@ -168,7 +171,7 @@ def _short(bounds: Bounds, done: int) -> str:
 
 
 def _unmasked(job: Job) -> list[str]:
-    """Nsight's files are its own: what it recorded of the environment stays in them."""
+    """Returns a warning where Nsight's files may hold secrets: they cannot be masked and record the environment."""
     names = names_in({**os.environ, **job.rank_variables()})
     if not names or not any(path.suffix in NSIGHT for path in (job.folder / "trace").glob("*")):
         return []

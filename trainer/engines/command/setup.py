@@ -1,7 +1,7 @@
-"""What every rank's shell does before the trainer's command: the lines of `trainer.setup`, then the recipe's variables,
-as the exported script has them.
+"""Shell script that every rank runs before the trainer's command: the lines of `trainer.setup`, then the recipe's
+variables, as in the exported script.
 
-A rank writes down which line it is at: what fails here is the machine's fault or the line's, and tells nothing of the
+A rank records the line it is at: a failure here is that of the machine or of the line and says nothing about the
 recipe's knobs.
 """
 
@@ -27,13 +27,13 @@ _SAY = 'moe_autotune_at() { printf "%s\\n" "$*" > "$MOE_AUTOTUNE_OUT/rank$RANK.s
 
 
 def start_of(lines: tuple[str, ...], script: Path) -> tuple[str, ...]:
-    """What stands before the trainer's command: the shell that reads the script."""
+    """Returns the words before the trainer's command: the shell that reads the script."""
     return ("bash", *(("-l",) if is_login(lines[0]) else ()), str(script))
 
 
 def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpath: str, injected: Path | None) -> str:
-    """Text for bash. `pythonpath`: of whoever started the study, in place of ours; `injected` stands before whatever
-    the lines make of it."""
+    """Returns the script for bash. `pythonpath`: of whoever started the study, in place of ours; `injected` is put
+    before whatever the lines make of it."""
     said = [
         lines[0] if is_login(lines[0]) else FIRST_LINE,
         "# What every rank does before the trainer's command: trainer.setup, then the recipe's variables.",
@@ -98,8 +98,9 @@ def not_prepared(
     outputs: Callable[[int], list[Path]],
     overdue_s: float | None,
 ) -> NotPrepared | None:
-    """Once all ranks have ended: the first that did not get through. None where all did, or were ended on their way.
-    `deaths`: exit codes by rank, `outputs`: the files that hold what a rank said, `overdue_s`: the time that was up."""
+    """Returns the first rank that did not complete its setup, once all ranks have ended; None where all did, or were
+    ended during it. `deaths`: exit codes by rank, `outputs`: the files with a rank's output, `overdue_s`: the time
+    limit that passed."""
     states = {rank: _state(ranks_folder, rank) for rank in range(ranks)}
     for rank, state in states.items():
         number, _, code = state.partition(" ")
@@ -119,7 +120,7 @@ def not_prepared(
 
 
 def _state(ranks_folder: Path, rank: int) -> str:
-    """The number of the line it is at, and behind it the code it failed with; empty before the first."""
+    """Returns the number of the line that the rank is at, and the code that it failed with; empty before the first."""
     try:
         return (ranks_folder / f"rank{rank}.setup").read_text().strip()
     except FileNotFoundError:

@@ -25,14 +25,14 @@ _ALL_S = 60.0  # for the ranks of a machine
 
 
 def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
-    """Of the job's ranks on every machine. See `stacks_here`."""
+    """Asks the job's ranks on every machine for their stacks. See `stacks_here`."""
     how = "injected" if injected else "bare"
     processes.beside("trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S)
 
 
 def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
-    """Ranks of this machine that carry our sitecustomize write them to their own stderr; of others py-spy tells, where
-    it is installed, into `log_folder`."""
+    """Collects the stacks of this machine's ranks: those with our sitecustomize write them to their own stderr; py-spy,
+    where it is installed, writes those of others into `log_folder`."""
     ranks = _ranks(ranks_folder)
     for rank, process in ranks.items():
         if injected:
@@ -45,13 +45,13 @@ def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None
 
 
 def _ask_flight_recorder(process: Process) -> None:
-    """Wakes the thread that `injected` put there; it writes beside the rank's other files."""
+    """Wakes the thread that `injected` started; it writes next to the rank's other files."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ask:
         ask.sendto(b"?", f"\0moe-autotune-{process.pid}")
 
 
 def _ranks(ranks_folder: Path) -> dict[str, Process]:
-    """The process of each rank that trains, by rank: the one that claimed it, else the first below what started it."""
+    """Returns the process of each rank that trains: the one that claimed it, else the first below what started it."""
     of_burst = {
         process: environment["RANK"]
         for process, environment in marked()

@@ -1,4 +1,4 @@
-"""Which ranks of a job are traced: enough to see every kind of rank, few enough to write and read."""
+"""Choice of the ranks of a job to trace: enough to cover every kind of rank, few enough to write and read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int,
 
 
 def _thinned(ranks: list[int], most: int) -> list[int]:
-    """At most so many, evenly spread."""
+    """Returns at most so many of the ranks, evenly spread."""
     if len(ranks) <= most:
         return ranks
     return [ranks[index * len(ranks) // most] for index in range(most)]

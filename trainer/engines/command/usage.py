@@ -1,4 +1,4 @@
-"""What the injected sitecustomize left of each rank: `ranks/rank<r>.usage.json`."""
+"""Reader of the file that the injected sitecustomize leaves for each rank: `ranks/rank<r>.usage.json`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peak_gib(self) -> float:
-        """As our own engine counts: what the allocator holds is what another process cannot have."""
+        """Returns the peak as our own engine counts it: memory reserved by the allocator, which other processes cannot
+        have."""
         return self.resident_gib if self.reserved_gib is None else self.reserved_gib
 
 
 def read_usage(folder: Path, ranks: int) -> dict[int, Usage]:
-    """By rank; a rank that was ended before it could tell is absent."""
+    """Reads the usage by rank; a rank that was ended before it wrote is absent."""
     found = {}
     for rank in range(ranks):
         path = folder / f"rank{rank}.usage.json"

@@ -1,7 +1,7 @@
-"""Which cores of the node a rank gets with `cpu_affinity: spread`: an equal share of those near its GPU.
+"""Assignment of the node's cores to a rank with `cpu_affinity: spread`: an equal share of those near its GPU.
 
-A DGX hangs its GPUs on two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel does
-not tell, cores are dealt in order.
+A DGX attaches its GPUs to two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel
+reports no NUMA node, cores are assigned in order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def own_share(
 
 
 def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
-    """NUMA node of the GPU of each local rank, in order; None for every rank without a GPU."""
+    """Returns the NUMA node of the GPU of each local rank, in order; None for every rank without a GPU."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -43,7 +43,7 @@ def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
 
 
 def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
-    """As the kernel has it for the GPU's place on the PCI bus; -1 there means it does not know."""
+    """Returns the NUMA node that the kernel reports for the GPU's PCI address; -1 there means unknown."""
     place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]  # an older torch tells none
     address = "{:04x}:{:02x}:{:02x}.0".format(*place)
     with suppress(OSError, ValueError):
@@ -53,19 +53,19 @@ def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
 
 
 def cores_by_numa_node(sys: Path = SYS) -> dict[NumaNode, set[int]]:
-    """Cores of every NUMA node; {} where the kernel does not tell."""
+    """Returns the cores of every NUMA node; {} where the kernel does not report them."""
     folders = (sys / "devices/system/node").glob("node[0-9]*")
     return {int(folder.name.removeprefix("node")): _listed((folder / "cpulist").read_text()) for folder in folders}
 
 
 def _listed(text: str) -> set[int]:
-    """The kernel's list of cores: "0-3,8" is {0, 1, 2, 3, 8}."""
+    """Parses the kernel's list of cores: "0-3,8" is {0, 1, 2, 3, 8}."""
     ranges = (part.partition("-") for part in text.strip().split(",") if part)
     return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
 
 
 def pin(cores: Collection[int]) -> None:
-    """Affinity belongs to a thread: every one this process has already started is moved."""
+    """Pins this process to the cores. Affinity belongs to a thread: every one that has already started is moved."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # ended meanwhile
             os.sched_setaffinity(int(thread), cores)

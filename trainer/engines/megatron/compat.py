@@ -1,6 +1,6 @@
-"""What differs between the Megatron-Core releases we run on: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
+"""Differences between the Megatron-Core releases that are supported: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
 
-Everything version-dependent stands here; the rest of the engine asks and does not look at versions.
+All version-dependent code is here; the rest of the engine calls it and does not look at versions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def grouped_gemm_module() -> Any | None:
 
 
 def has_transformer_engine() -> bool:
-    """Whether Megatron-Core could import Transformer Engine: an installed one may not load."""
+    """Returns whether Megatron-Core could import Transformer Engine: an installed one may fail to load."""
     from megatron.core.models.gpt import gpt_layer_specs
 
     return bool(gpt_layer_specs.HAVE_TE)
 
 
 def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`fields` split into those the installed config class has, and the names of those it does not know."""
+    """Splits `fields` into those that the installed config class has, and the names of those that it does not have."""
     known = {field.name for field in dataclasses.fields(config_class)}
     return {k: v for k, v in fields.items() if k in known}, sorted(set(fields) - known)
 
@@ -52,7 +52,7 @@ RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}  # in 0.18, which took the 
 
 
 def under_older_names(fields: set[str]) -> set[str]:
-    """The names, and what those that were renamed were called before: knobs keep the older name."""
+    """Returns the names, and the earlier ones of those that were renamed: knobs keep the older name."""
     return fields | {older for newer, older in RENAMED.items() if newer in fields}
 
 

@@ -64,7 +64,8 @@ class MegatronConfigs:
 
 
 def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfigs:
-    """Megatron's own checks run here: what they refuse raises as they raise it (AssertionError, ValueError)."""
+    """Returns Megatron's configurations. Its own checks run here and raise as they do there (AssertionError,
+    ValueError)."""
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.transformer.enums import AttnBackend
@@ -121,13 +122,13 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
 
 
 def checks_for_nan(recipe: Recipe) -> bool:
-    """Whether loss and gradients are looked at in every micro batch and bucket, as Megatron-LM does unless told not
-    to; a graph of the whole iteration cannot wait for that. A sync each on a GPU; a CPU has no production run."""
+    """Returns whether loss and gradients are checked in every micro batch and bucket, as Megatron-LM does by default; a
+    graph of the whole iteration cannot wait for that. Each check is a sync on a GPU; a CPU has no production run."""
     return not recipe.hardware.is_cpu and not whole_iteration(recipe)
 
 
 def _written_knobs(recipe: Recipe) -> dict[str, Any]:
-    """Every knob that has a value, the table's default included; lists as Megatron wants them."""
+    """Returns every knob that has a value, the table's default included; lists in Megatron's form."""
     values = {name: recipe.knob(name) for name in KNOBS}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
@@ -154,7 +155,8 @@ def _as_dtype(name: str, value: Any) -> Any:
 
 
 def _with_yarn(recipe: Recipe, config: Any) -> Any:
-    """The configuration with what GPTModel reads off it for YaRN without latent attention: no fields of the class."""
+    """Returns the configuration with the attributes that GPTModel reads for YaRN without latent attention; they are not
+    fields of the class."""
     model = recipe.architecture
     if model.yarn and not model.multi_latent_attention:
         for name in YARN:
@@ -164,7 +166,7 @@ def _with_yarn(recipe: Recipe, config: Any) -> Any:
 
 
 def _activations() -> dict[str, Any]:
-    """Megatron-Core's function of each activation."""
+    """Returns Megatron-Core's function of each activation."""
     from megatron.core.activations import squared_relu
     from megatron.core.fusions.fused_bias_geglu import quick_gelu
 

@@ -79,7 +79,8 @@ class _GroupedGemmOnCpu:
 
     @staticmethod
     def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
-        """tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b), tokens_per_expert [E] → [T, N]."""
+        """Multiplies by group: tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b), tokens_per_expert [E] →
+        [T, N]."""
         if trans_b:
             weights = weights.transpose(1, 2)
         parts = tokens.split(tokens_per_expert.tolist())
@@ -121,7 +122,7 @@ def _cuda_calls() -> dict[str, Any]:
 
 
 def _split_sizes(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    """`maybe_move_tensor_to_cpu` turns split sizes into numpy only for CUDA tensors; all-to-all needs them so."""
+    """Returns split sizes as numpy for all-to-all: `maybe_move_tensor_to_cpu` converts only CUDA tensors."""
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
@@ -143,7 +144,7 @@ def _sends_keep_their_data(p2p_ops: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patches() -> Iterator[Any]:
-    """Every attribute that is replaced, as unittest.mock patches not yet started."""
+    """Yields every attribute that is replaced, as unittest.mock patches not yet started."""
     import megatron.core.pipeline_parallel.p2p_communication as p2p
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.moe.moe_utils as moe_utils
@@ -176,7 +177,7 @@ def _not_about_one_generator(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def megatron_on_cpu() -> Iterator[None]:
-    """For the time of the block, Megatron-Core's CUDA calls mean the CPU."""
+    """Makes Megatron-Core's CUDA calls mean the CPU within the block."""
     import megatron.core.tensor_parallel.random as mrandom
 
     with contextlib.ExitStack() as stack:

@@ -50,7 +50,7 @@ class Feed:
 
 
 def batches(recipe: Recipe, *, seed: int) -> Iterator[Batch]:
-    """Micro batches of this data-parallel rank in host memory, for ever."""
+    """Yields micro batches of this data-parallel rank in host memory, for ever."""
     from megatron.core import parallel_state
 
     dp_rank = parallel_state.get_data_parallel_rank()
@@ -73,7 +73,7 @@ def batches(recipe: Recipe, *, seed: int) -> Iterator[Batch]:
 
 
 def _sample(recipe: Recipe, seed: int, index: int) -> Any:
-    """int64[seq + 1]: a walk of steps 0, 1, 2 through the vocabulary, which a model learns within a burst."""
+    """Returns int64[seq + 1]: a walk of steps 0, 1, 2 through the vocabulary, which a model learns within a burst."""
     generator = torch.Generator(device="cpu").manual_seed(seed * 1_000_003 + index)
     steps = torch.randint(0, 3, (recipe.training.seq_length + 1,), generator=generator)
     return torch.cumsum(steps, 0) % recipe.architecture.vocab_size

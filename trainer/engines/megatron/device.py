@@ -53,7 +53,7 @@ class CpuDevice:
         heap.keep_freed_memory()
 
     def synchronize(self) -> None:
-        """Nothing is asynchronous here but collectives, and those are waited for."""
+        """Does nothing: only collectives are asynchronous here, and those are waited for."""
 
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
@@ -74,10 +74,11 @@ class CpuDevice:
         return max(0, _status_kib("VmHWM") - self._baseline_kib) * 1024 / GIB
 
     def outside_gib(self) -> None:
-        """Nothing lies beside a process's own memory."""
+        """Returns None: a CPU process has no memory outside its own."""
 
     def attainable_tflops(self) -> float:
-        """What a large float32 product gives with this rank's threads: the rate a GEMM could have here."""
+        """Measures the TFLOPS of a large float32 product with this rank's threads: the rate that a GEMM could have
+        here."""
         import torch
 
         size, best_s = 512, float("inf")
@@ -107,7 +108,8 @@ class GpuDevice:
 
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
-        """A limit below the device's own memory is enforced by the caching allocator."""
+        """Starts the account of memory for the block; a limit below the device's own is enforced by the caching
+        allocator."""
         import torch
 
         gc.collect()  # the model of the burst before hangs in cycles
@@ -122,14 +124,14 @@ class GpuDevice:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def peak_gib(self) -> float:
-        """Reserved, not allocated: what the allocator holds is what another process cannot have."""
+        """Returns memory reserved, not allocated: what the allocator holds is what another process cannot have."""
         import torch
 
         return torch.cuda.max_memory_reserved() / GIB
 
     def outside_gib(self) -> float | None:
-        """What is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and what other processes
-        hold. None where the GPU no longer answers."""
+        """Returns memory that is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and other
+        processes. None if the GPU does not answer."""
         import torch
 
         try:
@@ -139,7 +141,7 @@ class GpuDevice:
         return max(total - free - torch.cuda.memory_reserved(), 0) / GIB
 
     def attainable_tflops(self) -> None:
-        """The hardware table's peak is the reference on a GPU."""
+        """Returns None: the hardware table's peak is the reference on a GPU."""
 
 
 def _status_kib(field: str) -> int:

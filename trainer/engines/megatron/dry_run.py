@@ -36,7 +36,7 @@ class NotFollowed(Exception):
 
 
 class Account:
-    """What is known so far, whatever ends the run: the phase, and live bytes after each part was made."""
+    """Record of the run so far, kept however it ends: the phase, and live bytes after each part was made."""
 
     def __init__(self) -> None:
         from trainer.engines.megatron.live_bytes import LiveBytes
@@ -51,13 +51,13 @@ class Account:
         self.phase = self.live.phase = phase
 
     def made(self, part: str) -> None:
-        """All that came to life since the last part belongs to this one."""
+        """Records the growth of live bytes since the last part as this part's."""
         self.bytes[part] = self.live.live - self._before
         self._before = self.live.live
 
 
 def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
-    """The document of one rank. What Megatron refuses is told in `refused`, what a dry run cannot follow in
+    """Returns the document of one rank. What Megatron refuses is in `refused`, what a dry run cannot follow in
     `stopped`; neither is raised."""
     from trainer.engines.megatron.fake import first_rank_of
 
@@ -87,7 +87,8 @@ def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
 
 
 def microbatches_of(recipe: Recipe, pp_rank: int) -> int:
-    """Enough for the most that this rank ever has in flight, and one more: the others would only repeat that.
+    """Returns enough micro batches for the most that this rank ever has in flight, and one more: further ones would
+    only repeat that.
 
     Interleaved schedules take whole groups. Source: Megatron-Core `get_pp_rank_microbatches`.
     """
@@ -130,8 +131,8 @@ def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
 
 
 def _configs(recipe: Recipe) -> Any:
-    """Megatron's configurations. The precision-aware optimizer is asked for after its check for Transformer Engine,
-    whose Adam `fake.AdamOfShapes` stands for."""
+    """Returns Megatron's configurations. The precision-aware optimizer is turned on after its check for Transformer
+    Engine, whose Adam `fake.AdamOfShapes` replaces."""
     import torch
 
     from trainer.engines.megatron.config import build_configs
@@ -154,8 +155,8 @@ def _configs(recipe: Recipe) -> Any:
 
 
 def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
-    """With MTP in a stage of its own, ranks tell each other shapes, which are values. All but the two at its end
-    exchange the usual ones. Raises NotFollowed on those."""
+    """Makes ranks exchange the usual shapes where MTP has a stage of its own: there they send each other shapes, which
+    are values. Raises NotFollowed on the ranks of that stage and of the next, which cannot."""
     stages, now = stages_of(recipe), layout_of(recipe)
     alone = [index for index, stage in enumerate(stages) if "m" in stage and "L" not in stage]
     pp_rank = rank // (now.world // now.pp)
@@ -174,7 +175,7 @@ def _counted(chunks: list[Any]) -> dict[str, int]:
 
 
 def _step(recipe: Recipe, model: Any, microbatches: int) -> None:
-    """One optimizer step of Megatron's own schedule."""
+    """Runs one optimizer step of Megatron's own schedule."""
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -206,14 +207,15 @@ def _mean(output: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """A limit of fake tensors or of this machine's packages, which says nothing about the layout."""
+    """Returns whether the error is a limit of fake tensors or of this machine's packages, which says nothing about the
+    layout."""
     if isinstance(error, (NotFollowed, ImportError)) or type(error).__module__.startswith("torch._subclasses"):
         return True
     return any(word in str(error) for word in ("Transformer Engine", "TransformerEngine", "transformer_engine"))
 
 
 def _where(error: Exception) -> str:
-    """The innermost line of Megatron-Core that was running."""
+    """Returns the innermost line of Megatron-Core that was running."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/megatron/core/" in frame.filename]
     if not frames:
         return ""
@@ -222,7 +224,7 @@ def _where(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _stdout_for_the_document() -> Iterator[Any]:
-    """What libraries print goes to stderr."""
+    """Yields the original stdout for the document; what libraries print goes to stderr."""
     with os.fdopen(os.dup(1), "w") as document:
         os.dup2(2, 1)
         yield document

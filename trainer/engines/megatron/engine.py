@@ -48,7 +48,8 @@ class MegatronEngine:
         return _told(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
-        """A job that runs or ran without its tuner; or every rank's report, where only the tuner did not read them."""
+        """Takes over a job that runs or ran without its tuner, or every rank's report where only the tuner did not read
+        them."""
         recipe = burst.recipe
         processes = open_launcher(recipe, self._state_dir).adopt(
             nodes=recipe.cluster.nodes,
@@ -109,8 +110,8 @@ def _told(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> Out
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """Environment variables the recipe sets, and those that production demands where it sets none; a rank reads them
-    once, so they need a fresh start.
+    """Returns environment variables that the recipe sets, and those that production demands where it sets none; a rank
+    reads them once, so they need a fresh start.
 
     A recipe for CPUs sees no GPU, so that it runs the same on a machine that has some; and compiles nothing, which
     takes longer there than a burst (Megatron's jit_fuser is torch.compile).
@@ -123,7 +124,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:
-    """All ranks' reports as one outcome: a step lasts as long as its slowest rank."""
+    """Combines all ranks' reports into one outcome: a step lasts as long as its slowest rank."""
     if not reports:
         return Outcome(failure=failure, ranks=recipe.world_size, limit_gib=recipe.memory_limit_gib, warm=warm)
     first = reports[0]

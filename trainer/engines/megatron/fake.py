@@ -24,13 +24,13 @@ from trainer.recipe.layout import layout_of
 
 
 def first_rank_of(recipe: Recipe, pp_rank: int) -> int:
-    """The first rank of a pipeline rank: in Megatron's order tp-cp-ep-dp-pp the pipeline varies slowest."""
+    """Returns the first rank of a pipeline rank: in Megatron's order tp-cp-ep-dp-pp the pipeline varies slowest."""
     return pp_rank * (recipe.world_size // layout_of(recipe).pp)
 
 
 @contextlib.contextmanager
 def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Megatron's parallel state as `rank` sees it. What Megatron refuses raises as it raises it."""
+    """Sets up Megatron's parallel state as `rank` sees it. What Megatron refuses raises Megatron's own error."""
     from megatron.core import tensor_parallel
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -42,7 +42,8 @@ def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Inside `megatron_on_cpu()`: tensors have no data, and Megatron's questions about data are answered."""
+    """Makes all tensors of the block fake, without data; inside `megatron_on_cpu()`. Megatron's questions about data
+    are answered."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
@@ -53,13 +54,13 @@ def fake_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Everything that building and training one rank's model needs."""
+    """Sets up everything that building and training one rank's model needs."""
     with megatron_on_cpu(), fake_process_groups(recipe, rank=rank), fake_tensors():
         yield
 
 
 def _patches() -> Iterator[Any]:
-    """What needs values or a kernel that fake tensors do not have."""
+    """Yields patches of functions that need values or a kernel, which fake tensors do not have."""
     import megatron.core.distributed.param_and_grad_buffer as buffers
     import megatron.core.optimizer as optimizer
     import megatron.core.optimizer.distrib_optimizer as distrib_optimizer
@@ -148,7 +149,7 @@ class AdamOfShapes(torch.optim.Optimizer):
 
 
 def create_state(optimizer: Any) -> None:
-    """The state that a first step would create, in every optimizer of a chain."""
+    """Creates the state that a first step would create, in every optimizer of a chain."""
     for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
         for group in chained.optimizer.param_groups:
             for parameter in group["params"]:
@@ -160,7 +161,8 @@ class GroupedGemmOfShapes:
 
     @staticmethod
     def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
-        """tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b) → [T, N]."""
+        """Returns a result of the right shape: tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b) → [T,
+        N]."""
         return tokens @ (weights[0].t() if trans_b else weights[0])
 
 

@@ -1,7 +1,7 @@
-"""What Megatron-Core and Transformer Engine keep in this process between two models, forgotten after every burst.
+"""Reset, after every burst, of state that Megatron-Core and Transformer Engine keep in the process between two models.
 
-A warm rank that remembered would act on the burst before: buffers of another expert parallelism, a record that says
-graphs are there already, FP8 histories of a model that is gone.
+A warm rank would otherwise reuse the previous burst's: buffers of another expert parallelism, a record that graphs are
+captured, FP8 histories of a model that is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def forget_the_burst() -> None:
-    """Everything; the parallel state last, because what goes before may still ask for its groups."""
+    """Resets everything; the parallel state last, because what goes before may still ask for its groups."""
     from megatron.core import num_microbatches_calculator, parallel_state
 
     _forget_graphs()

@@ -27,8 +27,8 @@ FUSIONS = (
 
 
 def fusions(recipe: Recipe, *, transformer_engine: bool) -> dict[str, bool]:
-    """Fields of TransformerConfig. Without Transformer Engine all are off: the kernels are its own, or stand in a
-    program (local layers) that production does not run."""
+    """Returns fields of TransformerConfig. Without Transformer Engine all are off: the kernels are its own, or belong
+    to a program (local layers) that production does not run."""
     if not transformer_engine:
         return dict.fromkeys(FUSIONS, False)
     model = recipe.architecture
@@ -39,14 +39,15 @@ def fusions(recipe: Recipe, *, transformer_engine: bool) -> dict[str, bool]:
 
 
 def _fuses_activation(model: Architecture) -> bool:
-    """SwiGLU always; GeLU and quick GeGLU with a bias; nothing else has a kernel (transformer_config.py:1485)."""
+    """Returns whether the activation is fused: SwiGLU always; GeLU and quick GeGLU with a bias; nothing else has a
+    kernel (transformer_config.py:1485)."""
     if model.activation == "silu":
         return model.gated_linear_unit and model.glu_linear_offset == 0.0
     return model.add_bias_linear and model.activation in ("gelu", "quick_gelu")
 
 
 def has_apex() -> bool:
-    """Whether apex's kernel is there that Megatron's own linear layers accumulate with."""
+    """Returns whether apex's kernel is installed that Megatron's own linear layers accumulate weight gradients with."""
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 

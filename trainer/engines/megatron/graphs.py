@@ -32,10 +32,10 @@ class Graphs:
         return schedule
 
     def before_step(self, taken: int) -> None:
-        """Called with the number of steps taken so far, outside the measured time."""
+        """Runs before a step, outside the measured time, with the number of steps taken so far."""
 
     def after_step(self, taken: int) -> None:
-        """Called once the step is done, `taken` including it."""
+        """Runs once the step is done, `taken` including it."""
 
     def delete(self) -> None:
         """Lets go of what was captured here; what Megatron keeps for itself is for `forget`."""
@@ -99,7 +99,7 @@ class TransformerEngineLayers(Graphs):
 
 
 def graphs_of(recipe: Recipe, model: TrainableModel, gather: ParameterGather) -> Graphs:
-    """What drives the recipe's graphs. What Megatron refuses raises as it raises it."""
+    """Returns the driver of the recipe's CUDA graphs. Settings that Megatron refuses raise Megatron's own error."""
     impl = effective(recipe, "cuda_graph_impl")
     if whole_iteration(recipe):
         return WholeIteration(recipe.knob("cuda_graph_warmup_steps"))
@@ -123,7 +123,8 @@ def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
 
 
 def tracks_randomness_in_transformer_engine(recipe: Recipe, *, transformer_engine: bool) -> bool:
-    """As asked, and with graphs of its layers whatever is asked. Source: arguments.py:1246 sets it so."""
+    """Returns whether Transformer Engine's RNG tracker is used: as asked, and always with CUDA graphs of its layers.
+    Source: arguments.py:1246 sets it so."""
     return bool(recipe.knob("use_te_rng_tracker") or (has_graphs(recipe) and transformer_engine))
 
 

@@ -15,7 +15,8 @@ from trainer.recipe.layout import layout_of
 
 @contextlib.contextmanager
 def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
-    """The groups of every parallel size; `more` goes to Megatron as it is, and what it refuses raises as it raises it.
+    """Sets up the groups of every parallel size; `more` is passed to Megatron, and what it refuses raises Megatron's
+    own error.
 
     At the end nothing is left: no global state of Megatron's, and no process group.
     """

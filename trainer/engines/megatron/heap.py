@@ -39,8 +39,8 @@ def _glibc() -> Any | None:
 
 
 def keep_freed_memory() -> None:
-    """Freed tensors stay in the heap, as a GPU's caching allocator keeps them: without it every step pays page
-    faults for its activations again (seen: 30 to 40 % of CPU time)."""
+    """Keeps freed tensors in the heap, as a GPU's caching allocator does: otherwise every step pays page faults for its
+    activations again (seen: 30 to 40 % of CPU time)."""
     if libc := _glibc():
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_CHUNK)
         libc.mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)

@@ -78,8 +78,8 @@ def _gather_sequence(tensor: Any, group: Any) -> Any:
 
 
 def zigzag_positions(rank: int, length: int, world: int) -> Any:
-    """Sequence positions that context-parallel `rank` of `world` holds: chunks r and 2·world−1−r, so that causal
-    work is even. `length` is the rank's share; int64[length]."""
+    """Returns sequence positions that context-parallel `rank` of `world` holds: chunks r and 2·world−1−r, so that
+    causal work is even. `length` is the rank's share; int64[length]."""
     half = length // 2
     return torch.cat([torch.arange(half) + rank * half, torch.arange(half) + (2 * world - 1 - rank) * half])
 
@@ -93,7 +93,7 @@ def _causal_mask_of_zigzag(length: int, group: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModules:
-    """What replaces modules of Megatron's local specs. `down_projection` None: MLA's stay as the spec has them."""
+    """Replacements for modules of Megatron's local specs. `down_projection` None: MLA's stay as in the spec."""
 
     core_attention: type
     down_projection: type | None = None
@@ -104,7 +104,7 @@ _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
 def local_layers(spec: Any, modules: LocalModules = TRAINABLE) -> Any:
-    """The spec (ModuleSpec, submodules dataclass or list) with the refusing modules replaced, in place."""
+    """Returns the spec (ModuleSpec, submodules dataclass or list) with the refusing modules replaced, in place."""
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm

@@ -53,7 +53,8 @@ class LiveBytes(TorchDispatchMode):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """For the time of the block; recomputation frees tensors by resizing them, which dispatch does not see."""
+        """Counts live bytes within the block; recomputation frees tensors by resizing them, which dispatch does not
+        see."""
         resize = torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:

@@ -38,7 +38,8 @@ class TrainableModel:
 
 
 def _drop_parameters(optimizer: Any) -> None:
-    """Of one of Megatron's optimizers and of torch's inside, which a rank without parameters does not have."""
+    """Removes the parameters of one of Megatron's optimizers and of the torch optimizer in it, for a rank that has
+    none."""
     for shards in getattr(optimizer, "shard_fp32_groups", []):
         shards.clear()
     if inner := getattr(optimizer, "optimizer", None):
@@ -68,9 +69,9 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
 
 
 def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
-    """Each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
+    """Returns each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
 
-    Made on a stream beside, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
+    Made on a side stream, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
     """
     import torch
 
@@ -94,14 +95,14 @@ def _megatron_ddp() -> Any:
 
 
 def _megatron_fsdp() -> Any:
-    """ImportError where a package that it needs is missing. Not run on a GPU."""
+    """Returns the class of Megatron-FSDP. ImportError where a package that it needs is missing. Not run on a GPU."""
     from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
     return FullyShardedDataParallel
 
 
 def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> TrainableModel:
-    """The parts together, and what Megatron's schedules call told to the config."""
+    """Combines the parts and sets the functions that Megatron's schedules call in the config."""
     from megatron.core.distributed import finalize_model_grads
 
     config = configs.transformer
@@ -117,19 +118,20 @@ def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> Tr
 
 
 def _one_or_list(values: list[Any]) -> Any:
-    """Megatron's schedules take one function for one chunk, a list for several."""
+    """Returns one function for one chunk, a list for several, as Megatron's schedules take it."""
     return values if len(values) > 1 else values[0]
 
 
 def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> list[Any]:
-    """One GPTModel a virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is None."""
+    """Returns one GPTModel per virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is
+    None."""
     stages = layout_of(recipe).vpp
     spec = functools.partial(_layer_specs, config, local)
     return [_gpt_chunk(recipe, config, stage if stages > 1 else None, spec) for stage in range(stages)]
 
 
 def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) -> tuple[Any, Any]:
-    """Of the decoder, and of multi-token prediction where this stage has it."""
+    """Returns the layer specs of the decoder, and of multi-token prediction where this stage has it."""
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
         get_gpt_decoder_layer_specs,
@@ -148,7 +150,7 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
 
 
 def _positions(model: Architecture) -> dict[str, Any]:
-    """What GPTModel is told of positions beside the configuration."""
+    """Returns the arguments of GPTModel on positions, which the configuration does not have."""
     return {
         "position_embedding_type": model.position_embedding_type,
         "rotary_base": model.rotary_base,

@@ -1,4 +1,5 @@
-"""What a recipe asks for and this engine or machine cannot give: said, so that nothing is dropped silently.
+"""Checks for settings of a recipe that this engine or machine cannot provide: reported, so that nothing is dropped
+silently.
 
 Without Transformer Engine Megatron-Core refuses some of these late and ignores the others; here they are refused
 together, before the model is built.
@@ -14,7 +15,8 @@ FIELDS_THAT_NEED_TRANSFORMER_ENGINE = ("softmax_type", "window_size", "moe_laten
 
 
 def missing_transformer_engine(recipe: Recipe) -> str | None:
-    """What to tell a user whose recipe needs Transformer Engine where there is none; None when nothing does."""
+    """Returns the message to a user whose recipe needs Transformer Engine where there is none; None when nothing
+    does."""
     asked = [f"{knob}: {value}" for knob, value in needing(recipe).items()]
     moved = recipe.architecture.model_dump(exclude_defaults=True)
     asked += [f"{field}: {moved[field]}" for field in FIELDS_THAT_NEED_TRANSFORMER_ENGINE if field in moved]

@@ -28,20 +28,20 @@ class ParameterGather:
         self._hooked, self._sync = True, model.config.param_sync_func
 
     def hold(self) -> None:
-        """Before the first step."""
+        """Removes the hooks; called before the first step."""
         if self.by_hooks:
             self._set(hooked=False)
             self._model.config.param_sync_func = None
 
     def release(self) -> None:
-        """After the first step; later calls change nothing."""
+        """Restores the hooks; called after the first step, later calls change nothing."""
         if self.by_hooks and not self._hooked:
             self._set(hooked=True)
             self._model.config.param_sync_func = self._sync
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """No hooks in the block; afterwards as before."""
+        """Removes the hooks within the block and restores the former state after it."""
         if not (self.by_hooks and self._hooked):
             yield
             return
@@ -68,7 +68,7 @@ class ParameterGather:
 
 
 def _distributed(optimizer: Any) -> Iterator[Any]:
-    """The distributed optimizers of a chain, or the one that stands alone."""
+    """Returns the distributed optimizers of a chain, or the single one."""
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     every = getattr(optimizer, "chained_optimizers", [optimizer])

@@ -1,4 +1,4 @@
-"""Where a rank is in a burst, written down as it goes, so that a killed rank still tells."""
+"""Phase of a burst that a rank is in, written to a file at each change, so that it is known of a killed rank too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.rank_report import phase_path
 
 
 class PhaseFile:
-    """Where this rank is, written in place so that it can be read after a SIGKILL. About 2 µs a change."""
+    """File of this rank's phase, written in place so that it can be read after a SIGKILL. About 2 µs per change."""
 
     def __init__(self, burst_folder: Path, rank: int) -> None:
         path = phase_path(burst_folder, rank)
@@ -33,7 +33,7 @@ class PhaseFile:
 
 @contextlib.contextmanager
 def phases_of_schedule(phase: PhaseFile) -> Iterator[None]:
-    """The schedules' own forward and backward steps say where the rank is."""
+    """Writes the phase at each forward and backward step of the schedules."""
     from megatron.core.pipeline_parallel import schedules
 
     def announcing(name: BurstPhase, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What a recipe asks of the process itself: threads, cores, garbage collection. Undone after the burst."""
+"""Settings of a recipe for the process itself: threads, cores, garbage collection. Undone after the burst."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.recipe import Recipe
 
 @contextlib.contextmanager
 def process_settings(recipe: Recipe) -> Iterator[None]:
-    """For the time of the block: `threads_per_rank`, `cpu_affinity` and `manual_gc`."""
+    """Applies `threads_per_rank`, `cpu_affinity` and `manual_gc` within the block."""
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     torch.set_num_threads(recipe.knob("threads_per_rank"))
     if recipe.knob("cpu_affinity") == "spread":

@@ -64,7 +64,7 @@ _current = threading.local()
 
 @contextlib.contextmanager
 def span(name: str) -> Iterator[None]:
-    """One range, in NVTX and in torch.profiler."""
+    """Opens one range, in NVTX and in torch.profiler."""
     import torch
 
     push, pop = _nvtx()
@@ -81,7 +81,8 @@ def span(name: str) -> Iterator[None]:
 
 @functools.cache
 def _nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """push and pop; a trainer of the user's may lack the package, torch's own needs a GPU."""
+    """Returns push and pop of NVTX ranges, which do nothing without both package and GPU: a trainer of the user's may
+    lack the package nvtx, torch's own needs a GPU."""
     try:
         import nvtx
     except ImportError:
@@ -97,7 +98,7 @@ def always() -> bool:
 
 
 def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = always) -> Callable[..., Any]:
-    """The function inside a range, while `when` holds."""
+    """Returns the function inside a range, while `when` holds."""
 
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -128,7 +129,7 @@ def name_ranges(module: Any, when: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def instrumented(config: Any) -> Iterator[None]:
-    """For the time of the block, everything in RANGES and the passes behind it are named in the trace."""
+    """Names everything in RANGES, and the passes, in the trace within the block."""
     with contextlib.ExitStack() as stack:
         for module_name, class_name, attribute, name in RANGES:
             owner = importlib.import_module(f"megatron.core.{module_name}")
@@ -148,7 +149,7 @@ def instrumented(config: Any) -> Iterator[None]:
 
 
 def _recompute_patches() -> Iterator[Any]:
-    """In a checkpoint's backward, the forward that is run again is `recompute`; the backward itself is not."""
+    """Yields patches that name the repeated forward in a checkpoint's backward `recompute`, not the backward itself."""
     from megatron.core.tensor_parallel.random import CheckpointFunction
 
     recomputing = _recomputing(CheckpointFunction.backward, always)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def find_divergence(chunks: list[Any]) -> str | None:
-    """The first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
+    """Returns the first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
 
     A dense parameter is replicated over data × context parallel, an expert's over expert data parallel, and one
     that is not split over tensor parallel over that as well. Compared by fingerprints, which must agree bit for bit.
@@ -40,7 +40,7 @@ _SLICE = 2**22  # elements compared at a time: an embedding in float64, whole, w
 
 
 def _spread(torch: Any, parameter: Any, group: Any) -> float:
-    """How far apart the group's copies are, by fingerprint: 0.0 when equal."""
+    """Returns the largest difference between the group's copies, by fingerprint: 0.0 when equal."""
     if group.size() == 1:
         return 0.0
     prints = torch.stack([_fingerprint(torch, part) for part in parameter.detach().flatten().split(_SLICE)]).sum(0)
@@ -51,7 +51,7 @@ def _spread(torch: Any, parameter: Any, group: Any) -> float:
 
 
 def _fingerprint(torch: Any, values: Any) -> Any:
-    """float64[3]: sum, sum of magnitudes, and a sum that tells where each value stands."""
+    """Returns float64[3]: sum, sum of magnitudes, and a sum that depends on each value's position."""
     value = values.double()
     weights = torch.arange(1, value.numel() + 1, dtype=torch.float64, device=value.device) % 1021
     return torch.stack([value.sum(), value.abs().sum(), (value * weights).sum()])

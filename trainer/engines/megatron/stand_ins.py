@@ -1,6 +1,7 @@
-"""What a dry run does otherwise than the recipe asks, and what it cannot know: said, so that nothing is dropped.
+"""Deviations of a dry run from the recipe, and what it cannot know: reported, so that nothing is dropped silently.
 
-Imports no torch: the tuner's side reads the table too, to hold the dry run against the closed form of the same recipe.
+Imports no torch: the tuner's process reads the table too, to compare the dry run with the closed form of the same
+recipe.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def substitutes(recipe: Recipe) -> dict[str, Any]:
 
 
 def substituted(recipe: Recipe) -> list[dict[str, Any]]:
-    """Each of them with what was asked for and why it was not run, as the document tells it."""
+    """Returns each substitution with what was asked for and why it was not run, as in the document."""
     return [
         {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
         for row in STAND_INS

@@ -33,7 +33,7 @@ class NanLossError(ArithmeticError):
 
 @dataclass
 class Measured:
-    """What a rank gathers while it trains; becomes its report even if a later step fails."""
+    """Measurements of a rank while it trains; they become its report even if a later step fails."""
 
     step_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Steps:
         return max(self._recipe.burst.warmup_steps, self._graphs.settled_after)
 
     def take(self, *, timed: bool) -> None:
-        """One optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
+        """Runs one optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
         self._graphs.before_step(self._taken)
         for feed in self._feeds:
             feed.draw(self._recipe.num_microbatches)
@@ -101,12 +101,13 @@ class Steps:
         self._keep_loss(losses)
 
     def end(self) -> None:
-        """After the last step."""
+        """Deletes the graphs and releases the model after the last step."""
         self._graphs.delete()
         self._model.release()
 
     def _collect_garbage(self) -> None:
-        """With `manual_gc`, Megatron-LM collects every `manual_gc_interval` steps (0: never); the step pays for it."""
+        """Collects garbage every `manual_gc_interval` steps with `manual_gc`, as Megatron-LM does (0: never); the step
+        includes its time."""
         interval = self._recipe.knob("manual_gc_interval") if self._recipe.knob("manual_gc") else 0
         if interval and self._taken % interval == 0:
             gc.collect()
@@ -137,14 +138,16 @@ class Steps:
         return model(tokens, positions, None, labels=labels), self._loss
 
     def _loss(self, output: Any) -> tuple[Any, dict[str, Any]]:
-        """Mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a sum."""
+        """Returns the mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a
+        sum."""
         loss = output.float().mean()
         if self._checks_for_nan:
             self._look_at(loss)
         return loss / self._recipe.parallelism.context_parallel_size, {"loss": loss.detach().clone()}
 
     def _look_at(self, loss: Any) -> None:
-        """As pretrain_gpt.py does in every micro batch, waiting for the device twice."""
+        """Raises NanLossError on a NaN or infinite loss, as pretrain_gpt.py checks in every micro batch, with two
+        device syncs."""
         for wrong in (torch.isnan, torch.isinf):
             if wrong(loss):
                 raise NanLossError(f"loss is {float(loss)} at step {self._taken + 1}")

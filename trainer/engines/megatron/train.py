@@ -43,7 +43,8 @@ from trainer.recipe.predicates import has_graphs
 
 
 def import_megatron() -> None:
-    """What a burst needs of Megatron-Core, imported before the first one: it takes longer than most bursts."""
+    """Imports the modules of Megatron-Core that a burst needs before the first one: this takes longer than most
+    bursts."""
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
@@ -52,7 +53,8 @@ def import_megatron() -> None:
 
 
 def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s: float, before: int) -> RankReport:
-    """Never raises for what training does: the report carries the error, with the phase it came in."""
+    """Runs a burst and returns the rank's report. Errors of training are in the report, with their phase, never
+    raised."""
     measured, phase, error = Measured(), PhaseFile(burst.folder, rank), None
     try:
         _train(burst, rank, device, store, measured, phase)
@@ -143,7 +145,7 @@ def _on_device(device: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _process_groups(recipe: Recipe, device: Device, store: Any, rank: int) -> Iterator[None]:
-    """Fresh process groups for every burst: a warm rank keeps its imports, nothing else."""
+    """Sets up fresh process groups for every burst: a warm rank keeps its imports, nothing else."""
     from datetime import timedelta
 
     timeout = timedelta(seconds=recipe.burst.deadline_s)
@@ -180,8 +182,8 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
 
 
 def acting_knobs(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
-    """Each written knob as the built configurations hold it, in the recipe's spelling: Megatron changes some on its
-    own. Null asks for nothing and is left out: Megatron fills in what it means."""
+    """Returns each written knob as the built configurations hold it, in the recipe's spelling: Megatron changes some on
+    its own. Null knobs are left out: Megatron fills in what they mean."""
     acting: dict[str, Any] = {}
     for name, asked in recipe.knobs.items():
         for config in (configs.transformer, configs.ddp, configs.optimizer):

@@ -42,7 +42,8 @@ def user_buffers(recipe: Recipe) -> Iterator[None]:
 
 
 def _quantization(recipe: Recipe, base: Any) -> dict[str, Any]:
-    """Whether buffers hold FP8; layers that are kept in bf16 want some that do not. 2.7 says it with an enum."""
+    """Returns the arguments on FP8 in buffers; layers that are kept in bf16 also need some without. TE 2.7 uses an
+    enum."""
     modes = getattr(base, "UserBufferQuantizationMode", None)
     if modes is None:
         return {"use_fp8": fp8(recipe)}

@@ -1,7 +1,8 @@
-"""What a step does once: gradients reduced, the optimizer stepped, parameters gathered, with what hides behind passes.
+"""Work of a step outside the passes: gradients reduced, the optimizer step, parameters gathered, and what overlaps
+passes.
 
-Buckets of gradients are sent as the last micro batch's backward makes them; buckets of parameters come while the first
-micro batch's forward of the next step needs them. Each rank has its own; the slowest decides.
+Buckets of gradients are sent as the last micro batch's backward produces them; buckets of parameters arrive while the
+first micro batch's forward of the next step needs them. Each rank has its own; the slowest decides.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class EndOfStep:
 
 
 def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> EndOfStep:
-    """stages: [PP][VPP]."""
+    """Returns the time of the end of a step, per rank and in all. stages: [PP][VPP]."""
     ends = [_End(rates, run, rank, own).played() for rank, own in enumerate(stages)]
     machine, values = rates.machine, rates.values
     slow = values["host.grace"] if rates.hardware.on_grace else 1.0
@@ -55,7 +56,7 @@ def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> En
 
 
 class _End:
-    """Of one pipeline rank."""
+    """End of the step of one pipeline rank."""
 
     def __init__(self, rates: Rates, run: Run, rank: int, stages: Sequence[Stage]) -> None:
         self.rates, self.run, self.rank, self.recipe = rates, run, rank, rates.recipe
@@ -82,7 +83,7 @@ class _End:
 
     # --- how much is sent ---------------------------------------------------------------------------------
     def _rings(self, bytes_each: float) -> float:
-        """Both kinds of parameters through the rings of their replicas."""
+        """Returns the time of both kinds of parameters through the rings of their replicas."""
         layout = self.layout
         dense = self._ring(self.dense * bytes_each, self.replicas, float(layout.tp))
         return dense + self._ring(self.experts * bytes_each, self.expert_replicas, float(layout.ep * layout.etp))
@@ -111,15 +112,16 @@ class _End:
 
     # --- what of it shows ---------------------------------------------------------------------------------
     def _beside(self) -> float:
-        """Speed of DP traffic beside compute, over its own."""
+        """Returns the speed of DP traffic concurrent with compute, relative to its own."""
         return max(1e-3, self.rates.values["overlap.dp"] * self.rates.machine.overlap.dp)
 
     def _lost(self, hidden_us: float) -> float:
-        """Compute lost to the SMs that hidden traffic occupied."""
+        """Returns the compute time lost to the SMs that hidden traffic occupied."""
         return self.rates.collective_sms() * self.rates.machine.overlap.sm_contention * max(0.0, hidden_us)
 
     def _gradients_left(self, whole_us: float, buckets: int) -> float:
-        """What is still under way when the last backward ends, and what sharing the SMs cost that."""
+        """Returns the gradient communication left when the last backward ends, with the slow-down by sharing the SMs,
+        in µs."""
         if not whole_us or not self.recipe.knob("overlap_grad_reduce"):
             return whole_us
         passes = self._last_backwards()
@@ -134,7 +136,7 @@ class _End:
         return left + self._lost(whole_us - left)
 
     def _last_backwards(self) -> list[tuple[float, float]]:
-        """(end, length) of the last backward of every chunk, in the whole step."""
+        """Returns (end, length) of the last backward of every chunk, in the whole step."""
         found: dict[int, tuple[float, float]] = {}
         more = self.run.more_us
         for turn in self.run.turns[self.rank]:
@@ -144,7 +146,7 @@ class _End:
         return list(found.values())
 
     def _parameters_left(self, whole_us: float, buckets: int) -> float:
-        """How long the first forward passes of the next step wait for their parameters."""
+        """Returns how long the first forward passes of the next step wait for their parameters, in µs."""
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
         moments = self._first_forwards(max(1, buckets // self.layout.vpp))
@@ -156,7 +158,7 @@ class _End:
         return late + self._lost(whole_us - late)
 
     def _first_forwards(self, buckets: int) -> list[float]:
-        """From when on the first forward pass of each chunk needs each of its buckets, and when the last one ends."""
+        """Returns when the first forward pass of each chunk needs each of its buckets, and when the last one ends."""
         turns, found, seen, end = self.run.turns[self.rank], [], set(), 0.0
         for turn in turns:
             for one in turn.passes:
@@ -168,7 +170,8 @@ class _End:
         return [*sorted(found), end]
 
     def _optimizer_us(self) -> float:
-        """Adam reads gradients, master weights and moments, and writes the latter two and the parameters."""
+        """Returns the optimizer's time in µs: Adam reads gradients, master weights and moments, and writes the latter
+        two and the parameters."""
         recipe, rates = self.recipe, self.rates
         parameters = self.dense + self.experts
         if self.sharded:

@@ -44,12 +44,12 @@ class SimulatedEngine:
         return outcome
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Does nothing: nothing was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Why a burst ended early, and after how many steps."""
+    """Early end of a burst: why, and after how many steps."""
 
     failure: Failure
     steps: float
@@ -107,7 +107,7 @@ class _Burst:
         )
 
     def _step_us(self) -> list[float]:
-        """Measured steps: noise of the burst and of each step, and loads that drift."""
+        """Returns the measured steps in µs: noise of the burst and of each step, and loads that drift."""
         noise = self.machine.noise
         level = self.simulation.step_us * math.exp(self.dice.gauss(0.0, noise.burst))
         drifting = self.simulation.routing.drifting[self.recipe.burst.warmup_steps :]
@@ -121,7 +121,7 @@ class _Burst:
         return [peak for peak in self.memory.peak_gib for _ in range(each)]
 
     def _outside_gib(self) -> list[float]:
-        """As real ranks tell it: of GPUs."""
+        """Returns memory outside the allocator per rank, as real ranks report it: of GPUs only."""
         return [] if self.recipe.hardware.is_cpu else [self.memory.outside_gib] * self.recipe.world_size
 
     # --- what goes wrong ----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class _Burst:
         return self.machine.startup.build_s_per_gib * max(self.memory.state_gib)
 
     def _steps_s(self, steps: float, *, failed: Failure | None = None) -> float:
-        """A hang lasts until the deadline."""
+        """Returns the time of the steps in s; a hang lasts until the deadline."""
         if failed and failed.kind is FailureKind.HANG:
             return self.recipe.burst.deadline_s
         first = self.machine.startup.first_step_s if steps else 0.0
@@ -164,7 +164,7 @@ class _Burst:
 
     # --- traces -------------------------------------------------------------------------------------------
     def write_traces(self) -> None:
-        """Of the first rank, one of the last stage's and every late one."""
+        """Writes the traces of the first rank, one rank of the last stage and every late rank."""
         recipe = self.recipe
         for rank in self.traced_ranks():
             write_trace(
@@ -182,7 +182,7 @@ class _Burst:
 
 
 def memory_of(simulation: Simulation) -> MemoryPlay:
-    """The memory of a recipe, on the hottest EP rank of every stage: what its layers get on average."""
+    """Returns the memory of a recipe, on the hottest EP rank of every stage: average load over its layers."""
     own = simulation.routing.own
     layers = [[layer for stage in rank for layer in stage.layers] for rank in simulation.stages]
     loads = [float(own[of_rank].mean(axis=0).max()) if of_rank else 1.0 for of_rank in layers]

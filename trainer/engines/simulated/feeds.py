@@ -8,7 +8,7 @@ from trainer.model.layer import dense_width, matrices
 
 
 class Feeds:
-    """Those of one recipe, forward."""
+    """Dense feed-forward operations of one recipe, forward pass."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

@@ -1,4 +1,4 @@
-"""What operations are called in a trace: kernels as Megatron-Core's training shows them, and their process groups."""
+"""Names of operations in a trace: kernels as in traces of Megatron-Core's training, and their process groups."""
 
 from __future__ import annotations
 

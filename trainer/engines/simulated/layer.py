@@ -56,7 +56,7 @@ class Layers:
         )
 
     def beside_copies(self, segment: Segment, kind: Kind, load: float, *, back: bool) -> Segment:
-        """A segment with what is offloaded of a layer copied beside it, to the host or back."""
+        """Returns a segment with the copies of a layer's offloaded tensors concurrent with it, to the host or back."""
         gb = self._offloaded_gb(kind, load)
         if not gb:
             return segment
@@ -115,7 +115,8 @@ class Layers:
         )
 
     def backward(self, kind: Kind, load: float) -> Segments:
-        """Recompute included: in full before everything, by module where the module's gradient begins."""
+        """Returns the backward segments, recompute included: in full before everything, by module where the module's
+        gradient starts."""
         again = inside(self.again(kind, load), "recompute")
         late = self.parts.on("delay_wgrad_compute")
         if kind.feed != "moe":
@@ -142,7 +143,7 @@ class Layers:
         )
 
     def again(self, kind: Kind, load: float) -> list[Op | Beside]:
-        """What recompute does over, as the forward pass does it."""
+        """Returns the operations that recompute repeats, as in the forward pass."""
         granularity = self.recipe.knob("recompute_granularity")
         if granularity is None:
             return []
@@ -207,7 +208,7 @@ class Layers:
         return [replace(op, us=1.6 * op.us, launches=launches / 2, kernel=BACKWARD_KERNELS.get(op.kernel, op.kernel))]
 
     def _reversed(self, ops: Segment, *, twice: bool = False) -> list[Op]:
-        """The gradients of a plain chain, last first; `twice` where products have weights."""
+        """Returns the gradients of a plain chain, last first; `twice` where products have weights."""
         found = []
         for op in reversed(ops):
             assert isinstance(op, Op)

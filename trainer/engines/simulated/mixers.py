@@ -1,4 +1,4 @@
-"""What mixes tokens in a layer: attention with its projections, its ranks along the sequence, and linear mixers."""
+"""Token mixers of a layer: attention with its projections, its ranks along the sequence, and linear mixers."""
 
 from __future__ import annotations
 

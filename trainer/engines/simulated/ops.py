@@ -1,4 +1,4 @@
-"""What a step is made of: operations of the device, the stream each runs on, and what its launch costs the host."""
+"""Operations of a step: the stream that each runs on, its time on the device, and its launch cost on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the modules of a layer share: its sizes on one rank, how many launches are left, and the plainest operations.
+"""Shared parts of a layer's modules: its sizes on one rank, the share of launches left, and the plainest operations.
 
 Launches are calls of the host, Python included, as multiples of a plain launch.
 """
@@ -22,8 +22,8 @@ LOCAL_LAUNCHES = 1.4  # with Megatron-Core's own layers instead of Transformer E
 
 
 class Kind(NamedTuple):
-    """What tells layers apart: what mixes tokens and what feeds forward, a window, BF16 beside FP8, and whether what
-    full recompute drops is done again."""
+    """Kind of a layer: token mixer, feed-forward, a window, BF16 in an FP8 run, and whether full recompute repeats
+    it."""
 
     mixer: str
     feed: str
@@ -33,7 +33,8 @@ class Kind(NamedTuple):
 
 
 class Parts:
-    """Of one recipe. tokens: of a micro batch on one rank, before sequence parallel parts them; parted: after."""
+    """Sizes and plain operations of one recipe. tokens: of a micro batch on one rank, before sequence parallelism
+    splits them; parted: after."""
 
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.recipe, self.rates, self.model = recipe, rates, recipe.architecture
@@ -80,7 +81,7 @@ class Parts:
         return bool(self.recipe.knob(knob))
 
     def _captured(self) -> Callable[[str], float]:
-        """Of a module's launches, those that are left."""
+        """Returns the share of a module's launches that CUDA graphs leave, as a function of the module."""
         kind, scope = self.recipe.knob("cuda_graph_impl"), self.recipe.knob("cuda_graph_scope") or ()
         if kind == "none":
             return lambda _: 1.0

@@ -1,6 +1,6 @@
-"""How long a pass of one micro batch through a model chunk takes: layers played over streams, alike ones played once.
+"""Time of a pass of one micro batch through a model chunk: layers simulated over streams, equal layers once.
 
-Time of a layer grows with the load of its hottest EP rank; it is played at two loads and taken to be straight between.
+The time of a layer grows with the load of its hottest EP rank; it is simulated at two loads and interpolated linearly.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Passes:
         )
 
     def line(self, way: str, kind: Kind) -> Line:
-        """Of a layer passed `forward`, `backward`, or `merged`: one forward and one backward under EP overlap, either's
-        exchange beside the other's compute."""
+        """Returns the time over load of a layer passed `forward`, `backward`, or `merged`: one forward and one backward
+        under EP overlap, the exchange of either concurrent with the other's compute."""
         if (way, kind) not in self._lines:
             us = [self._steady(self.in_a_row(way, kind, load)) for load in self._loads(kind)]
             self._lines[way, kind] = self._line(us)
         return self._lines[way, kind]
 
     def in_a_row(self, way: str, kind: Kind, load: float) -> list[Op]:
-        """`IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
+        """Returns `IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
         if way == "merged":
             return self.woven(kind, load)
         work = Work()
@@ -107,12 +107,12 @@ class Passes:
 
     @staticmethod
     def _before(back: Segment, work: Work) -> tuple[int, ...]:
-        """What the weight gradients wait for: what came before the exchange just added."""
+        """Returns the operation that the weight gradients wait for: the one before the exchange just added."""
         place = len(work.ops) - len(back) - 1
         return (place,) if place >= 0 else ()
 
     def _shared_out(self, segment: Segment) -> tuple[list[Op | Beside], list[Op | Beside]]:
-        """What of an exchange can run beside compute, and what cannot and holds it up."""
+        """Splits an exchange into the part that can overlap compute and the part that cannot and delays it."""
         beside: list[Op | Beside] = []
         alone: list[Op | Beside] = []
         for item in segment:
@@ -129,7 +129,7 @@ class Passes:
         return LOADS if kind.feed == "moe" and self.recipe.parallelism.expert_model_parallel_size > 1 else LOADS[:1]
 
     def _steady(self, ops: Sequence[Op]) -> float:
-        """Of several layers in a row, what the later ones take each."""
+        """Returns the time per layer of the later ones of several layers in a row, in µs."""
         if not ops:
             return 0.0
         played = self.play(ops)

@@ -16,7 +16,7 @@ STEADY_PERIODS = 2  # groups of micro batches that are played beside warm-up and
 
 
 class Turn(NamedTuple):
-    """What a rank does at one time: one pass, or a forward and a backward woven under EP overlap."""
+    """Work of a rank at one time: one pass, or a forward and a backward interleaved under EP overlap."""
 
     passes: tuple[Pass, ...]
     start_us: float
@@ -43,7 +43,7 @@ class Run:
         return self.left_out * self.period_us
 
     def until_us(self, rank: int) -> float:
-        """When a rank's last pass ends, in the whole step."""
+        """Returns when a rank's last pass ends, in the whole step."""
         return self.turns[rank][-1].end_us + self.more_us
 
 
@@ -75,7 +75,7 @@ def steady(schedule: Schedule, rank: int) -> slice:
 
 
 def _period(schedule: Schedule, turns: Sequence[Sequence[Turn]]) -> float:
-    """Of the rank that is slowest at it."""
+    """Returns the period of the slowest rank, in µs."""
     return max((_window_us(own, steady(schedule, rank)) for rank, own in enumerate(turns)), default=0.0)
 
 
@@ -129,7 +129,7 @@ def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bo
 
 
 def _turns(schedule: Schedule, rank: int, duration: Duration) -> list[tuple[tuple[Pass, ...], float]]:
-    """What a rank does in order, each turn with its length."""
+    """Returns the passes of a rank in order, each turn with its duration."""
     order, ahead = schedule.order(rank), schedule.warm_up(rank)
     if schedule.merged:
         end = len(order) - ahead

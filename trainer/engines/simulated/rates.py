@@ -1,4 +1,4 @@
-"""How long one piece of work takes on this recipe's GPUs and this machine, in microseconds.
+"""Rates of this recipe's GPUs on this machine: how long one piece of work takes, in microseconds.
 
 The figures of `rates.csv` and `hardware.csv` times the machine's factors. Values of rates.csv are fitted to published
 runs by `benchmarks/simulation_accuracy.py`.
@@ -34,7 +34,7 @@ REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4
 
 @cache
 def rate_table() -> dict[str, Constant]:
-    """Every rate, fitted where it has bounds."""
+    """Returns every rate, fitted where it has bounds."""
     return read_constants("rates.csv", package="trainer.engines.simulated")
 
 
@@ -44,7 +44,7 @@ def rate_values() -> Values:
 
 
 class Rates:
-    """Of one recipe on one machine. `release` is a row of software.csv."""
+    """Rates of one recipe on one machine. `release` is a row of software.csv."""
 
     def __init__(
         self, recipe: Recipe, machine: Machine, *, values: Values | None = None, release: str | None = None
@@ -70,17 +70,17 @@ class Rates:
 
     @property
     def attainable_tflops(self) -> float:
-        """Peak of the recipe's precision; on a CPU, what its threads give."""
+        """Returns the peak of the recipe's precision; on a CPU, the rate of its threads."""
         return self.recipe.peak_tflops or self._narrow / TERA
 
     @property
     def dense_tflops(self) -> float:
-        """What long products sustain."""
+        """Returns the sustained rate of large GEMMs."""
         return self._narrow / TERA
 
     @property
     def attention_tflops(self) -> float:
-        """Of attention's forward pass over the recipe's sequences."""
+        """Returns the rate of attention's forward pass over the recipe's sequences."""
         if self.hardware.is_cpu:
             return self._wide / TERA
         endless, share = self._attention("forward")
@@ -88,7 +88,7 @@ class Rates:
 
     # --- arithmetic ---------------------------------------------------------------------------------------
     def _sustained(self, precision: str) -> float:
-        """FLOP/s of long products."""
+        """Returns the sustained FLOP/s of large GEMMs."""
         if self.hardware.is_cpu:
             threads = min(int(self.recipe.knob("threads_per_rank")), self.machine.host.cores_per_rank)
             return CPU_TFLOPS * TERA * (1 + CPU_MORE_THREADS * (threads - 1))
@@ -98,7 +98,7 @@ class Rates:
         return reference.peak_tflops(precision) * TERA * share * float(power ** self.values["power_exponent"])
 
     def gemm_us(self, rows: float, weights: float, *, wide: bool = False) -> float:
-        """A dense product of `rows` tokens with this many weights; `wide` stays in BF16."""
+        """Returns the time of a dense GEMM of `rows` tokens with this many weights; `wide` stays in BF16."""
         if not rows or not weights:
             return 0.0
         rate = self._wide if wide else self._narrow
@@ -117,7 +117,7 @@ class Rates:
         return max(SHORTEST_US, US * 2.0 * rows * weights / rate) if rows else 0.0
 
     def attention_us(self, tokens: float, seen: float, *, tp: float, backward: bool) -> float:
-        """Fused attention of tokens that each attend to `seen` positions."""
+        """Returns the time of fused attention of tokens that each attend to `seen` positions."""
         model = self.recipe.architecture
         query, _, value = attention_channels(model)
         width = query + (value if model.multi_latent_attention else query)
@@ -132,8 +132,8 @@ class Rates:
         return max(SHORTEST_US, US * max(flops / rate, exponentials) / faster)
 
     def _attention(self, way: str) -> tuple[float, float]:
-        """Fused attention, `way` "forward" or "backward": TFLOP/s over an endless sequence, and the share of it over
-        the recipe's."""
+        """Returns the rate of fused attention, `way` "forward" or "backward": TFLOP/s over an endless sequence, and the
+        share of it over the recipe's."""
         rate = of_architecture(self.values, "attention", self.hardware, way)
         if self.hardware.fitted_as == UNFITTED:  # a share of the peak
             rate *= self.hardware.peak_tflops("bf16")
@@ -141,11 +141,11 @@ class Rates:
         return rate, length / (length + of_architecture(self.values, "attention", self.hardware, f"{way}_half"))
 
     def memory_us(self, entries: float, *, passes: float = 1.0) -> float:
-        """A kernel bound by memory: BF16 entries read and written."""
+        """Returns the time of a kernel bound by memory: BF16 entries read and written."""
         return max(SHORTEST_US, US * entries * 2.0 * passes / self._memory) if entries else 0.0
 
     def quantize_us(self, entries: float) -> float:
-        """Of inputs of products, in FP8 and FP4 alone."""
+        """Returns the time to quantize inputs of GEMMs, in FP8 and FP4 only."""
         if not self.narrow or not entries or self.hardware.is_cpu:
             return 0.0
         passes = of_architecture(self.values, "quantize", self.hardware) * self.machine.compute.quantize
@@ -156,7 +156,7 @@ class Rates:
 
     # --- links --------------------------------------------------------------------------------------------
     def fabric(self, span: float) -> str:
-        """What ranks that lie within `span` neighbouring ranks reach each other over."""
+        """Returns the link between ranks within `span` neighbouring ranks."""
         return "nvlink" if span <= self.domain else "network"
 
     def latency_us(self, fabric: str) -> float:
@@ -183,7 +183,7 @@ class Rates:
         return far * shares()[library, "network"] * links.network * own
 
     def ring_us(self, gb: float, ranks: float, *, stride: float = 1.0) -> float:
-        """A ring of `ranks` ranks that lie `stride` apart, through which each sends `gb` in all."""
+        """Returns the time of a ring of `ranks` ranks that are `stride` apart, through which each sends `gb` in all."""
         if ranks <= 1:
             return 0.0
         fabric = self.fabric(ranks * stride)
@@ -197,14 +197,15 @@ class Rates:
         )
 
     def collective_sms(self) -> float:
-        """Share of the SMs that a ring occupies."""
+        """Returns the share of the SMs that a ring occupies."""
         registered = self.recipe.knob("nccl_ub")
         return (REGISTERED_SMS if registered else NCCL_SMS) / self.sms
 
     # --- host ---------------------------------------------------------------------------------------------
     @property
     def launch_us(self) -> float:
-        """One launch with its Python, on the slowest of the ranks that wait for each other layer by layer."""
+        """Returns the time of a launch with its Python, on the slowest of the ranks that wait for each other layer by
+        layer."""
         if self.hardware.is_cpu:
             return 20.0 * self.machine.host.launch
         recipe, values = self.recipe, self.values
@@ -220,11 +221,11 @@ class Rates:
 
     @property
     def sync_us(self) -> float:
-        """From the end of what the host waited for to its next launch."""
+        """Returns the time from the end of what the host waited for to its next launch."""
         slow = self.values["host.grace"] if self.hardware.on_grace else 1.0
         return self.values["host.sync"] * slow * self.machine.host.launch + self.machine.host.sync_us
 
     def copy_us(self, gb: float) -> float:
-        """Between host and device."""
+        """Returns the time of a copy between host and device."""
         key = "link.c2c" if self.hardware.on_grace else "link.pcie"
         return US * gb / (self.values[key] * self.machine.links.pcie)

@@ -1,7 +1,7 @@
-"""What the profiler sees of one rank in a step: kernels in time, their launches, ranges, and what repeats.
+"""Profile of one rank in a step, as the profiler would record it: kernels in time, their launches, ranges, repetition.
 
-A step is put together from layers as `passes.py` plays them, at the times the pipeline gives its passes. Where the
-hottest or a late rank takes longer, the others' next collective does: they wait inside it.
+A step is composed of layers as `passes.py` simulates them, at the times that the pipeline gives their passes. Where the
+hottest or a late rank takes longer, the next collective of the others does: they wait inside it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Block:
 
     @cached_property
     def meets(self) -> int | None:
-        """The last operation in which ranks wait for each other."""
+        """Returns the last operation in which ranks wait for each other."""
         return max((i for i, op in enumerate(self.ops) if op.stream in MEETING), default=None)
 
 
@@ -78,13 +78,13 @@ class Recording:
     duration_us: float = 0.0
 
     def whole_us(self, at: float) -> float:
-        """A moment after what repeats, in the whole step."""
+        """Converts a moment after the repetitions to its time in the whole step."""
         one = self.repeated
         return at + (one.times - 1) * (one.end_us - one.start_us) if one else at
 
 
 class Recorder:
-    """Of one rank. late: it is one that the others wait for."""
+    """Recorder of one rank. late: the others wait for it."""
 
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.simulation, self.rank = simulation, rank
@@ -225,6 +225,6 @@ class Recorder:
         return self._communicate(found, "AllGather", Stream.DP, "param_gather", at, us)
 
     def _hidden(self, found: Recording, kernel: str, name: str, until: float, us: float) -> None:
-        """Traffic that ran beside the last passes."""
+        """Adds traffic that overlapped the last passes."""
         if us > 0:
             self._communicate(found, kernel, Stream.DP, name, max(0.0, until - us), min(us, until))

@@ -19,7 +19,7 @@ FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # that fill the l
 
 
 class Routed:
-    """Those of one recipe. load: tokens of the hottest EP rank over the mean."""
+    """Routed feed-forward operations of one recipe. load: tokens of the hottest EP rank over the mean."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -88,7 +88,7 @@ class Routed:
     # --- backward -----------------------------------------------------------------------------------------
 
     def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Beside], list[Op]]:
-        """(gradients of what came in, gradients of weights)."""
+        """Returns (gradients of what came in, gradients of weights)."""
         launches = self.parts.launches("moe", kind)
         sort = [self._permutation(2 * self.rows(load) * self.seen_width, "moe")] if self._sorts() else []
         gates = matrices(self.model) - 1
@@ -128,7 +128,7 @@ class Routed:
         return float(self.model.moe_latent_size or self.model.hidden_size)
 
     def rows(self, load: float) -> float:
-        """Token copies on the hottest rank of its experts, over their TP group."""
+        """Returns token copies on the hottest rank of its experts, over their TP group."""
         rows = self.parted * self.etp * self.topk * load
         if self.parts.on("moe_pad_expert_input_to_capacity"):
             rows = self.parted * self.etp * self.topk * float(self.recipe.knob("moe_expert_capacity_factor") or 1.0)
@@ -179,7 +179,7 @@ class Routed:
         return [Op(kernel="quantize", us=us, launches=self.parts.launches("moe", None)(2))] if us else []
 
     def _sorts(self) -> bool:
-        """Whether arriving copies must be brought into the order of several experts."""
+        """Returns whether arriving copies must be sorted by expert."""
         return self.dispatcher in ("alltoall", "deepep") and self.local_experts > 1
 
     def _etp(self, name: str, load: float) -> list[Op]:
@@ -222,7 +222,7 @@ class Routed:
         return ops if us else []
 
     def _waits_for_counts(self) -> bool:
-        """Whether the host must know how many tokens come before it can go on."""
+        """Returns whether the host must know how many tokens arrive before it can continue."""
         recipe = self.recipe
         static = recipe.knob("moe_pad_expert_input_to_capacity") or recipe.knob("moe_paged_stash")
         whole = recipe.knob("cuda_graph_impl") == "full_iteration"
@@ -231,7 +231,7 @@ class Routed:
     # --- host ---------------------------------------------------------------------------------------------
 
     def _exchange_us(self, load: float) -> tuple[float, float]:
-        """(microseconds, GB out of a rank) of one dispatch or combine."""
+        """Returns (microseconds, GB out of a rank) of one dispatch or combine."""
         rates, library = self.rates, self.dispatcher
         near = max(1.0, min(self.ep, rates.domain / self.etp))
         domains = max(1, round(self.ep / near))
@@ -268,7 +268,7 @@ class Routed:
         return float(self.recipe.knob(knob)) if knob else None
 
     def _sm_share(self) -> float:
-        """Of its bandwidth that a library reaches with the SMs it is given."""
+        """Returns the share of a library's bandwidth that it reaches with the SMs it is given."""
         given, full = self._own_sms(), FULL_SMS.get(self.dispatcher, 1.0)
         return 1.0 if given is None else min(1.0, given / full) ** 0.7
 

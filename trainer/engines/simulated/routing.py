@@ -1,4 +1,5 @@
-"""Which experts the router picks: popularities drawn once for a run, drifting from step to step, and what follows.
+"""Experts that the router picks: popularities drawn once for a run, drifting from step to step, and the loads that
+follow.
 
 Nothing is drawn where the recipe forces balance. Loads are of EP ranks over the mean: 1.3 is 30 % more tokens.
 """
@@ -32,8 +33,8 @@ class Routing:
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """Of one token, on average: expert copies it is sent as, and how many different ranks and domains it goes to,
-    itself included where it is drawn."""
+    """Copies of one token, on average: expert copies that are sent, and the number of different ranks and domains that
+    receive them, its own included where it is drawn."""
 
     ranks: float
     domains: float
@@ -80,7 +81,8 @@ def _loads(popularity: Floats, ep: int) -> Floats:
 
 @cache
 def copies_of(experts: int, topk: int, groups: int | None, group_topk: int | None, ep: int, domains: int) -> Copies:
-    """Where a token's copies go, by drawing tokens: experts lie on `ep` ranks in `domains` domains."""
+    """Returns the destinations of a token's copies, by drawing tokens: experts are on `ep` ranks in `domains`
+    domains."""
     dice = np.random.default_rng(SEED)
     scores = dice.random((TOKENS, experts))
     if groups and group_topk and group_topk < groups:

@@ -34,7 +34,7 @@ class Schedule:
     merged: bool
 
     def warm_up(self, rank: int) -> int:
-        """Forward passes of a rank before its first backward."""
+        """Returns forward passes of a rank before its first backward."""
         if self.vpp == 1:
             ahead = self.pp - rank - 1 + self.merged
         else:
@@ -68,7 +68,8 @@ def _order(schedule: Schedule, rank: int) -> tuple[Pass, ...]:
 
 
 def _chunks_in_turn(schedule: Schedule) -> list[tuple[int, int]]:
-    """(chunk, micro batch) of every forward: a group of micro batches through each chunk, then the next group."""
+    """Returns (chunk, micro batch) of every forward: a group of micro batches through each chunk, then the next
+    group."""
     return [
         (chunk, microbatch)
         for first in range(0, schedule.microbatches, schedule.group)

@@ -1,4 +1,4 @@
-"""What each model chunk of each pipeline rank holds: its layers, the ends of the model, and their parameters."""
+"""Contents of each model chunk of each pipeline rank: its layers, the ends of the model, and their parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stage:
 
 
 def stages_of(recipe: Recipe) -> tuple[tuple[Stage, ...], ...]:
-    """[PP][VPP]"""
+    """Returns the stages, [PP][VPP]."""
     held, mtp, layout = layers_of_ranks(recipe), mtp_layers_of_ranks(recipe), layout_of(recipe)
     model, kinds = recipe.architecture, recipe.architecture.layer_kinds
     found = []

@@ -41,17 +41,17 @@ class Simulation:
     # --- what is where ------------------------------------------------------------------------------------
     @cached_property
     def stages(self) -> tuple[tuple[Stage, ...], ...]:
-        """[PP][VPP]"""
+        """Returns the stages, [PP][VPP]."""
         return stages_of(self.recipe)
 
     @cached_property
     def plain(self) -> Passes:
-        """Of ranks that nothing slows down."""
+        """Returns the passes of ranks that nothing slows down."""
         return Passes(self.recipe, self.rates)
 
     @cached_property
     def passes(self) -> tuple[Passes, ...]:
-        """[PP]: ranks of one stage are alike, but for stragglers: the others wait for them."""
+        """Returns the passes, [PP]: ranks of one stage are equal but for stragglers, which the others wait for."""
         slower = self._stragglers()
         return tuple(
             Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1])
@@ -65,7 +65,7 @@ class Simulation:
 
     @property
     def late_ranks(self) -> tuple[int, ...]:
-        """The first rank of every straggler."""
+        """Returns the first rank of every straggler."""
         each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
         found = (one.rank if one.rank is not None else (one.node or 0) * each for one in self.machine.stragglers)
         return tuple(rank for rank in found if rank < self.layout.world)
@@ -78,7 +78,7 @@ class Simulation:
         )
 
     def _stragglers(self) -> Mapping[int, tuple[float, float]]:
-        """Pipeline rank -> how many times as long compute and host take there."""
+        """Returns {pipeline rank: (factor of compute time, factor of host time)} of the stragglers."""
         found: dict[int, tuple[float, float]] = {}
         each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
         for late in self.machine.stragglers:
@@ -93,7 +93,7 @@ class Simulation:
     # --- passes -------------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Of every decoder layer; MTP layers are of the last one's."""
+        """Returns the kind of every decoder layer; MTP layers have that of the last one."""
         recipe, model, count = self.recipe, self.recipe.architecture, self.recipe.architecture.num_layers
         wide: set[int] = set()
         if recipe.knob("first_last_layers_bf16"):
@@ -112,7 +112,8 @@ class Simulation:
         return {}
 
     def pass_us(self, rank: int, chunk: int, way: str) -> float:
-        """Of one pass through a chunk: `forward`, `backward`, or `merged`, which is both of one chunk."""
+        """Returns the time of one pass through a chunk in µs: `forward`, `backward`, or `merged`, which is both of one
+        chunk."""
         key = rank, chunk, way
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
@@ -148,7 +149,8 @@ class Simulation:
         return ops
 
     def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
-        """What Megatron-FSDP adds to a pass: parameters gathered, in backward gradients scattered too."""
+        """Returns the time that Megatron-FSDP adds to a pass: parameters gathered, in backward also gradients
+        scattered."""
         recipe, stage = self.recipe, self.stages[rank][chunk]
         strategy = recipe.knob("data_parallel_sharding_strategy")
         if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":
@@ -199,7 +201,8 @@ class Simulation:
 
     @cached_property
     def load_slope(self) -> float:
-        """How much longer the step, relative, for each 1 that the mean load of the hottest ranks is higher."""
+        """Returns the relative increase of the step's time for each 1 that the mean load of the hottest ranks
+        increases."""
         busiest = 0.0
         for rank in range(self.layout.pp):
             slopes = 0.0

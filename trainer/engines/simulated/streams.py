@@ -43,7 +43,7 @@ class Played:
 
     @property
     def until_us(self) -> float:
-        """When everything is done."""
+        """Returns when everything is done."""
         return max(max(self.end_us, default=0.0), self.host_end_us)
 
 
@@ -120,7 +120,7 @@ class _Player:
             self.next += 1
 
     def _ready(self) -> list[tuple[float, int]]:
-        """The head of every idle stream that could start, with the moment from which on it could."""
+        """Returns the head of every idle stream that could start, with the moment from which on it could."""
         found = []
         for queue in self.queues.values():
             if not queue or queue[-1] in self.left:

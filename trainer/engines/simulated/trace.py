@@ -37,7 +37,7 @@ RANGE = f'{{"ph":"X","cat":"user_annotation","name":"NAME","pid":{HOST},"tid":{H
 
 
 def write_trace(path: Path, step: Recording, *, rank: int, world_size: int, number: int, gpu: str) -> None:
-    """The step under its number, gzipped JSON."""
+    """Writes the step under its number as gzipped JSON."""
     repeated = []
     if step.repeated:
         one = step.repeated
@@ -127,7 +127,7 @@ def _kernel(op: Op) -> str:
 
 
 def _ranges(ops: tuple[Op, ...], depth: int = 0, offset: int = 0) -> Iterator[tuple[str, int, int]]:
-    """(name, first place, last place) of each run of neighbours inside the same range, nested by depth."""
+    """Yields (name, first place, last place) of each run of neighbours inside the same range, nested by depth."""
     place = offset
     for name, run in groupby(ops, key=lambda op: op.ranges[depth] if len(op.ranges) > depth else None):
         inside = tuple(run)

@@ -1,4 +1,4 @@
-"""What is true of a recipe on a machine: its throughput without noise, or that it does not fit."""
+"""Noise-free result of a recipe on a machine: its throughput, or that it does not fit."""
 
 from __future__ import annotations
 

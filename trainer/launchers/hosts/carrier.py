@@ -1,4 +1,4 @@
-"""What ssh says of the hosts: which cannot be reached at all, which was lost."""
+"""Reader of ssh's output: hosts that cannot be reached at all, hosts that were lost."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ class HostsCarrier:
         return found["host"] if found else None
 
     def end(self) -> None:
-        """A keeper whose connection is gone ends what it keeps."""
+        """Does nothing: a keeper whose connection is gone ends what it keeps."""

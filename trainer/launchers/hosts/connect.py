@@ -34,7 +34,7 @@ def connections_path(control: Path) -> Path:
 
 
 def lost(host: str, code: int) -> str:
-    """What is said of a host whose ssh ended badly: 255 is ssh's own failure, others are the keeper's."""
+    """Returns the message on a host whose ssh ended badly: 255 is ssh's own failure, other codes are the keeper's."""
     return f"moe-autotune: host {host} is lost: ssh ended with {code}"
 
 

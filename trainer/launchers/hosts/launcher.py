@@ -50,7 +50,8 @@ class HostsLauncher:
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> NodesProcesses:
-        """ToolError where there are too few hosts, or no ssh. First ends what a tuner that is gone left on them."""
+        """Starts the ranks, after ending what an earlier tuner left on the hosts. ToolError where there are too few
+        hosts, or no ssh."""
         hosts = self.hosts(nodes)
         sweep()
         fence(self.home)
@@ -92,7 +93,7 @@ class HostsLauncher:
         """Ranks over ssh end with their tuner."""
 
     def hosts(self, nodes: int) -> list[str]:
-        """The hosts to use: those that failed last are left out, as far as there are others."""
+        """Returns the hosts to use: those that failed last are left out, as far as there are others."""
         known = list(self.settings.hosts)
         if len(known) < nodes:
             raise ToolError(
@@ -111,7 +112,7 @@ def _here(command: str) -> str:
 
 
 def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:
-    """As the recipe asks for it."""
+    """Returns the launcher that the recipe asks for."""
     settings = hosts_settings(recipe.burst.launcher)
     if settings is None:
         raise ToolError("launcher hosts has no list of hosts", hint="write burst.launcher: {hosts: [n1, n2]}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def avoided(home: Path) -> list[str]:
-    """The nodes so far, in the order in which they failed."""
+    """Returns the nodes so far, in the order in which they failed."""
     try:
         lines = _path(home).read_text().splitlines()
     except FileNotFoundError:
@@ -16,14 +16,14 @@ def avoided(home: Path) -> list[str]:
 
 
 def avoid(home: Path, node: str, why: str) -> None:
-    """From now on, in this study and when it is resumed."""
+    """Avoids the node from now on, in this study and when it is resumed."""
     home.mkdir(parents=True, exist_ok=True)
     with _path(home).open("a") as file:
         file.write(json.dumps({"node": node, "why": why}) + "\n")
 
 
 def spared(avoid: list[str], there: list[str], needed: int) -> list[str]:
-    """Of the nodes to avoid, those that an allocation can do without: the latest first, as long as enough are left."""
+    """Returns the nodes to avoid that an allocation can do without: the latest first, as long as enough are left."""
     spare = len(there) - needed
     meant = [node for node in reversed(avoid) if node in there]
     return meant[: max(0, spare)]

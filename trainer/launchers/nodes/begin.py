@@ -61,8 +61,8 @@ def begin(
 
 
 def keeper_argv(prefix: Sequence[str], *, python: str, control: Path, token: str, mark: str | None = None) -> list[str]:
-    """What runs on each node: behind the container's prefix, with our own packages. `mark`: where nobody hands the
-    tuner's environment on."""
+    """Returns the command that runs on each node: after the container's prefix, with our own packages. `mark`: written
+    out where the tuner's environment is not passed on to the node."""
     root = Path(trainer.__file__).parents[1]
     variables = [f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", *([f"{MARK}={mark}"] if mark else [])]
     return [*prefix, "env", *variables, python, "-m", KEEPER, str(control), token]

@@ -15,7 +15,8 @@ _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that tim
 
 
 def fence(home: Path) -> None:
-    """Of every earlier start of the study. One that does not answer is waited for once."""
+    """Asks every earlier start of the study to stop and waits for its keepers. One that does not answer is waited for
+    once."""
     left = [control for control in _controls(home) if not folder.stop_path(control).exists()]
     for control in left:
         write_whole(folder.stop_path(control), b"")
@@ -30,7 +31,7 @@ def _controls(home: Path) -> Iterator[Path]:
 
 
 def _runs(control: Path) -> bool:
-    """Whether a keeper that came has not said that it ended."""
+    """Returns whether a keeper that reported its node has not reported its end."""
     start = folder.read(folder.start_path(control), folder.Start)
     came = folder.nodes_that_came(control, start.nodes) if start else ()
     return any(not folder.node_end_path(control, each.number).exists() for each in came)

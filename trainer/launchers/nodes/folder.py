@@ -1,9 +1,9 @@
-"""What lies in the control folder of a start on many nodes, beside the ranks' own files (see `mailbox`).
+"""Files in the control folder of a start on many nodes, in addition to the ranks' own (see `mailbox`).
 
-The tuner's side writes `start.json` (what to run), `lease` (a count that goes up while it lives), `stop` (end now),
+The tuner writes `start.json` (the command), `lease` (a count that goes up while it lives), `stop` (end now),
 `stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
-node n writes `node<n>.json` when it has come, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each rank
-it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs lie in `node<n>/`.
+node n writes `node<n>.json` when it has started, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each
+rank that it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs are in `node<n>/`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What the keeper of every node runs. `token` proves that it reads this very folder. `outlives_s`: None where
-    everything ends with the tuner; else for how long it may run without one, from when the node came."""
+    """Command that the keeper of every node runs. `token` proves that it reads this very folder. `outlives_s`: None
+    where everything ends with the tuner; else how long it may run without one, in seconds from the keeper's start."""
 
     token: str
     nodes: int
@@ -120,7 +120,7 @@ def write(path: Path, note: msgspec.Struct) -> None:
 
 
 def read(path: Path, kind: type[Note]) -> Note | None:
-    """None while there is no such note, or while NFS hands out the one that was replaced."""
+    """Reads a file; None while it does not exist, or while NFS returns the one that was replaced."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

@@ -1,12 +1,12 @@
-"""What runs on every node of a start: keeps torchrun's agent and the ranks of the node, and tells of them.
+"""Keeper: runs on every node of a start, keeps torchrun's agent and the ranks of the node, and reports on them.
 
 `python -m trainer.launchers.nodes.keeper <control folder> <token> [<node's number> <its name>]`, started by Slurm,
-which tells number and name itself, or over ssh. It proves that it sees the control folder, tells by which address the
-node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on another node) and
-writes down how each ended. It ends everything of its node when the agent has ended, when it is told
-to (by a file, by TERM), when the agent of another node failed, when the process of Slurm or of sshd above it is gone,
-and when the tuner's lease is no longer renewed: then nobody is left who could tell it. A job that may outlive its tuner
-has no lease but a time of its own.
+which gives number and name itself, or over ssh. It proves that it sees the control folder, writes the address at which
+the node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on another node) and
+writes how each ended. It ends everything of its node when the agent has ended, when it is asked to (by a file, by
+TERM), when the agent of another node failed, when its parent process of Slurm or sshd is gone, and when the tuner's
+lease is no longer renewed: then nobody is left who could ask it to. A job that may outlive its tuner has no lease but a
+time limit of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(control: Path, token: str, number: int, name: str) -> int:
 
 
 def unseen(node: str, control: Path) -> str:
-    """What is said of a node that does not share the folder."""
+    """Returns the message on a node that does not share the folder."""
     return f"moe-autotune: node {node} does not see {control}"
 
 
@@ -102,7 +102,7 @@ def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.
 
 
 def _who_started() -> str:
-    """The address of the machine that srun or ssh ran on."""
+    """Returns the address of the machine that srun or ssh ran on."""
     theirs = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
     return theirs or "127.0.0.1"
 
@@ -117,8 +117,8 @@ def _await_first(control: Path, parent: int) -> folder.Came | None:
 
 
 def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> dict[str, str]:
-    """What the agent and its ranks get: what was asked, who owns them on this machine, and the network between the
-    nodes, which gloo would else take from a host name that may resolve to nowhere."""
+    """Returns the environment of the agent and its ranks: the variables asked for, their owner on this machine, and the
+    network interface between the nodes, which gloo would else derive from a host name that may not resolve."""
     own = came.address if came.number == first.number or asked.interface else address_towards(first.address)
     interface = asked.interface or interface_with(own)
     network = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
@@ -128,7 +128,7 @@ def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> d
 
 
 def _write_to(path: Path) -> None:
-    """stdout and stderr of this process and of the agent."""
+    """Redirects stdout and stderr of this process, and so of the agent, to the file."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(number, 1)
     os.dup2(number, 2)
@@ -157,7 +157,7 @@ class Keeper:
     _fell_at: float | None = field(default=None, init=False)
 
     def keep(self, agent: int) -> None:
-        """Until all of this node is to end; then nothing of it is left."""
+        """Waits until all of this node is to end, ends it, and writes how the agent ended."""
         code = self._wait(agent)
         at_s = self._looked_at_s
         self._look()
@@ -166,7 +166,7 @@ class Keeper:
         folder.write(folder.node_end_path(self.control, self.number), folder.Ended(code=code, at_s=at_s))
 
     def _wait(self, agent: int) -> int | None:
-        """The agent's exit code if it ended by itself."""
+        """Returns the agent's exit code if it ended by itself."""
         notes_at = 0.0
         while os.getppid() == self.parent:
             received = signal.sigtimedwait(AWAITED, _LOOK_S)
@@ -212,7 +212,8 @@ class Keeper:
         return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
 
     def _is_forsaken(self) -> bool:
-        """Whether nobody has renewed the lease for long, or the time without a tuner is over, by this node's clock."""
+        """Returns whether the lease has not been renewed for long, or the time without a tuner is over, by this node's
+        clock."""
         if self.start.outlives_s is not None:
             return time.monotonic() - self._began > self.start.outlives_s
         try:
@@ -226,7 +227,7 @@ class Keeper:
         return now - self._lease[1] > self.lease_s
 
     def _others_fell(self) -> bool:
-        """Whether an agent of another node has ended badly, or by itself, a while ago."""
+        """Returns whether an agent of another node ended with an error `_OTHERS_S` ago."""
         if self._fell_at is None:
             others = (n for n in range(self.start.nodes) if n != self.number)
             ends = (folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in others)

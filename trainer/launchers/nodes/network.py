@@ -10,7 +10,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def address_of(interface: str) -> str | None:
-    """The interface's first IPv4 address; None if it has none here."""
+    """Returns the interface's first IPv4 address; None if it has none here."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
@@ -20,7 +20,7 @@ def address_of(interface: str) -> str | None:
 
 
 def interface_with(address: str) -> str | None:
-    """The interface whose first IPv4 address it is."""
+    """Returns the interface with this first IPv4 address."""
     names = (name for _, name in socket.if_nameindex())
     return next((name for name in names if address_of(name) == address), None)
 

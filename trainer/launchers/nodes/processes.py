@@ -31,30 +31,30 @@ _LOOK_S = 1.0  # at the carrier, by whoever polls often
 
 
 class Carrier(Protocol):
-    """What brings our keepers to the nodes, and knows what else becomes of them there."""
+    """Means of starting keepers on the nodes (Slurm, ssh), and its knowledge of what else happens to them there."""
 
     @property
     def log(self) -> str:
-        """What it wrote itself, its end."""
+        """Returns the end of its own log."""
         ...
 
     def look(self, *, came: bool, ended: bool) -> str | None:
-        """What is waited for before anything starts, in words; None once it has. ToolError where waiting is of no use.
-        `came`: a node has; `ended`: everything has."""
+        """Returns what is waited for before anything starts, in words; None once it has. ToolError where waiting cannot
+        help. `came`: a node has started; `ended`: everything has ended."""
         ...
 
     @property
     def queued_s(self) -> float:
-        """How long a queue kept the ranks from running, in seconds."""
+        """Returns how long a queue kept the ranks from running, in seconds."""
         ...
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """What it says ended the ranks, where it was neither they nor us. `by_us`: that all was cancelled is no news,
-        we did so with what was left."""
+        """Returns the failure for which it ended the ranks, where neither they nor we did. `by_us`: ignores CANCELLED,
+        as we cancelled the rest."""
         ...
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
-        """The node that it names, or cannot use any more."""
+        """Returns the node that it names, or cannot use any more."""
         ...
 
     def end(self) -> None:
@@ -103,7 +103,7 @@ class NodesProcesses:
         return self.carrier.queued_s
 
     def check(self) -> None:
-        """At most once a second. ToolError where waiting is of no use."""
+        """Checks the carrier, at most once a second. ToolError where waiting cannot help."""
         if time.monotonic() - self._looked_at < _LOOK_S and self.running:
             return
         self._looked_at = time.monotonic()
@@ -120,7 +120,8 @@ class NodesProcesses:
 
     @property
     def code(self) -> int | None:
-        """That of the first agent that ended badly, as soon as it has; else of what brought them there."""
+        """Returns the exit code of the first agent that ended badly, as soon as it has; else of the process that
+        started the keepers."""
         ends = self._node_ends
         if bad := _first_bad(ends):
             return ends[bad[0]].code
@@ -134,13 +135,14 @@ class NodesProcesses:
 
     @property
     def _node_ends(self) -> dict[int, folder.Ended]:
-        """How the agent of each node ended, of those that have."""
+        """Returns how the agent of each node ended, of those that have."""
         ends = {n: folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in range(self.nodes)}
         return {node: end for node, end in ends.items() if end is not None}
 
     @property
     def ran_s(self) -> float:
-        """From when the first node came to when the last ended, in seconds; to now while one runs."""
+        """Returns the time from the start of the first node to the end of the last, in seconds; to now while one
+        runs."""
         came = [each.at_s for each in folder.nodes_that_came(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
@@ -148,13 +150,13 @@ class NodesProcesses:
 
     @property
     def log(self) -> str:
-        """Each node's agent, then what brought them there."""
+        """Returns each node's agent log, then the carrier's."""
         agents = [tail(agent_log(folder.node_folder(self.control, node))) for node in range(self.nodes)]
         return "\n".join([*filter(None, agents), self.carrier.log])
 
     @property
     def deaths_told(self) -> dict[int, int]:
-        """The agent of each node speaks of its local ranks."""
+        """Returns exit codes by rank: the agent of each node names its local ranks."""
         return {
             node * self.ranks_per_node + local: code
             for node in range(self.nodes)
@@ -163,7 +165,7 @@ class NodesProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """As the carrier says."""
+        """Returns the failure that the carrier reports."""
         return self.carrier.ended_by(by_us=self._ended_here)
 
     def outputs(self, rank: int) -> list[Path]:
@@ -181,7 +183,7 @@ class NodesProcesses:
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """The rank's; else the one that the carrier names; else that of an agent that was killed."""
+        """Returns the rank's node; else the one that the carrier names; else that of an agent that was killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
@@ -208,7 +210,7 @@ class NodesProcesses:
             self.supervise.wait(timeout_s)
 
     def end(self) -> None:
-        """See `Processes.end`. ToolError if the carrier cannot end it either."""
+        """Ends the ranks, see `Processes.end`. ToolError if the carrier cannot end them either."""
         if self._ended:
             return
         self._ended, self._ended_here = True, self.supervise.poll() is None

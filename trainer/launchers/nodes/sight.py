@@ -1,4 +1,4 @@
-"""What the keepers of the nodes tell of their ranks."""
+"""State of the ranks on several nodes, by the reports of the nodes' keepers."""
 
 from __future__ import annotations
 

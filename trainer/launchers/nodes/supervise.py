@@ -52,7 +52,7 @@ def main(owner: int, control: Path, last_words: list[str], stays: bool, command:
 
 
 def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
-    """No longer than that: programs of Slurm may hang."""
+    """Runs the last command within a time limit: programs of Slurm may hang."""
     try:
         subprocess.run(words, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
@@ -82,7 +82,8 @@ class Lease:
         self._path, self._count, self._renewed_at = folder.lease_path(control), 0, -_RENEW_S
 
     def renew(self) -> None:
-        """Once a second, however often it is called; a disk that is full for a while must not end the ranks."""
+        """Renews the lease once a second, however often it is called; a disk that is full for a while must not end the
+        ranks."""
         if time.monotonic() - self._renewed_at < _RENEW_S:
             return
         self._renewed_at, self._count = time.monotonic(), self._count + 1

@@ -21,7 +21,7 @@ SETTLES_S = 20.0  # until a job that is ending, or whose step was cancelled, say
 
 
 def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
-    """Why it is over, in words; None while it runs, and where Slurm does not answer."""
+    """Returns why the job is over, in words; None while it runs, and where Slurm does not answer."""
     record = clients.job_record(job, ask=ask)
     if record is not None:
         why = states.over(record, datetime.now())
@@ -31,7 +31,8 @@ def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
 
 
 def ending(job: str) -> str:
-    """Why a job is over that Slurm is ending: its state says so only once its last step is gone."""
+    """Waits until the state of a job that Slurm is ending says why, which it does only once the last step is gone;
+    returns the reason."""
     give_up = time.monotonic() + SETTLES_S
     while not (why := over(job)) and time.monotonic() < give_up:
         time.sleep(clients.POLL_S)
@@ -39,13 +40,13 @@ def ending(job: str) -> str:
 
 
 def refuse_over(job: str) -> None:
-    """OverError where nothing can be started in it any more."""
+    """Raises OverError where nothing can be started in the job any more."""
     if why := over(job):
         raise OverError(why, hint="ask for another allocation, then continue with --resume")
 
 
 def why_told(environ: Mapping[str, str]) -> str | None:
-    """Why Slurm tells a tuner to end, where it runs in a job that is about to."""
+    """Returns why Slurm warns a tuner to end, if it runs in a job that is about to end."""
     job = environ.get("SLURM_JOB_ID")
     record = clients.job_record(job, ask=partial(clients.run, timeout_s=_SOON_S)) if job else None
     if record is None:

@@ -44,7 +44,8 @@ class Asked:
 
 
 def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[str]:
-    """A step with one task a node. `inside`: an allocation whose other steps (the tuner's own) hold its resources."""
+    """Returns the command of a step with one task per node. `inside`: an allocation whose other steps (the tuner's own)
+    hold its resources."""
     ours = [
         *(["--overlap"] if inside else []),
         f"--nodes={asked.nodes}",
@@ -63,7 +64,8 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
 
 
 def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
-    """A job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would be measured too."""
+    """Returns the command of a job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would
+    be measured too."""
     ours = [
         *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
         f"--nodes={asked.nodes}",
@@ -79,7 +81,7 @@ def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control:
 
 
 def chosen(settings: SlurmSettings) -> list[str]:
-    """Of sbatch: which part of the cluster, on whose account."""
+    """Returns the options of sbatch for partition, account, QOS and constraint."""
     values = {name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")}
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
@@ -89,17 +91,17 @@ def script_path(control: Path) -> Path:
 
 
 def script(asked: Asked, settings: SlurmSettings) -> str:
-    """The job's script: the step, free of what sbatch's own words would tell srun."""
+    """Returns the job's script: the step, without the variables of sbatch that srun would obey."""
     return f"#!/bin/sh\nunset {' '.join(OBEYED)}\nexec {shlex.join(srun_argv(asked, settings, inside=False))}\n"
 
 
 def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of an allocation, for a step of ours."""
+    """Returns the environment for a step of ours in an allocation."""
     return {name: value for name, value in environ.items() if name not in OBEYED}
 
 
 def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """For sbatch: nothing of a job that the tuner may itself be in."""
+    """Returns the environment for sbatch: nothing of a job that the tuner may itself be in."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
 
@@ -113,7 +115,7 @@ def _exclude(nodes: Sequence[str]) -> list[str]:
 
 
 def unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
-    """Our words without those that the user writes too; GPUs are asked for in one way, by them or by us."""
+    """Returns our options without those that the user sets too; GPUs are requested in one way, by them or by us."""
     said = {_SHORT.get(word[:2], word.partition("=")[0]) for word in theirs}
     said |= (
         {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in said) else set()

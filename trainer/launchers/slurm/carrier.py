@@ -1,4 +1,4 @@
-"""What Slurm knows of a step or a job of ours: how long it waits, what ended it, which node is to blame."""
+"""State of our step or job by Slurm: how long it waits, what ended it, which node is at fault."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class SlurmCarrier:
         return self._told(None if came else self._waits_for(log)) or (self._suspended() if came and not ended else None)
 
     def _suspended(self) -> str | None:
-        """That Slurm has stopped all processes for now: no deadline counts meanwhile. Asked of slurmctld seldom, where
-        nobody else does."""
+        """Returns why all processes are stopped now, if Slurm suspended the job: no deadline counts in this time. Asks
+        slurmctld seldom, where nobody else does."""
         queue = self._queue
         if queue is not None:
             job, self._state = queue.job, queue.state
@@ -74,7 +74,7 @@ class SlurmCarrier:
         return words
 
     def _waits_for(self, log: str) -> str | None:
-        """What Slurm waits for before it starts anything."""
+        """Returns what Slurm waits for before it starts anything."""
         queue = self._queue
         if queue is not None and states.is_pending(queue):
             self._refuse_for_ever(queue)
@@ -107,8 +107,8 @@ class SlurmCarrier:
         return folder.read(queue_path(self.control), Queue)
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """By the state of a job of its own; in an allocation that is over by that, where no node failed; else by the
-        lines that Slurm prints."""
+        """Returns the failure by the state of a job of its own; in an allocation that is over by that, where no node
+        failed; else by the lines that Slurm prints."""
         log = self.log
         if self.job is not None and not states.tells_of_a_node(log):
             why = ending(self.job) if states.tells_of_an_end(log) else over(self.job)
@@ -125,14 +125,15 @@ class SlurmCarrier:
 
     @property
     def _held(self) -> str | None:
-        """That Slurm stopped all processes for a while: no deadline that passed meanwhile tells anything."""
+        """Returns a message if Slurm suspended the job for a while: a deadline that passed in that time means
+        nothing."""
         job = self.job or (self._queue.job if self._queue is not None else None)
         record = clients.job_record(job) if job else None
         return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._began) else None
 
     def _last_state(self, *, cancelled: bool) -> Queue | None:
-        """Of a job of its own: asked again, for ranks that are warned end before the job does; until it has ended,
-        where its state is to say who cancelled it."""
+        """Returns the last state of a job of its own, None for a step. Asks again, as warned ranks end before the job
+        does; with `cancelled` until the job has ended, where its state shows who cancelled it."""
         give_up = time.monotonic() + (SETTLES_S if cancelled else 0.0)
         while (queue := self._queue) is not None and not states.told_by_queue(queue):
             if record := clients.job_record(queue.job):

@@ -37,7 +37,7 @@ def say(text: str) -> None:
 
 
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """What the program prints; None where it fails or does not answer in time."""
+    """Runs a program of Slurm and returns its output; None where it fails or does not answer in time."""
     try:
         return answer(argv, timeout_s=timeout_s)
     except ToolError:
@@ -45,8 +45,8 @@ def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
 
 
 def answer(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """What the program prints; None where the controller is silent for now. ToolError, in the program's words, where it
-    fails for another reason, which waiting does not change."""
+    """Runs a program of Slurm and returns its output; None where the controller is silent for now. ToolError, with the
+    program's message, where it fails for another reason, which waiting does not change."""
     try:
         done = subprocess.run(
             argv, env=_plain(os.environ), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -70,13 +70,13 @@ def _fails(argv: Sequence[str], words: str) -> ToolError:
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what a user sets for their own looks at the queue: states left out, times in other words."""
+    """Returns the environment without a user's settings for listing the queue: hidden states, other time formats."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SINFO_", "SACCT_"))}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
 
 
 def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether Slurm would start the job, now or later; also where it does not answer."""
+    """Returns whether Slurm would start the job, now or later; True also where it does not answer."""
     argv = [sbatch[0], "--test-only", *sbatch[1:]]
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CLIENT_S, check=False)
@@ -86,7 +86,7 @@ def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def require(*programs: str) -> None:
-    """ToolError where a program of Slurm is not on the path."""
+    """Raises ToolError where a program of Slurm is not on the path."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise ToolError(
@@ -96,19 +96,20 @@ def require(*programs: str) -> None:
 
 
 def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
-    """`scontrol show job`, by field; None where it does not answer or no longer knows the job."""
+    """Returns `scontrol show job` by field; None where it does not answer or no longer knows the job."""
     text = ask(["scontrol", "show", "job", job, "-o"])
     return None if text is None else fields_of(text)
 
 
 def is_gone(job: str, *, ask: Run = run) -> bool:
-    """Whether the controller answers, and knows no such job of this user: it forgets them minutes after their end."""
+    """Returns whether the controller answers and knows no such job of this user: it forgets jobs minutes after their
+    end."""
     listed = ask(["squeue", "-h", "--me", "-t", "all", "-o", "%A"])
     return listed is not None and job not in listed.split()
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """One line of `scontrol -o`. Values may hold spaces and equals signs: the fields asked for here do not."""
+    """Parses one line of `scontrol -o`. Values may hold spaces and equals signs: the fields used here do not."""
     pairs = (word.partition("=") for word in text.split())
     found: dict[str, str] = {}
     for name, _, value in pairs:
@@ -117,26 +118,26 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def has_gpus(record: Mapping[str, str]) -> bool:
-    """Whether Slurm gave the job GPUs: a site without them as GRES lets every program of a node see all."""
+    """Returns whether Slurm gave the job GPUs: where they are not a GRES, every program on a node sees all of them."""
     return any("gpu" in value for name, value in record.items() if "tres" in name.lower())
 
 
 def step_states(job: str, *, ask: Run = run) -> list[str]:
-    """States of the job's steps, where accounting is kept: only they tell OUT_OF_MEMORY."""
+    """Returns states of the job's steps, where accounting is kept: only they show OUT_OF_MEMORY."""
     text = ask(["sacct", "-n", "-P", "-j", job, "-o", "JobIDRaw,State"])
     rows = (line.split("|") for line in (text or "").splitlines())
     return [row[1].split()[0] for row in rows if len(row) == 2 and "." in row[0] and row[1]]
 
 
 def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
-    """The nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol does not tell."""
+    """Returns the nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol fails."""
     if not nodes or "[" not in nodes:
         return [name for name in nodes.split(",") if name]
     return (ask(["scontrol", "show", "hostnames", nodes]) or nodes).split()
 
 
 def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
-    """Of the nodes, those that Slurm cannot use: down, failing, or silent (a star behind the state)."""
+    """Returns the nodes that Slurm cannot use: down, failing, or not responding (a star after the state)."""
     text = ask(["sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"]) or "" if nodes else ""
     rows = (line.strip().split("|") for line in text.splitlines())
     bad = {row[0] for row in rows if len(row) == 2 and ("*" in row[1] or row[1].startswith(("down", "fail", "error")))}
@@ -156,8 +157,8 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
 def named(
     prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
 ) -> list[str]:
-    """As `listed`, from a controller that is waited for: what is not known may run. ToolError where it stays silent,
-    and at once where squeue fails."""
+    """Returns the same as `listed`, but waits for the controller: an unlisted job may run. ToolError where it stays
+    silent, and at once where squeue fails."""
     give_up, silent = time.monotonic() + answer_s, False
     while (found := listed(prefix, ask=ask)) is None:
         if time.monotonic() > give_up:

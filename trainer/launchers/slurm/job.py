@@ -33,8 +33,8 @@ def main(control: Path, command: list[str]) -> int:
 
 
 def submit(command: list[str]) -> str | None:
-    """The job's id; None, with sbatch's words in our own log, where it was not taken. The job's processes name no
-    owner, because they may outlive the tuner."""
+    """Returns the job's id; None, with sbatch's message in our own log, where it was refused. The job's processes name
+    no owner, because they may outlive the tuner."""
     env = {name: value for name, value in os.environ.items() if name != OWNER}
     try:
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
@@ -54,7 +54,8 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Exit code: 0 for a job that completed. A controller that does not answer is asked again: the job goes on."""
+    """Returns the exit code: 0 for a job that completed. A controller that does not answer is asked again: the job
+    continues."""
     began = clock()
     waited_s = 0.0
     told = None

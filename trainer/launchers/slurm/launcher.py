@@ -47,14 +47,14 @@ class SlurmLauncher:
 
     @property
     def keeps_ranks(self) -> bool:
-        """A job a burst keeps no nodes while the tuner thinks."""
+        """Returns whether the tuner runs in an allocation: one job per burst frees the nodes between bursts."""
         return self.settings.job == "allocation"
 
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> NodesProcesses:
-        """ToolError where there is no Slurm, or no allocation that is large enough. First ends what runs under this
-        study's name, in whichever job."""
+        """Starts the ranks, after ending what runs under this study's name, in whichever job. ToolError where there is
+        no Slurm, or no allocation that is large enough."""
         job = self.allocation(nodes)
         sweep()
         if clients.named(self._prefix):
@@ -75,8 +75,8 @@ class SlurmLauncher:
         return self._processes(nodes, ranks_per_node, control, job, command, strip(begun.variables), begun.mark)
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> NodesProcesses | None:
-        """The job of a burst that a tuner which is gone submitted, whether it waits, runs or has ended; None where no
-        node ever saw it and none will, and where the tuner took its ranks along."""
+        """Returns the job of a burst that an earlier tuner submitted, whether it waits, runs or has ended; None where
+        no node ever saw it and none will, and where the ranks ended with the tuner."""
         if self.keeps_ranks or folder.read(folder.start_path(control), folder.Start) is None:
             return None
         clients.require("scancel", "squeue", "scontrol")
@@ -121,7 +121,7 @@ class SlurmLauncher:
         return f"moe-{hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:8]}-"
 
     def _name(self, control: Path) -> str:
-        """Of the step or the job: of this study, and of the start or the burst."""
+        """Returns the name of the step or job: the study's prefix, and the start or burst."""
         return f"{self._prefix}{control.name}"
 
     @property
@@ -129,8 +129,8 @@ class SlurmLauncher:
         return self.settings.python or sys.executable
 
     def allocation(self, nodes: int) -> str | None:
-        """The job that the tuner runs in; None where every burst is a job. ToolError where there is neither, OverError
-        where the job is over."""
+        """Returns the job that the tuner runs in; None where every burst is a job. ToolError where there is neither,
+        OverError where the job is over."""
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")
             return None
@@ -184,7 +184,7 @@ class SlurmLauncher:
 
 
 def slurm_launcher(recipe: Recipe, home: Path) -> SlurmLauncher:
-    """As the recipe asks for it."""
+    """Returns the launcher that the recipe asks for."""
     first_s = recipe.trainer.first_step_s if recipe.trainer is not None else 0.0
     return SlurmLauncher(
         settings=slurm_settings(recipe.burst.launcher),

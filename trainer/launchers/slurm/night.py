@@ -29,7 +29,7 @@ _PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
 
 
 def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the recipe asks for a job of the study's own, and this is not it, nor another allocation."""
+    """Returns whether the recipe asks for a job of the study's own, and the tuner runs in no allocation yet."""
     if recipe.burst.launcher_kind != "slurm":
         return False
     return slurm_settings(recipe.burst.launcher).allocate is not None and not environ.get("SLURM_JOB_ID")
@@ -68,7 +68,7 @@ class Night:
         return self.folder / f"{job}.log"
 
     def words(self) -> list[str]:
-        """sbatch's. The recipe's own words, in `allocate`, take the place of ours."""
+        """Returns sbatch's options. The recipe's own options, in `allocate`, replace ours."""
         theirs = shlex.split(self.settings.allocate or "")
         ours = [
             *("--no-requeue", "--exclusive", "--mem=0", "--ntasks-per-node=1"),
@@ -87,11 +87,11 @@ class Night:
     # ---- the job
 
     def running(self) -> str | None:
-        """The job of this study that waits or runs."""
+        """Returns the job of this study that waits or runs."""
         return next((job for job in clients.named(self.name) if "." not in job), None)
 
     def submit(self) -> str:
-        """The new job's id. ToolError, in sbatch's words, where it is not taken."""
+        """Submits the job and returns its id. ToolError, with sbatch's message, where it is refused."""
         clients.require("sbatch", "scancel", "squeue", "scontrol")
         self.folder.mkdir(exist_ok=True)
         (self.folder / "job.sh").write_text(self.script())
@@ -125,8 +125,8 @@ class Look:
         self._log = _Lines(self.night.log(self.job))
 
     def follow(self, *, patience_s: float = math.inf) -> bool:
-        """Until the job is over, but no longer than that: whether it is. ToolError where it can never start and was
-        taken back."""
+        """Follows the job until it is over or `patience_s` has passed; returns whether it is over. ToolError where it
+        can never start and was cancelled."""
         give_up = time.monotonic() + patience_s
         while True:
             over = self._look()
@@ -174,13 +174,13 @@ def _tell(queue: Queue, before: Queue, say: Callable[[str], None]) -> None:
 
 @dataclass
 class _Lines:
-    """What is added to a file, whole lines at a time."""
+    """Reader of the whole lines added to a file."""
 
     path: Path
     seen: int = 0
 
     def say(self, say: Callable[[str], None]) -> bool:
-        """Whether there was something new."""
+        """Passes the new lines to `say`; returns whether there were any."""
         lines = self._new()
         for line in lines:
             say(line)

@@ -1,4 +1,4 @@
-"""Where a submitted job stands, beside the notes of its nodes: whoever follows it writes `queue.json`."""
+"""State of a submitted job, next to the files of its nodes: the process that follows the job writes `queue.json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a submitted job stands: Slurm's own words. `waited_s`: how long it has been, or was, pending."""
+    """State of a submitted job in Slurm's own words. `waited_s`: how long it has been, or was, pending, in seconds."""
 
     job: str
     state: str
@@ -23,5 +23,5 @@ def queue_path(control: Path) -> Path:
 
 
 def slurm_log(control: Path) -> Path:
-    """What a submitted job itself writes: its script's srun and Slurm's own words."""
+    """Returns the log of a submitted job: output of its script's srun and of Slurm."""
     return control / "slurm.log"

@@ -1,7 +1,7 @@
-"""What Slurm says became of a step or a job, as a failure. Pure.
+"""Classification of the end of a step or a job in Slurm as a failure. Pure.
 
 A job's own state classifies little: a rank killed for memory leaves the job FAILED 1:0, and only the step, or a line
-that srun and slurmstepd print, says so. Seen with Slurm 22.05; words of 24.05's sources beside.
+that srun and slurmstepd print, says so. Seen with Slurm 22.05; also has messages from 24.05's sources.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
 def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
-    """The job's state, or what it will be: a job that is told to make room for another one (GraceTime) still runs, and
-    ends FAILED, or COMPLETED if its ranks were `cut_off`, where they heed that; one that is ending tells its time limit
-    as a reason."""
+    """Returns the job's state, or what it will be: a job that is preempted (GraceTime) still runs, and ends FAILED, or
+    COMPLETED if its ranks were `cut_off`, where they heed the signal; one that is ending gives its time limit as a
+    reason."""
     state = record.get("JobState", "")
     if record.get("PreemptTime", "None") not in ("None", "Unknown") and (cut_off or state != "COMPLETED"):
         return "PREEMPTED"
@@ -102,8 +102,8 @@ def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
 
 
 def over(record: Mapping[str, str], now: datetime) -> str | None:
-    """Why nothing can be started in an allocation any more, in words; None while something can. Slurm takes no step
-    after its end, and ends those that run at its next look, half a minute later."""
+    """Returns why nothing can be started in an allocation any more, in words; None while something can. Slurm accepts
+    no step after its end, and ends running ones at its next check, half a minute later."""
     state = settled(record)
     end = _moment(record.get("EndTime", ""))
     if state == "RUNNING" and end is not None and end <= now:
@@ -112,24 +112,24 @@ def over(record: Mapping[str, str], now: datetime) -> str | None:
 
 
 def tells_of_an_end(log: str) -> bool:
-    """Whether the allocation is being ended by Slurm's lines, whatever its state is called so far."""
+    """Returns whether Slurm's lines report that the allocation is being ended, whatever its state is called so far."""
     return _ENDING.search(log) is not None
 
 
 def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
-    """Whether the job is, or was since then."""
+    """Returns whether the job is suspended, or was since then."""
     at = _moment(record.get("SuspendTime", ""))
     return record.get("JobState") == SUSPENDED or (at is not None and at >= since.replace(microsecond=0))
 
 
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
-    """When the job's time is over, in words, where that is near."""
+    """Returns when the job's time is over, in words, if that is soon."""
     end = _moment(record.get("EndTime", ""))
     return f"its time ends at {end:%H:%M:%S}" if end and end - now <= timedelta(seconds=within_s) else None
 
 
 def _moment(text: str) -> datetime | None:
-    """As scontrol writes it, of the client's own zone; None for Unknown and None."""
+    """Parses a time as scontrol writes it, in the client's time zone; None for Unknown and None."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -137,7 +137,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:
-    """The failure that Slurm's lines tell, and the node they name; None if they tell none."""
+    """Returns the failure that Slurm's lines report, and the node they name; None if they report none."""
     lines = log.splitlines()
     by_row = ((said, line) for said in LINES for line in lines)
     by_line = ((said, line) for line in lines for said in (CANCELLED, TASK_DIED))
@@ -149,12 +149,12 @@ def told_by_log(log: str) -> tuple[Failure, str | None] | None:
 
 
 def tells_of_a_node(log: str) -> bool:
-    """Whether a node failed by Slurm's lines: that ends an allocation too, and the node is the news."""
+    """Returns whether Slurm's lines report a failed node: that ends an allocation too, and the node is the cause."""
     return any(said.match(line) for said in NODE_FAILED for line in log.splitlines())
 
 
 def told_by_queue(queue: Queue) -> Failure | None:
-    """The failure that the states of the job and its steps tell; a step's before the job's."""
+    """Returns the failure that the states of the job and its steps show; a step's before the job's."""
     for state in [*queue.steps, queue.state]:
         kind = STATES.get(state)
         if kind is not None:
@@ -172,12 +172,12 @@ def reason_of(queue: Queue) -> str:
 
 
 def never(queue: Queue) -> bool:
-    """Whether the job will wait for ever, for what it asks for."""
+    """Returns whether the job will be pending for ever, for what it asks for."""
     return queue.state in PENDING and NEVER.fullmatch(queue.reason) is not None
 
 
 def refusal(log: str) -> str | None:
-    """Why Slurm will not start this, in its own words; None where another try may help."""
+    """Returns why Slurm will not start this, in its own words; None where another try may help."""
     found = REFUSED.search(log)
     return found[0].strip() if found else None
 

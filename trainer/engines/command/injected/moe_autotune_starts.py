@@ -58,7 +58,7 @@ class Starts:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON: a type of torch by its name."""
+    """Returns the value as JSON allows it: a type of torch by its name."""
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     plain = value is None or isinstance(value, (bool, int, float, str))

@@ -56,8 +56,8 @@ def chain() -> None:
 
 
 def recorder_on(out: str) -> None:
-    """Torch keeps its last collectives in mind, and NCCL's watchdog writes them where it ends the job; what the user
-    has set stays. The older names are read up to torch 2.12; 2.13 warns of them."""
+    """Turns on torch's flight recorder, which NCCL's watchdog writes where it ends the job; what the user has set
+    stays. The older names are read up to torch 2.12; 2.13 warns of them."""
     from importlib import metadata
 
     wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": os.path.join(out, "nccl_dump_rank_")}
@@ -70,8 +70,8 @@ def recorder_on(out: str) -> None:
 
 
 def wait_to_be_asked(rank: Rank) -> None:
-    """A thread that sleeps until somebody on this machine asks for the flight recorder (`stacks.py`), at a socket
-    without a file: a rank that hangs in a collective runs no Python of its own."""
+    """Starts a thread that sleeps until a process of this machine asks for the flight recorder (`stacks.py`), at a
+    socket without a file: a rank that hangs in a collective runs no Python of its own."""
     import socket
     import threading
 
@@ -90,7 +90,7 @@ def wait_to_be_asked(rank: Rank) -> None:
 
 
 def write_flight(rank: Rank) -> None:
-    """The rank's last collectives as `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
+    """Writes the rank's last collectives to `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
     import json
 
     c10d = sys.modules["torch._C._distributed_c10d"]
@@ -107,7 +107,7 @@ def write_flight(rank: Rank) -> None:
 
 
 class Rank:
-    """What this rank leaves: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
+    """Writer of this rank's files: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
 
     def __init__(self, out: str, rank: int) -> None:
         self.out, self.rank = out, rank
@@ -123,7 +123,7 @@ class Rank:
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
     def claim(self) -> bool:
-        """The first process of the rank to get this far is the one that trains."""
+        """Returns whether this process trains: the first of the rank to get this far."""
         if self.acts is None and is_child(self.rank):
             self.acts = False
         if self.acts is None:
@@ -137,7 +137,7 @@ class Rank:
         return self.acts
 
     def enter(self, phase: str) -> None:
-        """A phase is written when it is new, and else now and then: an exception writes the one it came in."""
+        """Writes a phase when it is new, and else now and then: an exception writes the phase that it was raised in."""
         import time
 
         if phase == self.phase or not self.claim():
@@ -154,7 +154,8 @@ class Rank:
             os.pwrite(self.file, f"{self.phase:<12}".encode(), 0)
 
     def begin(self) -> None:
-        """What is resident now is not the recipe's. On CPUs, a rank may take so much more and no more."""
+        """Records the resident memory so far, which is not the recipe's. On CPUs, limits the rank's further
+        allocation."""
         import resource
 
         if self.baseline_kib:
@@ -172,15 +173,15 @@ class Rank:
             self.let_go()
 
     def let_go(self) -> None:
-        """What a profiler takes from here on is not the recipe's."""
+        """Lifts the memory limit: what a profiler allocates from now on is not the recipe's."""
         import resource
 
         if self.limits is not None:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
-        """Memory in GiB: the peaks so far of what a GPU's allocator gave out and kept, what the GPU holds beside it,
-        and the peak resident set of the process."""
+        """Writes memory in GiB, once: the allocator's peaks of allocated and reserved memory so far, GPU memory outside
+        the allocator, and the peak resident set of the process; with CPU times and versions."""
         import json
 
         if self.told or not self.claim():
@@ -200,7 +201,7 @@ class Rank:
 
 
 def is_child(rank: int) -> bool:
-    """Whether Python of the same rank started this process: a helper of the trainer, not the trainer."""
+    """Returns whether a Python process of the same rank started this one: a helper of the trainer, not the trainer."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/comm") as file:
@@ -217,7 +218,8 @@ def status_kib(field: str) -> int:
 
 
 def outside_gib(torch: Any) -> float | None:
-    """What is neither free nor the allocator's, other processes' included; None where the GPU no longer answers."""
+    """Returns GPU memory that is neither free nor the allocator's, other processes' included; None if the GPU does not
+    answer."""
     try:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:
@@ -379,13 +381,13 @@ def counted(rank: Rank, function: Function) -> Function:
 
 
 def recording() -> bool:
-    """Whether a name would be seen: torch.profiler records, or Nsight Systems looks at this rank."""
+    """Returns whether a range would be recorded: torch.profiler is active, or Nsight Systems profiles this rank."""
     profiler = sys.modules.get("torch.autograd.profiler")
     return bool(getattr(profiler, "_is_profiler_enabled", False)) or "NSYS_PROFILING_SESSION_ID" in os.environ
 
 
 def without_stacks(profile: Any) -> None:
-    """Python stacks make a trace ten times as large and its steps slower; nothing here reads them."""
+    """Turns off Python stacks: they make a trace ten times as large and its steps slower; nothing here reads them."""
     original = profile.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

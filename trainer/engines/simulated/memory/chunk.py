@@ -16,8 +16,8 @@ from trainer.engines.simulated.memory.tape import LayerPlay
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
-    """Of whole layers: so many a checkpoint (`uniform`), or so many at the start of a rank (`block`); `share`: of a
-    checkpoint's input that this rank keeps."""
+    """Recompute of whole layers: `layers` per checkpoint (`uniform`), or at the start of a rank (`block`); `share`:
+    fraction of a checkpoint's input that this rank keeps."""
 
     layers: int
     block: bool = False

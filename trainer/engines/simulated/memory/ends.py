@@ -1,5 +1,5 @@
-"""What the ends of the model allocate: the embedding, the final norm, heads with their loss, and what multi-token
-prediction puts before its layer.
+"""Allocations of the ends of the model: the embedding, the final norm, heads with their loss, and the input of
+multi-token prediction.
 
 Source: language_module.py, tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py and
 multi_token_prediction.py of Megatron-Core 0.16.1.
@@ -57,7 +57,8 @@ def head(sizes: Sizes) -> Tape:
 
 
 def prediction_input(sizes: Sizes) -> Tape:
-    """Of an MTP layer: the next tokens embedded, two norms, both side by side, and their projection to one width."""
+    """Returns the tape before an MTP layer: the next tokens embedded, two norms, their concatenation, and its
+    projection to one width."""
     tape = Tape(first="x")
     entries = sizes.along * sizes.model.hidden_size
     for name in ("x", "embedded"):

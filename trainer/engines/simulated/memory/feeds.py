@@ -1,4 +1,4 @@
-"""What feed-forwards allocate: dense, and experts with router, dispatch and combine; from `r` to `y`.
+"""Allocations of feed-forwards: dense, and experts with router, dispatch and combine; from `r` to `y`.
 
 Source: mlp.py, moe/ of Megatron-Core 0.16.1 and what Transformer Engine's LayerNormLinear and GroupedLinear save. With
 the memory-efficient permutation: probabilities act inside the activation, so that experts' outputs are not kept.
@@ -145,7 +145,7 @@ def _arriving(sizes: Sizes) -> float:
 
 
 def expert_modules(sizes: Sizes, offload: str, *recompute: str) -> Modules:
-    """Of the experts' tensors: experts fused into one operation are offloaded together."""
+    """Returns the modules of the experts' tensors: experts fused into one operation are offloaded together."""
     fused = bool(sizes.recipe.knob("use_transformer_engine_op_fuser"))
     return Modules(recompute=("moe", *recompute), offload="fused_group_mlp" if fused else offload, graph=("moe",))
 
@@ -188,7 +188,7 @@ def _weighted(tape: Tape, sizes: Sizes, seen: int) -> str:
 
 
 def _copied(tape: Tape, sizes: Sizes, name: str, row_bytes: float, modules: Modules) -> str:
-    """What a product keeps of its input."""
+    """Records the tensor that a GEMM saves of its input."""
     if not sizes.quantized:
         return _stashed(tape, sizes, name, row_bytes, modules)
     return tape.tensor(f"{name}_quantized", Tensor(sizes.stashed * row_bytes, 0.0, modules))

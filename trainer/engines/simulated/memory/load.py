@@ -1,4 +1,4 @@
-"""How hot the hottest expert rank is, where experts differ by a machine's routing."""
+"""Load of the hottest expert rank, where experts differ by a machine's routing."""
 
 from __future__ import annotations
 

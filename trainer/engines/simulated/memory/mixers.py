@@ -1,4 +1,4 @@
-"""What layers that mix tokens allocate: attention, latent attention, gated delta net, Mamba; from `x` to `r`.
+"""Allocations of layers that mix tokens: attention, latent attention, gated delta net, Mamba; from `x` to `r`.
 
 Source: attention.py, multi_latent_attention.py, ssm/ of Megatron-Core 0.16.1 and what Transformer Engine's
 LayerNormLinear, Linear and DotProductAttention save; delta net and Mamba by their kernels (`chunk_gated_delta_rule`,
@@ -118,7 +118,7 @@ def _normed_latent(tape: Tape, sizes: Sizes, name: str, rank: int) -> str:
 
 
 def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
-    """Of a projection down: the norm's output, or its own quantized copy."""
+    """Records what a down-projection saves as its input: the norm's output, or its own quantized copy."""
     if not sizes.quantized:
         return ("normed",)
     copy = sizes.narrow_tensor(sizes.along * sizes.model.hidden_size, LATENT_NORM)

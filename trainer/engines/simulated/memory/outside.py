@@ -16,7 +16,8 @@ GIB, MIB = 2.0**30, 2.0**20
 
 
 def workspace_bytes(sizes: Sizes, *, has_head: bool) -> float:
-    """Of matrix products, and buffers that gathers share, in torch's allocator for as long as the process lives."""
+    """Returns the bytes of GEMM workspaces and of buffers that gathers share, in torch's allocator for the life of the
+    process."""
     recipe, model = sizes.recipe, sizes.model
     if recipe.hardware.is_cpu:
         return constant("cpu_runtime") * GIB

@@ -52,9 +52,9 @@ def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence
 
 @dataclass(frozen=True, kw_only=True)
 class _Stages:
-    """What all pipeline ranks share. `factor` multiplies activations; `ahead`: bytes that arrive for the next pass;
-    `static`: bytes of a captured layer beside its tensors; `early`: attention's tensors are freed early under EP
-    overlap; `pool_stays`: the passes are one graph."""
+    """Values that all pipeline ranks share. `factor` multiplies activations; `ahead`: bytes that arrive for the next
+    pass; `static`: bytes of a captured layer in addition to its tensors; `early`: attention's tensors are freed early
+    under EP overlap; `pool_stays`: the passes are one graph."""
 
     schedule: Schedule
     factor: float
@@ -97,7 +97,8 @@ class _Stages:
         )
 
     def _merge(self, peaks: Floats, start: Floats, rank: int, chunk: Integers, chunks: list[Chunk]) -> None:
-        """Under EP overlap the passes of the steady part run in pairs, a forward and a backward: both have one peak."""
+        """Replaces peaks of passes under EP overlap: those of the steady part run in pairs, a forward and a backward,
+        with one peak."""
         first = self.schedule.warm_up(rank)
         pairs = self.schedule.vpp * self.schedule.microbatches - first
         ones = first + 2 * np.arange(pairs)
@@ -117,7 +118,7 @@ def shown(schedule: Schedule) -> Schedule:
 
 @cache
 def _passes(schedule: Schedule, rank: int) -> tuple[Flags, Integers]:
-    """(which passes run forward, the chunk of each)."""
+    """Returns (which passes run forward, the chunk of each)."""
     order = schedule.order(rank)
     return np.array([one.forward for one in order]), np.array([one.chunk for one in order])
 
@@ -129,7 +130,7 @@ def _loads(recipe: Recipe, machine: Machine, imbalance: float | Sequence[float] 
 
 
 def _fragmentation(recipe: Recipe, machine: Machine) -> float:
-    """Of torch's caching allocator, which CPUs do without."""
+    """Returns the fragmentation of torch's caching allocator as a share; 0 on CPUs, which do not use it."""
     if recipe.hardware.is_cpu:
         return 0.0
     expandable = "expandable_segments:true" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or "").lower()
@@ -137,7 +138,7 @@ def _fragmentation(recipe: Recipe, machine: Machine) -> float:
 
 
 def _unfused(recipe: Recipe) -> float:
-    """What Megatron-Core's local layers keep on a CPU over the fused form."""
+    """Returns the factor by which Megatron-Core's local layers keep more on a CPU than the fused form."""
     if not recipe.hardware.is_cpu:
         return 1.0
     return constant("cpu_unfused_fp32" if recipe.training.precision == "fp32" else "cpu_unfused_bf16")

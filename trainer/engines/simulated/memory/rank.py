@@ -21,7 +21,7 @@ Parts = tuple[list[str], list[tuple[LayerKind, bool]], list[str]]
 
 
 def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk]]:
-    """[PP][VPP]; `loads`: of each pipeline rank's experts over the mean."""
+    """Returns the chunks [PP][VPP]; `loads`: of each pipeline rank's experts over the mean."""
     layout, numbers, mtp = layout_of(recipe), layers_of_ranks(recipe), mtp_chunks(recipe)
     wide, kinds = wide_layers(recipe), recipe.architecture.layer_kinds
     players = {load: _Player(recipe, load) for load in set(loads)}
@@ -40,7 +40,7 @@ def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk
 
 
 def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
-    """{(pipeline rank, chunk): its multi-token-prediction layers}."""
+    """Returns {(pipeline rank, chunk): its multi-token-prediction layers}."""
     layout = layout_of(recipe)
     if stages := stages_of(recipe):
         counts = ((stage, text.count("m")) for stage, text in enumerate(stages))

@@ -1,4 +1,4 @@
-"""What a play of memory found: peaks by pipeline rank, and where a limit is first exceeded."""
+"""Result of a memory simulation: peaks per pipeline rank, and the moment at which a limit is first exceeded."""
 
 from __future__ import annotations
 
@@ -49,26 +49,27 @@ class RankPlay:
 
     @property
     def passes(self) -> float:
-        """The fullest moment of all passes."""
+        """Returns the peak of all passes."""
         return float(self.peaks.max(initial=0.0)) + self.state.units
 
     @property
     def resting(self) -> float:
-        """Between steps, from the first one on; copies of gradients wait for the next step to be dropped."""
+        """Returns the bytes between steps, from the first one on; copies of gradients are dropped only in the next
+        step."""
         return self.state.all + self.always + self.state.step
 
     @property
     def needed(self) -> float:
-        """By the allocator at the fullest moment, which is of the second step: that has everything."""
+        """Returns the allocator's bytes at the peak, which is in the second step: that has everything."""
         return max(self._under(STEPS[-1]) + self.passes - self.state.units, self._in_optimizer())
 
     @property
     def allocated(self) -> float:
-        """The fullest moment as torch counts it: what a graph owns counts while it is captured only."""
+        """Returns the peak as torch counts it: what a graph owns counts only while it is captured."""
         return self.state.all + self.always + max(self.pool, self.passes, self.state.step)
 
     def first_over(self, limit: float, *, step: int) -> Moment | None:
-        """The first moment of a step that needs more than `limit` bytes."""
+        """Returns the first moment of a step that needs more than `limit` bytes."""
         if step == 0 and self.state.built > limit:
             return Moment(at=0, phase=BurstPhase.INIT, needed=self.state.built)
         under = self._under(step)
@@ -81,12 +82,12 @@ class RankPlay:
         return None
 
     def _under(self, step: int) -> float:
-        """What lies under the passes of a step."""
+        """Returns the bytes that stay allocated during the passes of a step."""
         moments = self.state.moments if step else 0.0
         return self.state.built + moments + self.state.units + self.always + self.pool
 
     def _in_optimizer(self) -> float:
-        """What the optimizer step needs."""
+        """Returns the bytes that the optimizer step needs."""
         graph = self.pool + self.passes * self.pool_stays
         return self.state.all + self.state.step + self.always + graph
 
@@ -105,26 +106,27 @@ class MemoryPlay:
 
     @property
     def peak_gib(self) -> tuple[float, ...]:
-        """What the allocator takes at the fullest moment, fragmentation included."""
+        """Returns the allocator's peak per pipeline rank, fragmentation included."""
         return tuple(self._taken(rank.needed, STEPS[-1]) for rank in self.ranks)
 
     @property
     def allocated_gib(self) -> tuple[float, ...]:
-        """As `torch.cuda.max_memory_allocated` reports it."""
+        """Returns the peak per pipeline rank as `torch.cuda.max_memory_allocated` reports it."""
         return tuple(rank.allocated / GIB + self.second_step_gib for rank in self.ranks)
 
     @property
     def resting_gib(self) -> tuple[float, ...]:
-        """Allocated between steps."""
+        """Returns the memory allocated between steps."""
         return tuple(rank.resting / GIB for rank in self.ranks)
 
     @property
     def state_gib(self) -> tuple[float, ...]:
-        """Model and optimizer."""
+        """Returns the memory of model and optimizer."""
         return tuple(rank.state.all / GIB for rank in self.ranks)
 
     def out_of_memory(self, limit_gib: float | None) -> OutOfMemory | None:
-        """What fails first within two steps, where something does. `limit_gib`: of a device; None: there is none."""
+        """Returns the first out-of-memory within two steps, else None. `limit_gib`: of a device; None: there is no
+        limit."""
         if limit_gib is None or max(self.peak_gib) + self.outside_gib <= limit_gib:
             return None
         for step in STEPS:

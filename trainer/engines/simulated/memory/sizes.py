@@ -1,4 +1,4 @@
-"""What a rank's layers are measured in: tokens, bytes an entry, and the settings that change which tensors exist."""
+"""Sizes of a rank's layers: tokens, bytes per entry, and the settings that change which tensors exist."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Sizes:
 
     @cached_property
     def tokens(self) -> float:
-        """Of a micro batch on one context-parallel rank."""
+        """Returns the tokens of a micro batch on one context-parallel rank."""
         training = self.recipe.training
         return training.micro_batch_size * training.seq_length / layout_of(self.recipe).cp
 
     @cached_property
     def along(self) -> float:
-        """Of those, what a rank has between the tensor-parallel regions."""
+        """Returns the tokens that a rank has between the tensor-parallel regions."""
         return self.tokens / self.tp if self.recipe.knob("sequence_parallel") else self.tokens
 
     @cached_property
@@ -63,7 +63,8 @@ class Sizes:
 
     @cached_property
     def gathered(self) -> float:
-        """Bytes of hidden states of all tokens beside their parts, where sequence parallel gathers them."""
+        """Returns the bytes of hidden states of all tokens in addition to their parts, where sequence parallelism
+        gathers them."""
         return self.tokens * self.model.hidden_size * self.wide if self.along < self.tokens else 0.0
 
     @cached_property
@@ -81,7 +82,7 @@ class Sizes:
 
     @cached_property
     def local(self) -> bool:
-        """Megatron-Core's own layers instead of Transformer Engine's."""
+        """Returns whether layers are Megatron-Core's own instead of Transformer Engine's."""
         written = self.recipe.knob("transformer_impl")
         return bool(written == "local" or (written is None and self.recipe.hardware.is_cpu))
 
@@ -90,12 +91,12 @@ class Sizes:
         return self.local or self.recipe.knob("attention_backend") in ("unfused", "local")
 
     def wide_tensor(self, entries: float, modules: Modules = UNTOUCHED, *, grad: bool = True) -> Tensor:
-        """In the training precision, with a gradient as large."""
+        """Returns a tensor in the training precision, with a gradient of the same size."""
         size = entries * self.wide
         return Tensor(size, size if grad else 0.0, modules)
 
     def narrow_tensor(self, entries: float, modules: Modules = UNTOUCHED) -> Tensor:
-        """A linear layer's own copy of its input."""
+        """Returns a linear layer's own copy of its input."""
         return Tensor(entries * self.narrow, 0.0, modules)
 
     # --- tokens of experts -------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Sizes:
 
     @cached_property
     def stashed(self) -> float:
-        """Of those, what is kept for backward: pages of what came, with the paged stash."""
+        """Returns the routed tokens that are kept for backward: with the paged stash, pages of those that arrived."""
         if not self.recipe.knob("moe_paged_stash"):
             return self.routed
         even = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp

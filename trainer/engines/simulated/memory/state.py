@@ -1,4 +1,4 @@
-"""What a rank holds between steps, byte by byte: weights, gradient buffers, master weights, Adam's moments.
+"""Memory that a rank holds between steps, in bytes: weights, gradient buffers, master weights, Adam's moments.
 
 As DistributedDataParallel, DistributedOptimizer, the hybrid CPU optimizer and Megatron-FSDP of Megatron-Core 0.16.1
 allocate it, without the padding of buckets. Weights, gradients and master weights exist before the first step; moments,
@@ -57,7 +57,7 @@ class State:
 
 
 def state_of_ranks(recipe: Recipe) -> tuple[State, ...]:
-    """By pipeline rank."""
+    """Returns the state by pipeline rank."""
     return tuple(_state(recipe, held) for held in held_by_ranks(recipe))
 
 
@@ -89,7 +89,7 @@ def held_by_ranks(recipe: Recipe) -> list[Held]:
 
 
 def wide_layers(recipe: Recipe) -> frozenset[int]:
-    """Decoder layers that stay out of FP8 and FP4."""
+    """Returns decoder layers that stay out of FP8 and FP4."""
     count = recipe.architecture.num_layers
     if not quantizes(recipe):
         return frozenset(range(count))
@@ -161,7 +161,8 @@ def _primary(recipe: Recipe, quantized: float) -> float:
 
 
 def quantized_bytes(recipe: Recipe) -> float:
-    """Of a weight's quantized copies, by row and by column; one for both where Blackwell scales whole tensors."""
+    """Returns the bytes per weight of its quantized copies, by row and by column; one for both where Blackwell scales
+    whole tensors."""
     precision = recipe.training.precision
     if not quantizes(recipe):
         return 0.0
@@ -174,7 +175,7 @@ def quantized_bytes(recipe: Recipe) -> float:
 
 
 def gradient_bytes(recipe: Recipe) -> float:
-    """Of the buffer that gradients accumulate in."""
+    """Returns the bytes per parameter of the buffer that gradients accumulate in."""
     written = recipe.knob("grad_reduce_in_fp32")
     if recipe.training.precision == "fp32" or written or written is None:
         return _dtype(recipe, "main_grads_dtype")

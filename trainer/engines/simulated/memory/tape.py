@@ -72,7 +72,7 @@ class Tape:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a recipe does with saved tensors: the modules whose tensors are recomputed, offloaded or captured; whether
+    """Handling of saved tensors by a recipe: the modules whose tensors are recomputed, offloaded or captured; whether
     weight gradients wait for the end of the layer, and whether exchanged tensors do."""
 
     recomputed: frozenset[str] = frozenset()
