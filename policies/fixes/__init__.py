@@ -14,17 +14,6 @@ def _discover() -> dict[str, Fix]:
 
 
 FIXES: dict[str, Fix] = _discover()
-# Fixes that make a recipe fit, in the order in which they are combined; the last resorts only when the others do not
-FITTING = (
-    "expandable_segments",
-    "distributed_optimizer",
-    "selective_recompute",
-    "micro_batch_down",
-    "precision_aware_optimizer",
-    "more_expert_parallel",
-    "full_recompute",
-    "more_pipeline_parallel",
-    "more_context_parallel",
-    "more_tensor_parallel",
-)
-LAST_RESORTS = ("activation_offload", "optimizer_offload")
+_BY_FIT_ORDER = sorted((fix for fix in FIXES.values() if fix.fit_order is not None), key=lambda fix: fix.fit_order or 0)
+FITTING = tuple(fix.name for fix in _BY_FIT_ORDER if not fix.last_resort)
+LAST_RESORTS = tuple(fix.name for fix in _BY_FIT_ORDER if fix.last_resort)

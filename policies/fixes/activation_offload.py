@@ -24,6 +24,8 @@ FIX = Fix(
         source="arXiv 2603.07685 section 4.1.5 and table 5 (DeepSeek-V3: 169 to 151 GB, 945 to 930 TFLOP/s).",
     ),
     phases=(Phase.FIT,),
+    fit_order=110,
+    last_resort=True,
     knobs=("fine_grained_activation_offloading",),
     matches=turns_on("fine_grained_activation_offloading"),
     precondition=unless_on("fine_grained_activation_offloading", gpu_only),

@@ -30,6 +30,7 @@ FIX = Fix(
         source="arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes per parameter instead of 18).",
     ),
     phases=(Phase.FIT,),
+    fit_order=20,
     knobs=("use_distributed_optimizer",),
     matches=turns_on("use_distributed_optimizer"),
     precondition=_precondition,

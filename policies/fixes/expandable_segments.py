@@ -41,6 +41,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT, Phase.PROFILE),
+    fit_order=10,
     claims=(
         Claim(
             wall=Wall.MEMORY,

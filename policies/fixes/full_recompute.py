@@ -31,6 +31,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=70,
     knobs=tuple(NONE),
     matches=all_of(more_recompute, becomes("recompute_granularity", lambda value: value == "full")),
     precondition=_precondition,

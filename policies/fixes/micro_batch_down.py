@@ -37,6 +37,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT, Phase.PROFILE, Phase.RETUNE),
+    fit_order=40,
     claims=(
         Claim(
             wall=Wall.COMMUNICATION,

@@ -49,6 +49,7 @@ FIX = Fix(
         source="arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).",
     ),
     phases=(Phase.FIT, Phase.SCALE),
+    fit_order=90,
     knobs=(DEGREES["cp"],),
     matches=grows(DEGREES["cp"]),
     precondition=_precondition,

@@ -33,6 +33,7 @@ FIX = Fix(
         source="arXiv 2603.07685 section 9.1 (EP before TP for experts) and section 4.2.1 (volume grows as (EP-1)/EP).",
     ),
     phases=(Phase.FIT,),
+    fit_order=60,
     knobs=(DEGREES["ep"],),
     matches=grows(DEGREES["ep"]),
     precondition=_precondition,

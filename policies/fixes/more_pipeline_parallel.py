@@ -34,6 +34,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=80,
     knobs=(DEGREES["pp"],),
     matches=grows(DEGREES["pp"]),
     precondition=_precondition,

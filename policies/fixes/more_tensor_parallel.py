@@ -34,6 +34,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=100,
     knobs=(DEGREES["tp"],),
     matches=grows(DEGREES["tp"]),
     precondition=_precondition,

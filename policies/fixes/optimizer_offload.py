@@ -38,6 +38,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=120,
+    last_resort=True,
     knobs=("optimizer_cpu_offload",),
     matches=turns_on("optimizer_cpu_offload"),
     precondition=unless_on("optimizer_cpu_offload", gpu_only),

@@ -20,6 +20,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=50,
     knobs=("use_precision_aware_optimizer",),
     matches=turns_on("use_precision_aware_optimizer"),
     precondition=unless_on("use_precision_aware_optimizer", gpu_only),

@@ -37,6 +37,7 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    fit_order=30,
     knobs=tuple(NONE),
     matches=more_recompute,
     precondition=_precondition,

@@ -75,13 +75,12 @@ def test_a_fix_names_knobs_that_exist_a_matcher_and_a_phase_that_can_reach_it() 
         assert set(fix.knobs) <= set(KNOBS), name
         assert callable(fix.matches), name
         assert fix.phases, name
-        assert (Phase.FIT in fix.phases) == (name in (*FITTING, *LAST_RESORTS)), name
+        assert (Phase.FIT in fix.phases) == (fix.fit_order is not None), name
 
 
-def test_the_order_of_fitting_names_each_fix_once() -> None:
-    names = (*FITTING, *LAST_RESORTS)
-    assert set(names) <= set(FIXES)
-    assert len(set(names)) == len(names)
+def test_no_two_fixes_have_the_same_place_in_the_order_of_fitting() -> None:
+    places = [fix.fit_order for fix in filled(FIXES.values()) if fix.fit_order is not None]
+    assert len({*places}) == len(places) == len(FITTING) + len(LAST_RESORTS)
 
 
 def test_a_claim_is_a_fraction_with_a_source() -> None:
