@@ -17,7 +17,7 @@ from trainer.recipe.tables import read_table
 
 HEAD = """# Machine files
 
-A recipe with `burst: {engine: simulated}` runs on a simulated cluster: a simulation of events, held against published
+A recipe with `burst: {engine: simulated}` runs on a simulated cluster: a simulation of events, compared with published
 runs (`python -m benchmarks.simulation_accuracy`), that shares no formula with `estimate` and `plan`. A machine file
 says how that cluster differs from the tables; `burst: {engine: simulated, machine: NAME or FILE}` names a packaged one
 or a YAML file, relative to the recipe. What the file says becomes a part of the recipe, of its digest and of the study.

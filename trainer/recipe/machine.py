@@ -19,8 +19,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Compute(Section):
     """Factors on the rates of rates.csv: 0.8 is a fifth slower."""
 
-    dense_gemm: Factor = Field(1.0, description="rate of dense matrix products")
-    grouped_gemm: Factor = Field(1.0, description="rate of the experts' grouped products")
+    dense_gemm: Factor = Field(1.0, description="rate of dense GEMMs")
+    grouped_gemm: Factor = Field(1.0, description="rate of the experts' grouped GEMMs")
     half_rows: Factor = Field(1.0, description="rows an expert needs for half of the grouped rate")
     half_width: Factor = Field(1.0, description="width an expert needs for half of the grouped rate")
     attention: Factor = Field(1.0, description="rate of fused attention")
@@ -68,7 +68,7 @@ class Routing(Section):
     """Imbalance of the load of experts where nothing forces balance."""
 
     skew: float = Field(0.25, ge=0, le=20, description="relative standard deviation of an expert's load over the mean")
-    drift: Share = Field(0.1, description="share of the skew that is drawn anew every step")
+    drift: Share = Field(0.1, description="share of the skew that is redrawn every step")
 
 
 class Memory(Section):

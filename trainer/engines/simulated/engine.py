@@ -20,7 +20,7 @@ US = 1e6
 SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
 SAYS = {  # of a fault: what a log would show
     "dies": (FailureKind.CRASH, "rank {rank} died in step {step}: exit code -11 (SIGSEGV)"),
-    "hangs": (FailureKind.HANG, "rank {rank} stood still in step {step}; its peers waited in a collective"),
+    "hangs": (FailureKind.HANG, "rank {rank} hung in step {step}; its peers waited in a collective"),
     "nan": (FailureKind.NAN, "rank {rank}: loss is nan in step {step}"),
     "node_lost": (FailureKind.INFRASTRUCTURE, "the node of rank {rank} was lost in step {step}"),
 }
