@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ class Sight(Protocol):
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
         """Has the ranks write their threads' stacks to their logs, and does not wait until they have."""
+        ...
+
+    def kill(self, ranks: Iterable[int]) -> None:
+        """Kills the ranks, where this process can do so itself, without waiting until they are gone."""
         ...
 
     def oom_kills(self) -> int:
@@ -54,6 +59,11 @@ class SightHere:
             return Death(at_s=seen_at_s, code=None)
         code = os.waitstatus_to_exitcode(status.wait_status)
         return Death(at_s=seen_at_s, code=code) if status.dead else None
+
+    def kill(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if process := mailbox.arrived(self.control, rank):
+                send(process, signal.SIGKILL)
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
         asked, stopped = set(), set()

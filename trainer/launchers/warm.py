@@ -23,6 +23,7 @@ from trainer.secrets import masked
 STARTUP_S = 300.0  # how long ranks may take to import
 _GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
 _KILLED_S = 15.0  # after a rank was killed: what started it may have been, and says so once all of it has ended
+_NAMED_S = 60.0  # for an agent all of whose ranks have ended to name the one that failed
 _POLITE_S = 20.0  # for idle ranks to end by themselves: interpreters that end, on a machine that is busy
 
 
@@ -104,6 +105,9 @@ class WarmRanks:
         launcher_code = self.processes.code
         if not self._idle:
             watch.ask_for_stacks()
+            if launcher_code is None and watch.lacks_a_code:
+                watch.kill_the_rest()
+                self.processes.wait(_NAMED_S)
             self.end()
         failure = classify(
             Evidence(

@@ -76,6 +76,17 @@ class Watch:
         return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
 
     @property
+    def lacks_a_code(self) -> bool:
+        """Returns whether a rank is gone whose exit code neither we nor the agent have seen."""
+        named = self._processes.deaths_told
+        return not named and any(death.code is None for death in self.deaths.values())
+
+    def kill_the_rest(self) -> None:
+        """Kills the ranks that still run: the agent names the one that failed only after all others have ended, and
+        one that ignores SIGTERM holds it up."""
+        self._processes.sight.kill(set(self._ranks) - set(self.deaths))
+
+    @property
     def troubled_for_s(self) -> float:
         """Returns the time since `in_trouble`, in seconds; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began

@@ -14,8 +14,8 @@ from tests.conftest import HANG_S
 from tests.trainer.launchers.conftest import mark_of
 from tests.trainer.launchers.two_nodes import BURST_S
 from trainer.burst import BurstPhase, Failure, FailureKind
-from trainer.launchers import local
-from trainer.launchers.processes import status_of, with_mark
+from trainer.launchers import local, sight, warm
+from trainer.launchers.processes import Status, status_of, with_mark
 from trainer.launchers.warm import WarmRanks
 
 FORWARD, BACKWARD, INIT = ["phase", "forward"], ["phase", "backward"], ["phase", "init"]
@@ -225,3 +225,21 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
     assert shown(failure) == (FailureKind.INFRASTRUCTURE, BurstPhase.START)
     assert failure is not None
     assert "EADDRINUSE" in failure.evidence or "Address already in use" in failure.evidence
+
+
+def test_a_rank_that_is_gone_before_it_was_looked_at_is_named_by_the_agent(
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status_of_the_living(pid: int) -> Status | None:
+        status = status_of(pid)
+        return None if status is None or status.dead else status
+
+    monkeypatch.setattr(sight, "status_of", status_of_the_living)
+    monkeypatch.setattr(warm, "_KILLED_S", 3.0)
+    case = CASES["a rank is killed, its peer ignores TERM, both have children of their own"]
+    ranks = launch()
+
+    failure = ranks.run(make_burst(case.acts), deadline_s=case.deadline_s).failure
+
+    assert failure is not None
+    assert case.evidence in failure.evidence

@@ -28,6 +28,9 @@ class SightOfNodes:
         end = folder.read(folder.rank_end_path(self.control, rank), folder.Ended)
         return None if end is None else Death(at_s=end.at_s, code=end.code)
 
+    def kill(self, ranks: Iterable[int]) -> None:
+        """Does nothing: the keepers end the ranks of their nodes themselves."""
+
     def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
         ranks = sorted(ranks)
         question, self._questions = self._questions, self._questions + 1
