@@ -14,7 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 
-from trainer.estimate.time.constants import Constants, constants
+from trainer.estimate.time.constants import constants
 from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
@@ -61,7 +61,7 @@ def _named(pattern: str) -> list[str]:
     return [name for name in constants() if fnmatchcase(name, f"{pattern}*" if pattern.endswith(".") else pattern)]
 
 
-def move_constants(theta: Mapping[str, float]) -> Constants:
+def move_constants(theta: Mapping[str, float]) -> dict[str, float]:
     """Returns the constants that these factors move, at their new values."""
     values: dict[str, float] = {}
     for factor in factors():

@@ -10,6 +10,7 @@ F factors, M measurements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +54,7 @@ MIN_DEVIATION = constant("min_deviation")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
 TOUCHED_SLOPE = constant("touched_slope")
+TOGETHER = 1 << 14  # candidates times sets of constants that are evaluated at once: beyond it memory costs more
 MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
 
 
@@ -237,9 +239,18 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
 def _slopes(
     predicted: Callable[[Constants], Floats], acting: Sequence[Factor], theta: Mapping[str, float], now: Floats
 ) -> Floats:
-    """Returns the derivatives of a prediction by each factor, [.., F], at `theta`, where the prediction is `now`."""
-    there = ({**theta, factor.name: theta[factor.name] + DERIVATIVE_STEP} for factor in acting)
-    return np.stack([(predicted(move_constants(each)) - now) / DERIVATIVE_STEP for each in there], axis=-1)
+    """Returns the derivatives of a prediction [M] by each factor, [M, F], at `theta`, where the prediction is `now`."""
+    there = [move_constants({**theta, factor.name: theta[factor.name] + DERIVATIVE_STEP}) for factor in acting]
+    together = max(1, TOGETHER // len(now))
+    parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
+    return (np.concatenate(parts) - now).T / DERIVATIVE_STEP
+
+
+def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
+    """Returns K sets of moved constants as arrays [K, 1], by name."""
+    table = fitted()
+    names = dict.fromkeys(name for each in sets for name in each)
+    return {name: np.array([[each.get(name, table[name])] for each in sets]) for name in names}
 
 
 class _Form:
@@ -275,28 +286,37 @@ class _Form:
         self.observed = self._whitened(steps, parts, self.work)
 
     def predicted(self, constants: Constants) -> Floats:
+        """Returns what the closed form gives for each measurement, whitened: [M], or [K, M] of K sets of constants."""
         stages, values = stages_of(self.candidates, constants=constants), {**fitted(), **constants}
         load = np.broadcast_to(imbalance(self.candidates, values), stages.step.shape)
-        parts = parts_at(stages, self.rows, self.stages, load=load[self.rows])
+        parts = parts_at(stages, self.rows, self.stages, load=load[..., self.rows])
         parts = merge_cpu_parts(parts) if self.candidates.base.hardware.is_cpu else parts
-        return self._whitened(stages.step, parts, work_of(stages, moved=values["cpu_moved"])[self.worked])
+        return self._whitened(stages.step, parts, work_of(stages, moved=values["cpu_moved"])[..., self.worked])
 
     def _whitened(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
-        whole = solve_triangular(self.step_root, np.log(steps), lower=True)
-        working = solve_triangular(self.work_root, np.log(work), lower=True)
-        logs = np.stack([np.log(np.maximum(parts[name], 0.0) + self.floor) for name in PARTS], axis=1) / self.deviations
-        return np.concatenate([whole, working, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
+        logs = np.log(np.maximum(np.stack([parts[name] for name in PARTS], axis=-2), 0.0) + self.floor)
+        by_part = _solved(self.part_root, logs / self.deviations[:, None])
+        whole, working = _solved(self.step_root, np.log(steps)), _solved(self.work_root, np.log(work))
+        return np.concatenate([whole, working, by_part.reshape(*by_part.shape[:-2], -1)], axis=-1)
 
 
-def work_of(stages: StageTable, *, moved: float) -> Floats:
+def _solved(root: Floats, figures: Floats) -> Floats:
+    """Returns the solution of `root` x = figures, [.., M], by a lower triangular root [M, M]."""
+    rows = figures.reshape(math.prod(figures.shape[:-1]), figures.shape[-1])
+    solved: Floats = solve_triangular(root, rows.T, lower=True).T
+    return solved.reshape(figures.shape)
+
+
+def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
     """Returns the CPU seconds of a mean rank in a step, [N].
 
     gloo moves and reduces its bytes on threads of the rank, which counts with the share `moved`.
     """
     moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
-    own = ((stages.busy - moving) / stages.stretch + moved * moving / stages.links_stretch).sum(axis=1)
+    stretch, links, share = (np.asarray(each)[..., None] for each in (stages.stretch, stages.links_stretch, moved))
+    own = ((stages.busy - moving) / stretch + share * moving / links).sum(axis=-1)
     once = (stages.optimizer + stages.fixed + stages.gc) / stages.stretch
-    seconds: Floats = own / (stages.busy > 0).sum(axis=1) + once + moved * stages.dp_exposed / stages.links_stretch
+    seconds: Floats = own / (stages.busy > 0).sum(axis=-1) + once + moved * stages.dp_exposed / stages.links_stretch
     return seconds
 
 
@@ -305,18 +325,18 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
 
     The step is that of the ranks with `load` times the mean; the others wait for them in dispatch and combine.
     """
-    at = {name: part[rows, ranks] for name, part in stages.parts.items()}
+    at = {name: part[..., rows, ranks] for name, part in stages.parts.items()}
     waits = at["grouped"] * (1 - 1 / load)
     at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
-    work = stages.busy[rows, ranks] + (stages.dp_exposed + stages.optimizer + stages.gc)[rows] + stages.fixed
+    work = stages.busy[..., rows, ranks] + (stages.dp_exposed + stages.optimizer + stages.gc)[..., rows] + stages.fixed
     return {
         "gemm": at["gemm"] + at["head"],
         **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
         "memory_bound": at["memory_bound"] + at["loss"],
-        "optimizer": stages.optimizer[rows],
+        "optimizer": stages.optimizer[..., rows],
         **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
-        "dp_exposed": stages.dp_exposed[rows],
+        "dp_exposed": stages.dp_exposed[..., rows],
         "host": at["host"] + stages.fixed,
-        "gc": stages.gc[rows],
-        "waiting": np.maximum(stages.step[rows] - work, 0.0),
+        "gc": stages.gc[..., rows],
+        "waiting": np.maximum(stages.step[..., rows] - work, 0.0),
     }

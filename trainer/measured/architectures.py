@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import TypeVar
 
 from trainer.errors import refused
 from trainer.recipe.hardware import UNFITTED, Hardware, known_hardware
 
-Values = Mapping[str, float]
+Value = TypeVar("Value")
 WIDE = ("bf16", "fp16", "fp32")  # precisions whose products run at the BF16 rate
 
 
-def of_architecture(values: Values, name: str, hardware: Hardware, what: str = "") -> float:
+def of_architecture(values: Mapping[str, Value], name: str, hardware: Hardware, what: str = "") -> Value:
     """Returns the constant of this device's architecture. BadInputError where the table has none."""
     key = ".".join(filter(None, (name, hardware.fitted_as, what)))
     if key not in values:
@@ -24,7 +25,7 @@ def of_architecture(values: Values, name: str, hardware: Hardware, what: str = "
     return values[key]
 
 
-def of_precision(values: Values, name: str, hardware: Hardware, precision: str) -> float:
+def of_precision(values: Mapping[str, Value], name: str, hardware: Hardware, precision: str) -> Value:
     """Returns the constant of a precision: its own row, else that of the formats it is computed like."""
     tried = ("bf16",) if precision in WIDE else (precision, "fp8_current", "fp8")
     keys = [f"{name}.{hardware.fitted_as}.{each}" for each in tried]

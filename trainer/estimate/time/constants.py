@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 
 from trainer.measured.constants import Constant, read_constants
+from trainer.estimate.candidates import Floats
 from trainer.measured.links import shares
 
-Constants = Mapping[str, float]
+Constants = Mapping[str, float | Floats]  # numbers, or arrays [K, 1]: K sets of constants, each result's first axis
 
 
 @cache
@@ -17,7 +18,7 @@ def constant_table() -> dict[str, Constant]:
 
 
 @cache
-def constants() -> Constants:
+def constants() -> Mapping[str, float]:
     """Every constant's value, the measured shares of links among them."""
     links = {f"link_share.{library}.{fabric}": share for (library, fabric), share in shares().items()}
     return links | {name: row.value for name, row in constant_table().items()}

@@ -57,7 +57,7 @@ def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
     return np.where(candidates.on("use_distributed_optimizer"), seconds, 0.0)
 
 
-def _left(overlapped: Flags, least: float, seconds: Floats, room: Floats) -> Floats:
+def _left(overlapped: Flags, least: float | Floats, seconds: Floats, room: Floats) -> Floats:
     """Returns the exposed seconds: all without overlap, else those beyond `room` and not below the share `least`."""
     hidden = np.minimum((1 - least) * seconds, room)
     return np.where(overlapped, seconds - hidden, seconds)

@@ -86,19 +86,20 @@ def time_of(candidates: Candidates, *, release: str | None = None, constants: Co
 
 
 def stages_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> StageTable:
-    """The same by pipeline rank."""
+    """The same by pipeline rank. Of K sets of constants (arrays [K, 1] among them) every figure has a first axis K."""
     values, software = {**fitted(), **(constants or {})}, releases()[release or latest()]
     dense = layer_time(candidates, values, software, is_moe=False)
     moe = layer_time(candidates, values, software, is_moe=True) if _has_experts(candidates) else dense
     stage = _stage(candidates, values, dense, moe)
     micro_batches = candidates.microbatches[..., None]
-    shape = (candidates.count, candidates.stages.exists.shape[1])
+    sets = np.broadcast_shapes(*map(np.shape, (constants or {}).values()))[:-1]
+    shape = (*sets, *stage["busy"].shape[-2:])
     parts = {name: np.broadcast_to(part * micro_batches, shape) for name, part in stage.items()}
     busy = parts.pop("busy")
-    pp, pp_exposed = _sends(candidates, values, room=busy.max(axis=1))
-    longest = busy.max(axis=1) + pp_exposed
-    mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
-    filled = mean + values["bubble_uneven"] * (stage["busy"].max(axis=1) - mean)
+    pp, pp_exposed = _sends(candidates, values, room=busy.max(axis=-1))
+    longest = busy.max(axis=-1) + pp_exposed
+    mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=-1) / candidates.pp
+    filled = mean + values["bubble_uneven"] * (stage["busy"].max(axis=-1) - mean)
     bubble = (candidates.pp - 1) / candidates.vpp * filled * values["bubble_time"]
     held = held_parameters(candidates)
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
@@ -116,7 +117,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
         fixed=fixed,
         stretch=1.0,
         links_stretch=1.0,
-        **{name: np.broadcast_to(seconds, shape[:1]) for name, seconds in once.items()},
+        **{name: np.broadcast_to(seconds, shape[:-1]) for name, seconds in once.items()},
     )
     return stretched(table, candidates, values) if candidates.base.hardware.is_cpu else table
 
@@ -204,29 +205,29 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     parts["loss"] = _loss(candidates, values)
     device = parts["device"] + parts["head"] + parts["loss"]
     # Nothing is launched ahead on a CPU: what the host takes is added
-    p = 1.0 if candidates.base.hardware.is_cpu else values["overlap_power"]
+    p = np.asarray(1.0 if candidates.base.hardware.is_cpu else values["overlap_power"])[..., None]
     busy = (device**p + parts["host"] ** p) ** (1 / p)
     busy = np.where(held.exists, busy, 0.0)
     parts["host"] = busy - np.where(held.exists, device, 0.0)
-    return parts | {"busy": np.broadcast_to(busy, (candidates.count, busy.shape[1]))}
+    return parts | {"busy": np.broadcast_to(busy, np.broadcast_shapes(busy.shape, (candidates.count, 1)))}
 
 
 def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerTime, moe: LayerTime) -> Floats:
     """Seconds a micro batch that an interleaved pipeline loses where chunks differ, [N]: for as many micro batches as
     there are ranks all of them are in the same chunk, which takes as long as on its slowest rank."""
     held, chunks = candidates.stages, candidates.chunks
-    waits = np.zeros(candidates.count)
+    waits = np.zeros(stage["busy"].shape[:-1])
     rows = np.flatnonzero(np.broadcast_to(candidates.vpp > 1, (candidates.count,)))
     if not len(rows):
         return waits
     each_dense, each_moe, each_attention = (
-        np.broadcast_to(seconds, (candidates.count,))[rows][:, None]
+        np.broadcast_to(seconds, waits.shape)[..., rows, None]
         for seconds in (dense.device, moe.device, moe.attention)
     )
     splits = np.broadcast_to(chunks.of_row, (candidates.count,))[rows]
 
     def of_rows(values: Floats) -> Floats:
-        return np.broadcast_to(values, (candidates.count, values.shape[1]))[rows]
+        return np.broadcast_to(values, stage["busy"].shape)[..., rows, :]
 
     ends, busy = of_rows(stage["head"] + stage["loss"]), of_rows(stage["busy"])
     mtp_moe = float(candidates.base.architecture.moe_layers[-1])
@@ -235,14 +236,14 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp
     rate = (busy - ends) / np.maximum(layers, 1e-12)  # the host's share included
     last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
-    longest = np.zeros(len(rows))
+    longest = np.zeros(())
     for chunk in range(chunks.moe.shape[2]):
         of_moe, of_dense = chunks.moe[splits, :, chunk], chunks.dense[splits, :, chunk]
         uneven = (chunks.attending[splits, :, chunk] - of_moe - of_dense) * each_attention
         held_here = of_moe * each_moe + of_dense * each_dense + uneven
         at_end = np.where((last == chunk)[:, None], mtp * rate + ends, 0.0)
-        longest += (held_here * rate + at_end).max(axis=1)
-    waits[rows] = np.maximum(longest - busy.max(axis=1), 0.0)
+        longest = longest + (held_here * rate + at_end).max(axis=-1)
+    waits[..., rows] = np.maximum(longest - busy.max(axis=-1), 0.0)
     return waits
 
 

@@ -29,7 +29,7 @@ def domain_of(candidates: Candidates) -> float:
     return float(max(hardware.nvlink_domain_gpus, node))
 
 
-def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
+def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float | Floats:
     if hardware.is_cpu:
         return constants["cpu_gb_s"]
     return (
@@ -38,7 +38,7 @@ def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
     )
 
 
-def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
+def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float | Floats:
     if hardware.is_cpu:
         return constants["cpu_gb_s"]
     if hardware.scaleout_gbit_s is None:  # of one node, which nothing leaves: a recipe for several says it
@@ -46,7 +46,9 @@ def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
     return hardware.scaleout_gbit_s / 8 * constants[f"link_share.{library}.network"]
 
 
-def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[float, float]:
+def latencies_s(
+    hardware: Hardware, constants: Constants, name: str
+) -> tuple[float | Floats, float | Floats]:
     """Returns (inside NVLink domain, across) of `collective_latency_us`, `dispatch_latency_us` or `notify_us`, in s."""
     if hardware.is_cpu:
         return (constants["cpu_collective_us"] * 1e-6,) * 2

@@ -25,7 +25,8 @@ class StageTable:
 
     `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
     works for. What a step does once is alike on all ranks, [N]. `stretch` is how much longer than alone on their cores
-    CPU ranks take, `links_stretch` how much longer what goes between them does; 1 on GPUs.
+    CPU ranks take, `links_stretch` how much longer what goes between them does; 1 on GPUs. K sets of constants make a
+    first axis K.
     """
 
     parts: dict[str, Floats]
@@ -36,22 +37,22 @@ class StageTable:
     dp: Floats
     dp_exposed: Floats
     optimizer: Floats
-    fixed: float  # host work once a step
+    fixed: float | Floats  # host work once a step
     gc: Floats  # garbage collected by hand
     step: Floats
-    stretch: float
-    links_stretch: float
+    stretch: float | Floats
+    links_stretch: float | Floats
 
     @property
     def slowest(self) -> Integers:
         """The pipeline rank that works longest, [N]."""
-        result: Integers = np.argmax(self.busy, axis=1)
+        result: Integers = np.argmax(self.busy, axis=-1)
         return result
 
     @property
     def work(self) -> Floats:
         """The step without what its ranks wait for each other, [N]."""
-        longest = self.busy.max(axis=1) + self.pp_exposed + self.pp_bubble
+        longest = self.busy.max(axis=-1) + self.pp_exposed + self.pp_bubble
         seconds: Floats = longest + self.dp_exposed + self.optimizer + self.fixed + self.gc
         return seconds
 
@@ -62,12 +63,13 @@ def stretched(table: StageTable, candidates: Candidates, values: Constants) -> S
     stretch = links = values["cpu_stretch"]
     if candidates.base.cluster.gpus_per_node == 1:
         links = 1 + values["cpu_moved"] * (stretch - 1)
+    by_rank = {True: np.asarray(links)[..., None], False: np.asarray(stretch)[..., None]}  # {between ranks: …}
     sent = sum((table.parts[name] for name in EXPOSED), np.zeros(()))
-    busy = table.busy * stretch - sent * (stretch - links)
+    busy = table.busy * by_rank[False] - sent * (by_rank[False] - by_rank[True])
     slower: dict[str, Any] = {
-        "parts": {name: part * (links if name in SENT else stretch) for name, part in table.parts.items()},
+        "parts": {name: part * by_rank[name in SENT] for name, part in table.parts.items()},
         "busy": busy,
-        "pp_bubble": table.pp_bubble * busy.max(axis=1) / np.maximum(table.busy.max(axis=1), TINY_S),
+        "pp_bubble": table.pp_bubble * busy.max(axis=-1) / np.maximum(table.busy.max(axis=-1), TINY_S),
         "fixed": table.fixed * stretch,
         **{name: getattr(table, name) * (links if name in SENT else stretch) for name in ONCE},
     }

@@ -62,18 +62,21 @@ class Forward:
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
     """Returns the rate that long dense GEMMs sustain in each row's precision, TFLOP/s."""
     hardware = candidates.base.hardware
-    rates = candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
+    rates: Floats = np.zeros(())
+    for precision in candidates.column("precision").choices:
+        chosen = candidates.among("precision", precision)
+        rates = np.where(chosen, precision_tflops(hardware, constants, precision), rates)
     return rates * rank_speed(candidates, constants)
 
 
-def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float:
+def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float | Floats:
     """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
     if hardware.is_cpu:
         return constants["cpu_tflops"]
     reference = hardware.rated
     share = of_precision(constants, "gemm_efficiency", hardware, precision)
     watts = (hardware.watts or 1.0) / (reference.watts or 1.0)
-    return float(reference.peak_tflops(precision) * share * watts ** constants["power_exponent"])
+    return reference.peak_tflops(precision) * share * watts ** constants["power_exponent"]
 
 
 def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
@@ -174,7 +177,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
 
 
-def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> float:
+def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> float | Floats:
     """Returns the TFLOP/s that fused attention sustains: measured, else a share of the architecture's peak."""
     if hardware.fitted_as == UNFITTED:
         return of_architecture(constants, "attention_share", hardware, name) * hardware.peak_tflops("bf16")
@@ -226,7 +229,7 @@ def _memory_bound(
     }
 
 
-def _expert_passes(candidates: Candidates, constants: Constants) -> float:
+def _expert_passes(candidates: Candidates, constants: Constants) -> float | Floats:
     """Passes of quantization over an input of the experts; a CPU does not quantize."""
     hardware = candidates.base.hardware
     return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_passes", hardware)
@@ -245,7 +248,7 @@ def _fused(candidates: Candidates, constants: Constants, release: Release) -> Fl
     """Share of the experts' memory-bound work that is left where they are one fused kernel."""
     if not release.fused_grouped_mlp or "mxfp8" not in (candidates.base.hardware.precisions or ()):
         return np.ones(())
-    return candidates.column("precision").each(lambda p: constants["fused_mlp_left"] if p == "mxfp8" else 1.0)
+    return np.where(candidates.among("precision", "mxfp8"), constants["fused_mlp_left"], 1.0)
 
 
 def host_s(candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool) -> Floats:
