@@ -40,9 +40,9 @@ def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
     found = [(fix, claim, recipe) for fix in named if (claim := claim_of(fix, know)) and (recipe := _first(fix, know))]
     kept = _unmodelled(know, [recipe for *_, recipe in found])
     return [
-        _candidate(know, recipe, claim, traced=any(waits & set(each.parts) for each in fix.claims))
+        _candidate(know, recipe, claim, fits=fits, traced=any(waits & set(each.parts) for each in fix.claims))
         for fix, claim, recipe in found
-        if recipe.digest() in kept and not _is_lost(know, claim)
+        if (fits := kept.get(recipe.digest())) is not None and not _is_lost(know, claim)
     ]
 
 
@@ -59,7 +59,9 @@ def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
     ]
     single = [each for each in single if know.avoid.lost_by(know.recipe, {each[0].name: each[1]}) is None]
     kept = _unmodelled(know, [recipe for *_, recipe in single])
-    found = (_setting(know, *each) for each in single if each[-1].digest() in kept)
+    found = (
+        _setting(know, *each, fits=fits) for each in single if (fits := kept.get(each[-1].digest())) is not None
+    )
     return [each for each in found if each is not None]
 
 
@@ -84,19 +86,20 @@ def _first(fix: Fix, know: Knowledge) -> Recipe | None:
     return None
 
 
-def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> set[str]:
-    """Returns the digests of recipes whose step the closed form predicts unchanged, and that have the P(fits) of the
-    incumbent."""
+def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> dict[str, float]:
+    """Returns {digest: P(fits)} of the recipes whose step the closed form predicts unchanged, and that have the P(fits)
+    of the incumbent."""
     if not recipes:
-        return set()
+        return {}
     table = tabulate([know.recipe, *recipes])
     log_steps, fits = know.surrogate.time.means(table), know.surrogate.memory.fits(table)
     same = abs(log_steps - log_steps[0]) < constant("unmodelled_log_step")
     keep = same & (fits >= know.min_fit_unmodelled)
-    return {recipe.digest() for recipe, kept in zip(recipes, keep[1:], strict=True) if kept}
+    rows = zip(recipes, fits[1:].tolist(), keep[1:], strict=True)
+    return {recipe.digest(): chance for recipe, chance, kept in rows if kept}
 
 
-def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, traced: bool) -> Candidate:
+def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, fits: float, traced: bool) -> Candidate:
     log_gain = math.log1p(_gain(know, claim))
     return Candidate(
         recipe=recipe,
@@ -105,7 +108,7 @@ def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, traced: bool)
         deviation=0.0,
         noise=know.surrogate.time.noise,
         log_gain=log_gain,
-        fits=float(know.surrogate.memory.fits(tabulate([recipe]))[0]),
+        fits=fits,
         expected_improvement=log_gain,
         score=log_gain * (1.0 if traced else PUBLISHED_RELIABILITY),
         claimed=claim,
@@ -122,7 +125,7 @@ def _is_lost(know: Knowledge, claim: Claimed) -> bool:
     return is_lost_in_noise(know.surrogate.time.noise, expected=expected, most=most)
 
 
-def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe) -> Candidate | None:
+def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe, *, fits: float) -> Candidate | None:
     """Returns the candidate of one knob at another value; None if its effect is likely to stay within the noise."""
     effect, bound, noise = effect_of(know.recipe, knob.name, value), _bound(know, knob), know.surrogate.time.noise
     most = effect.gain + Z_90 * effect.spread
@@ -136,7 +139,7 @@ def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe) -> Cand
         deviation=effect.spread,
         noise=noise,
         log_gain=effect.gain,
-        fits=float(know.surrogate.memory.fits(tabulate([recipe]))[0]),
+        fits=fits,
         expected_improvement=improvement,
         score=improvement * PUBLISHED_RELIABILITY,
         published=Published(knob=knob, effect=effect, bound=bound),

@@ -7,7 +7,9 @@ written in: `recipe.knob("micro_batch_size")`, `recipe.replace({"tensor_model_pa
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Self
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -137,7 +139,17 @@ class Recipe(Section):
     def digest(self) -> str:
         """16 hex digits that two recipes share when no measurement could tell them apart: names, tuning settings,
         deadlines and knobs that are inert beside the others do not count."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return digest_of(self)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copies the recipe as pydantic does, without the digest that it keeps."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("_digest", None)
+        return copied
 
     def to_yaml(self, *, resolved: bool = False) -> str:
         """The recipe as YAML; `resolved` writes every default, knobs included."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 from trainer.engines.simulated.feeds import Feeds
@@ -44,6 +45,7 @@ class Layers:
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.parts = parts = Parts(recipe, rates)
         self.mixers, self.feeds, self.routed = Mixers(parts), Feeds(parts), Routed(parts)
+        self.mixer, self.mixer_backward = cache(self.mixers.mixer), cache(self._mixer_backward)  # alike at any load
         self.recipe, self.rates, self.model = parts.recipe, parts.rates, parts.model
         self.tp, self.etp, self.tokens, self.parted, self.query, self.key, self.value = (
             parts.tp,
@@ -95,12 +97,12 @@ class Layers:
 
     def forward(self, kind: Kind, load: float) -> Segments:
         if kind.feed != "moe":
-            before = [*self.mixers.mixer(kind), *(self.feeds.feed_forward(kind) if kind.feed == "dense" else ())]
+            before = [*self.mixer(kind), *(self.feeds.feed_forward(kind) if kind.feed == "dense" else ())]
             return Segments(before=self.beside_copies(before, kind, load, back=False), send=(), middle=(), back=())
         shared = self.feeds.shared(kind)
         apart = self.parts.on("moe_shared_expert_overlap") and shared
         before = [
-            *self.mixers.mixer(kind),
+            *self.mixer(kind),
             *self.routed.router(kind),
             *(() if apart else shared),
             *self.routed.permute(load),
@@ -120,7 +122,7 @@ class Layers:
         again = inside(self.again(kind, load), "recompute")
         late = self.parts.on("delay_wgrad_compute")
         if kind.feed != "moe":
-            backwards = [*self._feed_backward(kind), *self._mixer_backward(kind)]
+            backwards = [*self._feed_backward(kind), *self.mixer_backward(kind)]
             before = self.beside_copies([*again, *backwards], kind, load, back=True)
             return Segments(before=before, send=(), middle=(), back=())
         before = [*again, *self._reversed(self.routed.unpermute(load))]
@@ -131,7 +133,7 @@ class Layers:
             *self._reversed(self.routed.permute(load)),
             *self._reversed(self.feeds.shared(kind), twice=True),
             *self._reversed(self.routed.router(kind), twice=True),
-            *self._mixer_backward(kind),
+            *self.mixer_backward(kind),
         ]
         return Segments(
             before=before,
@@ -179,7 +181,7 @@ class Layers:
         if kind.mixer == "none":
             return []
         ops: list[Op | Beside] = []
-        for item in reversed(self.mixers.mixer(kind)):
+        for item in reversed(self.mixer(kind)):
             ops += self._backward_of(item, kind)
         return ops
 
