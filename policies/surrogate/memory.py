@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from policies.constants import constant
 from policies.surrogate.evidence import Evidence
@@ -106,7 +106,7 @@ class MemorySurrogate:
         if self.limit_gib is None:
             return np.ones(candidates.count)
         need, deviation = self.needs(candidates)
-        chance: Floats = norm.cdf(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
+        chance: Floats = ndtr(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
         return chance
 
 

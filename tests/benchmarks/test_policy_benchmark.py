@@ -1,4 +1,4 @@
-"""The benchmark of policies in small: two scenarios, three bursts; and its figures by hand."""
+"""The benchmark of policies in small: a scenario, two bursts; and its figures by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
 from benchmarks.policy.study import Fitting, Foretold, Paid, Study
 from benchmarks.policy.today import read_today, write_today
+from tests.draws import few
 from tests.rows import filled
 from trainer.recipe.load_machine import packaged_machines
 from trainer.recipe.rules import check
 
 SMALL = ("gpt-oss-20b 8xh100 skewed-router", "moonlight-16b-a3b 8xb200 drawn-19")
 LITTLE = Effort(planned=4, drawn=4, climbs=0, pairs=0)
-BUDGET = 3
+BUDGET = 2
 
 
 def study(*tuned: float, start: float = 0.0, hours: float = 2.0) -> Study:
@@ -29,11 +30,10 @@ def study(*tuned: float, start: float = 0.0, hours: float = 2.0) -> Study:
     return Study(contender="drawn", scenario="one", world=8, start=start, paid=paid)
 
 
-@pytest.fixture(scope="module")
-def results() -> list[Result]:
-    chosen = [scenario for scenario in scenarios() if scenario.name in SMALL]
-    only = ("policy", "random", "plan")
-    return [play(scenario, only=only, budget=BUDGET, known={}, effort=LITTLE) for scenario in chosen]
+@pytest.fixture(scope="module", params=few(SMALL, 1))
+def result(request: pytest.FixtureRequest) -> Result:
+    scenario = next(scenario for scenario in scenarios() if scenario.name == request.param)
+    return play(scenario, only=("policy", "random", "plan"), budget=BUDGET, known={}, effort=LITTLE)
 
 
 def test_every_scenario_is_legal_and_named_once() -> None:
@@ -56,26 +56,25 @@ def test_a_drawn_machine_is_always_the_same_and_several_keys_away_from_the_defau
     assert sum(len(section) for name, section in moved.items() if name != "name") >= 6
 
 
-def test_nobody_is_better_than_the_best_known_and_nobody_pays_more_than_the_budget(results: list[Result]) -> None:
-    for result in filled(results):
-        for one in filled(result.studies):
-            assert one.tuned_after(BUDGET) <= result.best.tokens_per_s_per_gpu
-            assert 0 < len(one.paid) <= BUDGET
-            assert all(burst.gpu_hours > 0 for burst in one.paid)
+def test_nobody_is_better_than_the_best_known_and_nobody_pays_more_than_the_budget(result: Result) -> None:
+    for one in filled(result.studies):
+        assert one.tuned_after(BUDGET) <= result.best.tokens_per_s_per_gpu
+        assert 0 < len(one.paid) <= BUDGET
+        assert all(burst.gpu_hours > 0 for burst in one.paid)
 
 
-def test_the_same_scenario_gives_the_same_studies(results: list[Result]) -> None:
-    again = play(results[0].scenario, only=("random",), budget=BUDGET, known={}, effort=LITTLE)
-    before = next(one for one in results[0].studies if one.contender == "random")
+def test_the_same_scenario_gives_the_same_studies(result: Result) -> None:
+    again = play(result.scenario, only=("random",), budget=BUDGET, known={}, effort=LITTLE)
+    before = next(one for one in result.studies if one.contender == "random")
     assert again.studies[0].paid == before.paid
 
 
-def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(results: list[Result], tmp_path: Path) -> None:
-    chosen = [result.scenario for result in results]
-    write_best(tmp_path / "best.csv", chosen, {result.scenario.name: result.best for result in results})
+def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(result: Result, tmp_path: Path) -> None:
+    chosen = [result.scenario]
+    write_best(tmp_path / "best.csv", chosen, {result.scenario.name: result.best})
     known = read_best(tmp_path / "best.csv", chosen)
-    assert known[SMALL[0]].recipe(chosen[0]) == results[0].best.recipe(chosen[0])
-    kept = [result.studies[0] for result in results]
+    assert known[result.scenario.name].recipe(result.scenario) == result.best.recipe(result.scenario)
+    kept = [result.studies[0]]
     write_today(tmp_path / "today.csv", chosen, kept)
     read = read_today(tmp_path / "today.csv", chosen)
     assert [one.ooms for one in read] == [one.ooms for one in kept]
@@ -86,9 +85,8 @@ def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(results
     assert [one.tuned_after(2) for one in read] == pytest.approx([one.tuned_after(2) for one in kept], rel=1e-3)
 
 
-def test_the_picture_is_drawn(results: list[Result], tmp_path: Path) -> None:
-    best = {result.scenario.name: result.best.tokens_per_s_per_gpu for result in results}
-    draw(tmp_path / "regret.svg", [one for result in results for one in result.studies], best, BUDGET)
+def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
+    draw(tmp_path / "regret.svg", result.studies, {result.scenario.name: result.best.tokens_per_s_per_gpu}, BUDGET)
     assert (tmp_path / "regret.svg").read_text().startswith("<svg")
 
 

