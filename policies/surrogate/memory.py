@@ -11,12 +11,13 @@ groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 from policies.constants import constant
 from policies.surrogate.evidence import Evidence
@@ -122,6 +123,12 @@ def _peaks(parts: Floats, phi: Floats) -> Floats:
     return peaks
 
 
+def _mills_ratio(z: Floats) -> Floats:
+    """Returns the density of the standard normal distribution over its cumulative probability."""
+    ratio: Floats = np.exp(-(z**2) / 2 - math.log(2 * math.pi) / 2 - log_ndtr(z))
+    return ratio
+
+
 def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemorySurrogate:
     """Fits the posterior to all peaks and all recipes that ran out; returns the prior without any. Pure."""
     limit_gib = _limit_met(evidence, limit_gib)
@@ -203,7 +210,7 @@ class _Observed:
     def residual(self, phi: Floats) -> Floats:
         """Returns the residual of every row, [M]: for one that ran out, the expected excess over the limit."""
         short = -self._over(phi) * self._sharp / DISCREPANCY
-        expected = DISCREPANCY * np.exp(norm.logpdf(short) - norm.logsf(short))
+        expected = DISCREPANCY * _mills_ratio(-short)
         left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
         return left
 
@@ -217,7 +224,7 @@ class _Observed:
             return float(cost)
         over = self._over(phi)
         away = np.where(self.died, over, -over)
-        return float(cost - norm.logcdf(away).sum())
+        return float(cost - log_ndtr(away).sum())
 
     def curvature(self, phi: Floats) -> Floats:
         """Returns the Gauss-Newton curvature of the cost at `phi`, [G + 1, G + 1]."""
@@ -237,7 +244,7 @@ class _Observed:
         edge = moves / self._needs(phi) / self._deviations
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)
-        ratio = np.exp(norm.logpdf(z) - norm.logcdf(z))
+        ratio = _mills_ratio(z)
         cut: Floats = found + np.einsum("gm,hm,m->gh", edge, edge, ratio * (ratio + z))
         return cut
 
