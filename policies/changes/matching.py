@@ -21,8 +21,8 @@ _OFFLOADED_OPTIMIZER = ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h
 _HYBRIDEP = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "USE_MNNVL")
 # Knobs that follow another one: they belong to its change, and are reverted with it
 FOLLOWERS: dict[str, tuple[str, ...]] = {
-    DEGREES["tp"]: ("sequence_parallel", "tp_comm_overlap"),
-    DEGREES["ep"]: _HYBRIDEP,
+    DEGREES["tp"]: ("sequence_parallel", "tp_comm_overlap", "expert_tensor_parallel_size"),
+    DEGREES["ep"]: (*_HYBRIDEP, "expert_tensor_parallel_size"),
     DEGREES["pp"]: _SPLIT,
     VPP: _SPLIT,
     LAYOUT: _SPLIT,

@@ -75,6 +75,12 @@ def test_the_only_member_has_the_whole_gain_and_no_interaction() -> None:
     assert parts.interaction == pytest.approx(0.0, abs=1e-12)
 
 
+def test_expert_tensor_parallel_goes_along_with_the_degree_that_moved() -> None:
+    after = SLOW.replace(TP4 | {"expert_tensor_parallel_size": 2})
+    names = {member.name: set(member.knobs) for member in members(SLOW, after)}
+    assert names == {"more_tensor_parallel": {*TP4, "expert_tensor_parallel_size"}}
+
+
 def test_the_largest_share_names_the_proposal_and_each_has_its_wall() -> None:
     parts = decompose(candidate(SLOW.replace(FASTER)), know())
     walls = {share.fix: share.wall for share in parts.shares}
