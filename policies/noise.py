@@ -4,7 +4,7 @@ A burst is summarised by the median cost of its measured steps: microseconds of 
 median moves from burst to burst, not the spread of steps inside one: a busy neighbour slows whole bursts. The few
 repeats a study can pay for are pooled over all trials, with a weak prior from the steps themselves. The judge
 compares trials by it, the policy uses it to decide what is worth a burst, and the interval of a speed-up is computed
-from it.
+from it. The surrogate weighs each trial by its own: `deviation_of_a_burst`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from policies.constants import constant
 from policies.trial import Trial
 from trainer.burst import Outcome
 
@@ -39,6 +40,8 @@ FIRST_LOOK_CONFIDENCE = 0.995
 PAIRS_CONFIDENCE = 0.99
 # Variance of the median of n normal values over that of their mean (order statistics); larger n: the limit, pi / 2.
 MEDIAN_VARIANCE = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434, 6: 1.288}
+STRETCHED_DEVIATION = constant("stretched_deviation")  # at e-fold stretch; with the root of the log below
+QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
 
 def wall_cost(outcome: Outcome) -> list[float]:
@@ -164,6 +167,28 @@ def median_error(steps: Sequence[float]) -> float:
     return 1.2533 * spread / middle / math.sqrt(len(steps)) if middle > 0 else 0.0
 
 
+def deviation_of_a_burst(trial: Trial) -> float:
+    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes.
+
+    On CPU ranks busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the
+    steps.
+    """
+    ran = [outcome for outcome in trial.outcomes if outcome.ok]
+    errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
+    if not trial.recipe.hardware.is_cpu:
+        return max(errors)
+    errors += [STRETCHED_DEVIATION * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
+    return math.hypot(max(errors), QUIET_CPU_DEVIATION)
+
+
+def deviation_of_a_traced_step(trial: Trial) -> float:
+    """Returns the relative deviation of a traced step of CPU ranks; 0 on GPUs, where it is a step like any other."""
+    if not trial.recipe.hardware.is_cpu:
+        return 0.0
+    steps = [median_error(o.step_us) * math.sqrt(len(o.step_us)) for o in trial.outcomes if o.ok]
+    return math.hypot(max(steps, default=0.0), deviation_of_a_burst(trial))
+
+
 def student(freedom: int, share: float) -> float:
     """Returns the quantile `share` of Student's t."""
     from scipy.special import stdtrit  # here: commands that compare nothing start without SciPy
@@ -173,3 +198,18 @@ def student(freedom: int, share: float) -> float:
 
 def _rates(trial: Trial) -> list[float]:
     return [o.tokens_per_s_per_gpu for o in trial.outcomes if o.ok and o.tokens_per_s_per_gpu]
+
+
+def _stretched(outcome: Outcome, communicating: float) -> float:
+    """Returns step time without communication over CPU time, at least 1; 1 where CPU time was not measured."""
+    if not any(outcome.cpu_us):
+        return 1.0
+    computed = median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us)
+    return max((1 - communicating) / computed, 1.0)
+
+
+def _communicating(trial: Trial) -> float:
+    """Returns the share of exposed communication in the traced steps; 0 without a trace."""
+    steps = [step for trace in trial.analysis.traces for step in trace.steps] if trial.analysis else []
+    whole = sum(step.duration_us for step in steps)
+    return sum(step.exposed_communication_us for step in steps) / whole if whole else 0.0

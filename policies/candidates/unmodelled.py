@@ -59,9 +59,7 @@ def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
     ]
     single = [each for each in single if know.avoid.lost_by(know.recipe, {each[0].name: each[1]}) is None]
     kept = _unmodelled(know, [recipe for *_, recipe in single])
-    found = (
-        _setting(know, *each, fits=fits) for each in single if (fits := kept.get(each[-1].digest())) is not None
-    )
+    found = (_setting(know, *each, fits=fits) for each in single if (fits := kept.get(each[-1].digest())) is not None)
     return [each for each in found if each is not None]
 
 

@@ -75,7 +75,8 @@ def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid:
     log_step, deviation = surrogate.time.difference(surrogate.time.closed_form(table), incumbent)
     z = -log_step / deviation
     feasible = np.where((fits >= min_fit) & (z >= -LOSING_DEVIATIONS), fits**FEASIBILITY_POWER, 0.0)
-    improvement = deviation * (np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) + z * ndtr(z)) * feasible * avoid.trust(table)
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    improvement = deviation * (density + z * ndtr(z)) * feasible * avoid.trust(table)
     return Scores(
         log_step=log_step,
         deviation=deviation,

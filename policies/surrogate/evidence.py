@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
-from policies.constants import constant
-from policies.noise import PINNED, median_error
+from policies.noise import deviation_of_a_burst, deviation_of_a_traced_step
 from policies.situation import EP_KINDS, busy, exposed
 from policies.trial import Trial
 from trainer.burst import BurstPhase, FailureKind, Outcome
@@ -53,8 +52,6 @@ class Evidence:
 
 BEFORE_THE_STEPS = (BurstPhase.START, BurstPhase.INIT)
 GARBAGE = "garbage_collection"  # a host activity
-STRETCHED_DEVIATION = constant("stretched_deviation")  # at e-fold stretch; with the root of the log below
-QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
 
 def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
@@ -70,8 +67,8 @@ def _evidence(trial: Trial) -> Evidence:
         number=trial.number,
         recipe=trial.recipe,
         step_s=step_s,
-        deviation=_deviation(trial) / math.sqrt(max(len(medians), 1)),
-        scatter=_scatter(trial),
+        deviation=deviation_of_a_burst(trial) / math.sqrt(max(len(medians), 1)),
+        scatter=deviation_of_a_traced_step(trial),
         work_s=_work_s(trial),
         ranks=_traced(trial, step_s),
         peak_gib=_peaks(trial),
@@ -96,43 +93,6 @@ def _outside_gib(outcome: Outcome) -> float | None:
         return None
     reported = failure.outside_gib if failure is not None else None
     return max(outcome.outside_gib, default=reported)
-
-
-def _deviation(trial: Trial) -> float:
-    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes.
-
-    On CPU ranks busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the
-    steps.
-    """
-    ran = [outcome for outcome in trial.outcomes if outcome.ok]
-    errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
-    if not trial.recipe.hardware.is_cpu:
-        return max(errors)
-    errors += [STRETCHED_DEVIATION * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
-    return math.hypot(max(errors), QUIET_CPU_DEVIATION)
-
-
-def _stretched(outcome: Outcome, communicating: float) -> float:
-    """Returns step time without communication over CPU time, at least 1; 1 where CPU time was not measured."""
-    if not any(outcome.cpu_us):
-        return 1.0
-    computed = median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us)
-    return max((1 - communicating) / computed, 1.0)
-
-
-def _communicating(trial: Trial) -> float:
-    """Returns the share of exposed communication in the traced steps; 0 without a trace."""
-    steps = [step for trace in trial.analysis.traces for step in trace.steps] if trial.analysis else []
-    whole = sum(step.duration_us for step in steps)
-    return sum(step.exposed_communication_us for step in steps) / whole if whole else 0.0
-
-
-def _scatter(trial: Trial) -> float:
-    """Returns the relative deviation of a traced step of CPU ranks; 0 on GPUs, where it is a step like any other."""
-    if not trial.recipe.hardware.is_cpu:
-        return 0.0
-    steps = [median_error(o.step_us) * math.sqrt(len(o.step_us)) for o in trial.outcomes if o.ok]
-    return math.hypot(max(steps, default=0.0), _deviation(trial))
 
 
 def _work_s(trial: Trial) -> float | None:

@@ -22,14 +22,14 @@ def recipe() -> Recipe:
 
 
 def test_links_as_the_tables_have_them_teach_that_they_are_so(recipe: Recipe) -> None:
-    usual = across_gb_s(recipe.hardware, constants(), "collective")
+    usual = float(across_gb_s(recipe.hardware, constants(), "collective"))
     lesson = lesson_of_links(links(usual), recipe)
     assert lesson is not None
     assert lesson.mean == pytest.approx({"network": 0.0, "collective_latency": 0.0})
 
 
 def test_a_network_at_half_its_rate_is_predicted_to_be_slow_before_any_burst(recipe: Recipe) -> None:
-    usual = across_gb_s(recipe.hardware, constants(), "collective")
+    usual = float(across_gb_s(recipe.hardware, constants(), "collective"))
     lesson = lesson_of_links(links(usual / 2), recipe)
     assert lesson is not None
     theta = fit_time([], prior_of([lesson])).theta

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from trainer.measured.constants import Constant, read_constants
 from trainer.estimate.candidates import Floats
+from trainer.measured.constants import Constant, read_constants
 from trainer.measured.links import shares
 
 Constants = Mapping[str, float | Floats]  # numbers, or arrays [K, 1]: K sets of constants, each result's first axis

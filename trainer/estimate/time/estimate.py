@@ -221,8 +221,7 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     if not len(rows):
         return waits
     each_dense, each_moe, each_attention = (
-        np.broadcast_to(seconds, waits.shape)[..., rows, None]
-        for seconds in (dense.device, moe.device, moe.attention)
+        np.broadcast_to(seconds, waits.shape)[..., rows, None] for seconds in (dense.device, moe.device, moe.attention)
     )
     splits = np.broadcast_to(chunks.of_row, (candidates.count,))[rows]
 

@@ -46,9 +46,7 @@ def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
     return hardware.scaleout_gbit_s / 8 * constants[f"link_share.{library}.network"]
 
 
-def latencies_s(
-    hardware: Hardware, constants: Constants, name: str
-) -> tuple[float | Floats, float | Floats]:
+def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[float | Floats, float | Floats]:
     """Returns (inside NVLink domain, across) of `collective_latency_us`, `dispatch_latency_us` or `notify_us`, in s."""
     if hardware.is_cpu:
         return (constants["cpu_collective_us"] * 1e-6,) * 2
