@@ -74,6 +74,22 @@ def test_many_rows_at_once_are_what_each_is_alone() -> None:
     np.testing.assert_allclose(found, alone)
 
 
+@pytest.mark.parametrize("start", ["deepseek-v3-1024xh100", "cpu-moe-slow"])
+def test_many_sets_of_constants_at_once_give_what_each_gives_alone(start: str) -> None:
+    base = load_recipe(start)
+    names = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "recompute_granularity")
+    rows = table(
+        base, dict(zip(names, zip((1, None, None), (2, None, "full"), (2, 2, None), strict=True), strict=True))
+    )
+    moved = {name: np.array([[value], [1.1 * value], [value]]) for name, value in constants().items()}
+    moved["pp_time"][2] *= 2
+    found = stages_of(rows, constants=moved)
+    alone = [stages_of(rows, constants={name: float(each[k, 0]) for name, each in moved.items()}) for k in range(3)]
+    np.testing.assert_allclose(found.step, [each.step for each in alone])
+    np.testing.assert_allclose(found.work, [each.work for each in alone])
+    np.testing.assert_array_equal(found.slowest, [each.slowest for each in alone])
+
+
 def test_full_recompute_costs_about_a_forward_pass() -> None:
     again = recipe_of(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
     assert 1.15 < step_s(again) / step_s(recipe_of()) < 1.5
