@@ -97,14 +97,13 @@ def selective(*modules: str) -> dict[str, Any]:
     return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
-# what runs on a CPU: (knobs, model fields)
+# what runs on a CPU, several settings together where they do not meet: (knobs, model fields)
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dp": ({}, {}),
     "ep": (EP2, {}),
     "ep allgather": ({**EP2, "moe_token_dispatcher_type": "allgather"}, {}),
     "tp sp etp": ({**TP2, "expert_tensor_parallel_size": 2}, {}),
     "tp sp ep": ({**TP2, **EP2, "expert_tensor_parallel_size": 1}, {}),
-    "pp": ({"pipeline_model_parallel_size": 2}, {}),
     "pp vpp": (
         {
             "pipeline_model_parallel_size": 2,
@@ -113,29 +112,24 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"num_layers": 4},
     ),
-    "cp": ({"context_parallel_size": 2}, {}),
     "cp ep": ({"context_parallel_size": 2, **EP2}, {}),
-    "distributed optimizer": ({"use_distributed_optimizer": True}, {}),
     "overlaps": (
         {**EP2, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
         {},
     ),
-    "micro batch": ({**EP2, "micro_batch_size": 2}, {}),
+    "micro batch, gc, grouped query": (
+        {**EP2, "micro_batch_size": 2, "manual_gc": True, "manual_gc_interval": 1},
+        {"num_query_groups": 2},
+    ),
     "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
-    "manual gc": ({**EP2, "manual_gc": True, "manual_gc_interval": 1}, {}),
-    "bf16": ({**EP2, "precision": "bf16"}, {}),
-    "shared experts": (EP2, {"moe_shared_expert_intermediate_size": 64}),
     "shared experts overlapped": (
         {**EP2, "moe_shared_expert_overlap": True},
         {"moe_shared_expert_intermediate_size": 64},
     ),
-    "mla": (EP2, MLA),
-    "grouped query": (EP2, {"num_query_groups": 2}),
     "full uniform": ({**EP2, **FULL, "recompute_method": "uniform"}, {}),
     "full block": ({**EP2, **FULL, "recompute_method": "block"}, {}),
-    "recompute core_attn": ({**EP2, **selective("core_attn")}, {}),
     "recompute moe": ({**EP2, **selective("moe")}, {}),
-    "recompute mlp": ({**EP2, **selective("mlp")}, {"moe_layer_freq": 2}),
+    "recompute core_attn, mlp": ({**EP2, **selective("core_attn", "mlp")}, {"moe_layer_freq": 2}),
     "recompute layernorm": ({**EP2, **selective("layernorm")}, {}),
     "recompute shared_experts": ({**EP2, **selective("shared_experts")}, {"moe_shared_expert_intermediate_size": 64}),
     "recompute moe_act": ({**EP2, **selective("moe_act"), "moe_grouped_gemm": True, "precision": "bf16"}, {}),

@@ -79,10 +79,10 @@ def a_random_model(chance: random.Random) -> dict[str, Any]:
     return {name: value for name, value in model.items() if value is not None}
 
 
-@pytest.mark.parametrize("first", few(range(0, RANDOM_MODELS, 40), 1))
+@pytest.mark.parametrize("first", few(range(0, RANDOM_MODELS, 20), 1))
 def test_random_models_have_as_many_parameters_as_we_say(first: int) -> None:
     wrong = []
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 20):
         recipe = recipe_of(a_random_model(random.Random(seed)), seq_length=64)
         real, ours = sum(counted(recipe)), total_parameters(recipe.architecture, seq_length=64)
         if real != ours:
@@ -90,13 +90,13 @@ def test_random_models_have_as_many_parameters_as_we_say(first: int) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("name", few(BUILDABLE, len(BUILDABLE) - 1))
+@pytest.mark.parametrize("name", few(BUILDABLE, 4))
 def test_every_preset_has_as_many_parameters_as_we_say(name: str) -> None:
     recipe = recipe_of(name, sizes={"moe_grouped_gemm": True})  # one weight for all experts is built faster
     assert sum(counted(recipe)) == total_parameters(presets()[name])
 
 
-@pytest.mark.parametrize(("model", "gpus", "sizes"), LAYOUTS)
+@pytest.mark.parametrize(("model", "gpus", "sizes"), few(LAYOUTS, 4))
 def test_every_pipeline_rank_holds_as_many_parameters_as_we_say(model: str, gpus: int, sizes: dict[str, Any]) -> None:
     recipe = recipe_of(model, gpus=gpus, sizes={ALIASES.get(name, name): size for name, size in sizes.items()})
     pp = layout_of(recipe).pp
