@@ -29,7 +29,7 @@ from analyzers.timeline import Timeline
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
-Told = Callable[[int, int], None]  # progress: traces read, traces in all
+Progress = Callable[[int, int], None]  # traces read, traces in all
 Found = list[Digest] | SnapshotReport | TraceError
 WORTH_A_PROCESS_BYTES = 1 << 20  # all traces together: below, starting processes costs more than reading
 
@@ -41,7 +41,7 @@ def silent(done: int, of: int) -> None:
 def analyze(
     paths: str | Path | Sequence[str | Path],
     stretch: Stretch = WHOLE,
-    told: Told = silent,
+    progress: Progress = silent,
     kept: Kept | None = None,
 ) -> Analysis:
     """Diagnoses the traces of one job.
@@ -50,7 +50,7 @@ def analyze(
         paths: one or several: trace files, folders of them (one per rank), or run folders of bursts, whose
             outcome.json is used.
         stretch: the part of each trace that is judged, and the ranges that are its steps.
-        told: called after each trace with the number of traces read, and the number of all.
+        progress: called after each trace with the number of traces read, and the number of all.
         kept: receives the events of traces that this process reads itself, for drawing; those that other processes read
             are too large to pass on.
 
@@ -64,7 +64,7 @@ def analyze(
     """
     named = [paths] if isinstance(paths, str | Path) else paths
     inputs = find_inputs([Path(path).expanduser() for path in named])
-    digests, snapshots = _read_all(inputs, stretch, told, kept)
+    digests, snapshots = _read_all(inputs, stretch, progress, kept)
     digests = sorted(digests, key=_place)
     refuse_several_jobs(digests)
     digests, apart = attach(_numbered(digests), snapshots)
@@ -87,14 +87,14 @@ def analyze(
 
 
 def _read_all(
-    inputs: Inputs, stretch: Stretch, told: Told, kept: Kept | None
+    inputs: Inputs, stretch: Stretch, progress: Progress, kept: Kept | None
 ) -> tuple[list[Digest], list[SnapshotReport]]:
     """Reads the traces of every rank; ignores errors if the run failed, which may leave half a trace."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
     damaged: list[TraceError] = []  # snapshots: if traces were read, only the snapshots' memory figures are missing
-    for result in _each(inputs.traces, stretch, told, kept):
+    for result in _each(inputs.traces, stretch, progress, kept):
         if isinstance(result, TraceError):
             if is_snapshot(result.path):
                 damaged.append(result)
@@ -115,21 +115,21 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
     return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
 
 
-def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | None) -> Iterator[Found]:
+def _each(traces: Sequence[Path], stretch: Stretch, progress: Progress, kept: Kept | None) -> Iterator[Found]:
     """Yields one result per trace, in order; memory holds at most one timeline per core."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
         for number, path in enumerate(traces, 1):
             yield _digest_file(path, stretch=stretch, kept=kept)
-            told(number, len(traces))
+            progress(number, len(traces))
         return
     longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that the last trace is a short one
     found = {}
     digest_file = partial(_digest_file, stretch=stretch, kept=None)
     for path, done in processes.each(digest_file, longest_first, at_once=cores):
         found[path] = done
-        told(len(found), len(traces))
+        progress(len(found), len(traces))
     for path in traces:
         result = found[path]
         yield _died(path, result) if isinstance(result, processes.Died) else result

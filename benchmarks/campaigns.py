@@ -187,7 +187,7 @@ def table_of(found: Replay) -> Table:
     return table
 
 
-def told(found: Replay) -> str:
+def report_of(found: Replay) -> str:
     """Returns a line on the tuner's last recipe, over the expert's last one."""
     end, last = found.expert[-1], found.tuned[-1]
     reached = found.bursts_to_expert
@@ -206,7 +206,7 @@ def main() -> None:
         if options.only in case.name:
             found = replay(case, options.budget)
             console.print(table_of(found))
-            console.print(told(found), "\n", highlight=False)
+            console.print(report_of(found), "\n", highlight=False)
 
 
 if __name__ == "__main__":

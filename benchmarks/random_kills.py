@@ -37,7 +37,7 @@ from autotune.tuning.journal import JOURNAL, read_events
 from tests.trainer.launchers.hosts import machines
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
 from tests.trainer.launchers.slurm.network import Network
-from trainer.launchers.nodes.begin import KEEPER
+from trainer.launchers.nodes.start import KEEPER
 from trainer.launchers.processes import Process, status_of
 
 # way -> what may be killed
@@ -255,7 +255,7 @@ def main() -> int:
             (folder / "night.yaml").write_text(yaml.safe_dump(recipe(launcher)))
             night = Night(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, dice=dice)
             nights.append(played(night, asked.kills - done, until))
-        Console().print(told(nights, asked.way, time.time() - began))
+        Console().print(table_of(nights, asked.way, time.time() - began))
     return 0
 
 
@@ -304,7 +304,7 @@ def played(night: Night, kills: int, until: float) -> Ledger:
     )
 
 
-def told(nights: list[Ledger], way: str, seconds: float) -> Table:
+def table_of(nights: list[Ledger], way: str, seconds: float) -> Table:
     kills = sum((night.kills for night in nights), Counter[str]())
     by = ", ".join(f"{times} {name}" for name, times in kills.most_common())
     rows = {

@@ -95,8 +95,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:  # a worker
         return
-    if told := [*_told("left to make test-full", left_out), *_told("skipped", _skips(reporter))]:
-        reporter.write_line("; ".join(told))
+    if lines := [*_summary("left to make test-full", left_out), *_summary("skipped", _skips(reporter))]:
+        reporter.write_line("; ".join(lines))
 
 
 def _skips(reporter: Any) -> Counter[str]:
@@ -104,5 +104,5 @@ def _skips(reporter: Any) -> Counter[str]:
     return Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
 
 
-def _told(what: str, whys: Counter[str]) -> list[str]:
+def _summary(what: str, whys: Counter[str]) -> list[str]:
     return [f"{what}: " + ", ".join(f"{count:,} {why}" for why, count in sorted(whys.items()))] if whys else []

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.engines.megatron.stand_ins import CANNOT_KNOW, substituted, substitutes
+from trainer.engines.megatron.substitutions import CANNOT_KNOW, substituted, substitutes
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
@@ -66,24 +66,24 @@ def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
     """Builds and steps one rank of the recipe's world in a child process. Raises BadInputError for a pipeline rank
     there is none of or a model that GPTModel cannot build, ToolError where the child died."""
     _refuse(recipe, pp_rank)
-    told = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))
-    measured = {part: size / GIB for part, size in told["bytes"].items()}
+    answer = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))
+    measured = {part: size / GIB for part, size in answer["bytes"].items()}
     table = memory_of(one(recipe.replace(substitutes(recipe)))).by_part
     closed = {part: float(table[part][0, pp_rank]) for part in STATE}
     return DryRun(
         pp_rank=pp_rank,
-        rank=told["rank"],
+        rank=answer["rank"],
         world_size=recipe.world_size,
-        refused=Ended(**told["refused"]) if told["refused"] else None,
-        stopped=Ended(**told["stopped"]) if told["stopped"] else None,
-        parameters=told["parameters"],
+        refused=Ended(**answer["refused"]) if answer["refused"] else None,
+        stopped=Ended(**answer["stopped"]) if answer["stopped"] else None,
+        parameters=answer["parameters"],
         by_part_gib=measured,
         closed_form_gib=closed,
         difference_pct=_difference_pct(measured, closed),
-        peak_gib=told["peak_bytes"] / GIB,
-        peak_phase=told["peak_phase"],
-        microbatches=told["microbatches"],
-        seconds=told["seconds"],
+        peak_gib=answer["peak_bytes"] / GIB,
+        peak_phase=answer["peak_phase"],
+        microbatches=answer["microbatches"],
+        seconds=answer["seconds"],
         stand_ins=substituted(recipe),
     )
 

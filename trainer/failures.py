@@ -221,12 +221,12 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | No
     telling = {trouble.rank.rank for trouble in witnesses}
     meant = [rank for rank in evidence.ranks if rank.rank not in telling and rank.report is None]
     culprit = meant[0] if len(meant) == 1 else None
-    told = witnesses[0].as_failure()
+    reported = witnesses[0].as_failure()
     return Failure(
-        kind=told.kind,
-        phase=culprit.phase if culprit else told.phase,
+        kind=reported.kind,
+        phase=culprit.phase if culprit else reported.phase,
         rank=culprit.rank if culprit else None,
-        evidence=f"rank {told.rank} reports: {told.evidence}",
+        evidence=f"rank {reported.rank} reports: {reported.evidence}",
     )
 
 

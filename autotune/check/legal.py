@@ -12,7 +12,7 @@ from trainer.errors import BadInputError, Problem, ToolError
 from trainer.frameworks import framework_of
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.open import LAUNCHERS, open_launcher
-from trainer.launchers.slurm import night
+from trainer.launchers.slurm import study_job
 from trainer.launchers.slurm.launcher import SlurmLauncher
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
@@ -47,7 +47,7 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 def refuse_without_nodes(recipe: Recipe) -> None:
     """Raises ToolError if the launcher cannot start the recipe's ranks: several nodes with launcher local, no Slurm, or
     no allocation that is large enough."""
-    if recipe.burst.engine not in RANKS_HERE or night.is_wanted(recipe):
+    if recipe.burst.engine not in RANKS_HERE or study_job.is_wanted(recipe):
         return
     launcher = open_launcher(recipe, Path())
     if isinstance(launcher, SlurmLauncher):

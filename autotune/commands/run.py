@@ -125,7 +125,7 @@ def _tune(
     from autotune.session.session import Session
     from autotune.tuning.journal import events_of
     from autotune.tuning.live import view_for
-    from trainer.launchers.slurm.night import is_wanted
+    from trainer.launchers.slurm.study_job import is_wanted
 
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)

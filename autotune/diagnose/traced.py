@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from analyzers import Analysis, analyze
-from analyzers.analysis import Told, silent
+from analyzers.analysis import Progress, silent
 from analyzers.diagnosis import WHOLE, Stretch
 from analyzers.inputs import TRACE_FOLDER
 from analyzers.lanes import Kept
@@ -28,7 +28,7 @@ from trainer.errors import refused
 
 
 def analysis_of(
-    paths: Sequence[Path], stretch: Stretch = WHOLE, progress: Told = silent, kept: Kept | None = None
+    paths: Sequence[Path], stretch: Stretch = WHOLE, progress: Progress = silent, kept: Kept | None = None
 ) -> Analysis:
     """Returns the diagnosis of one job, from its traces or from one trial, within a stretch. `kept` as in `analyze`.
 
@@ -52,7 +52,7 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path, stretch: Stretch, progress: Told, kept: Kept | None = None) -> Analysis:
+def analysis_at(path: Path, stretch: Stretch, progress: Progress, kept: Kept | None = None) -> Analysis:
     """Returns the analysis of a file, a folder or a trial."""
     trial = trial_at(path)
     if trial is None:

@@ -38,7 +38,7 @@ def imported_command(started: Started, asked: Asked, what: str) -> Imported:
 
 def _made(found: Found, asked: Asked) -> Imported:
     made = _agreed(built(found, asked), asked)
-    return replace(made, found=secrets.told(made.found))
+    return replace(made, found=secrets.without_secrets(made.found))
 
 
 def _found(text: str, asked: Asked) -> Found:

@@ -18,8 +18,8 @@ def without(started: Started) -> Started:
     argv = join(kept)
     flags = [each.flag for each in words if each.flag and _holds_secret(each)]
     flags += [word.partition("=")[0] for each in words for word in each.values if _is_override(word)]
-    told = [line for line in started.setup if masked(line, {}) != line]
-    flags += [masked(line, {}) for line in told]
+    secret_lines = [line for line in started.setup if masked(line, {}) != line]
+    flags += [masked(line, {}) for line in secret_lines]
     notes = [f"{flag} was left out: it is a secret; export it yourself" for flag in flags]
     return replace(
         started,
@@ -27,7 +27,7 @@ def without(started: Started) -> Started:
         launchers=tuple(replace(each, words=redacted(each.words)) for each in started.launchers),
         headers=redacted(started.headers),
         container=_without_keys(started.container),
-        setup=tuple(line for line in started.setup if line not in told),
+        setup=tuple(line for line in started.setup if line not in secret_lines),
         notes=(*started.notes, *notes),
     )
 
@@ -38,7 +38,7 @@ def _without_keys(container: Container) -> Container:
     return replace(container, image=image, prefix=prefix)
 
 
-def told(found: Found) -> Found:
+def without_secrets(found: Found) -> Found:
     """Returns the training job as it may be shown, in a terminal, a document or the recipe's header: secrets are
     masked."""
     reading, started = found.reading, found.started

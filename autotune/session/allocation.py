@@ -23,7 +23,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import Listener, read_study
 from autotune.tuning.standing import RESUMABLE
 from autotune.tuning.study import RESOLVED, Study
-from trainer.launchers.slurm.night import Look, night_of
+from trainer.launchers.slurm.study_job import Follower, study_job_of
 from trainer.recipe import Recipe
 
 BY_ITSELF = ("COMPLETED", "FAILED")  # states of a job whose tuner ended by itself and printed how to resume
@@ -43,35 +43,35 @@ class InAllocation:
 
     def run(self, open_study: Callable[[Listener], Study]) -> History:
         """Returns the history when the job has ended. `open_study` is called if no job of the study is running."""
-        night = night_of(self.recipe, study=self.folder.resolve(), argv=self.argv())
-        job = night.running()
+        study_job = study_job_of(self.recipe, study=self.folder.resolve(), argv=self.argv())
+        job = study_job.running()
         if job is None:
             with closing(open_study(lambda event, history: None)):
                 pass  # creates the folder, or checks that its study can be resumed; the job opens it again
-            job = night.submit()
+            job = study_job.submit()
             self._say(f"study {self.folder} in job {job}; Ctrl-C stops it")
         else:
             self._say(f"study {self.folder} in job {job}, which runs already; Ctrl-C stops it")
-        self._look_on(Look(night=night, job=job, say=self._say))
+        self._look_on(Follower(study_job=study_job, job=job, say=self._say))
         write_report(self.folder)
         return read_study(self.folder)
 
-    def _look_on(self, look: Look) -> None:
+    def _look_on(self, follower: Follower) -> None:
         with Interruption() as interruption:
             try:
-                look.follow()
+                follower.follow()
             except KeyboardInterrupt:
                 if not interruption.by_ctrl_c:
                     raise
                 interruption.settle()
-                self._say(f"ending job {look.job}")
-                look.end()
+                self._say(f"ending job {follower.job}")
+                follower.end()
         ended = read_study(self.folder).ended
-        cut_off = ended is not None and ended.status in RESUMABLE and look.last.state not in BY_ITSELF
+        cut_off = ended is not None and ended.status in RESUMABLE and follower.last.state not in BY_ITSELF
         if ended is None or cut_off:
             again = shlex.join(["moe-autotune", "run", self.given, "--study", str(self.folder), "--resume"])
             when = " before the study did" if ended is None else ""
-            self._say(f"job {look.job} ended {look.last.state or 'unseen'}{when}; resume with: {again}")
+            self._say(f"job {follower.job} ended {follower.last.state or 'unseen'}{when}; resume with: {again}")
 
     def argv(self) -> list[str]:
         """Returns the command of the job: this command with `--resume`."""

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 from autotune.tuning.events import Ended
 from policies.reason import Reason, ReasonKind
-from trainer.launchers.slurm.allocation import why_told
+from trainer.launchers.slurm.allocation import reason_of_the_signal
 
 SIGNALS = {
     signal.SIGINT: "Ctrl-C",
@@ -65,7 +65,7 @@ class Interruption:
             at = f"{datetime.fromtimestamp(self._until):%H:%M}"
             return Ended(status="budget", reason=Reason(kind=ReasonKind.DEADLINE_REACHED, figures={"at": at}))
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
-        why = why_told(os.environ) if self._received == signal.SIGTERM else None
+        why = reason_of_the_signal(os.environ) if self._received == signal.SIGTERM else None
         said = f"ended by {by}" + (f": {why}" if why else "")
         because = said if self.received else reason or said
         return Ended(status="interrupted", reason=Reason(kind=ReasonKind.INTERRUPTED, figures={"because": because}))

@@ -51,7 +51,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     gpu_hour_price: float | None = None
 
 
-class Lent(_Event, frozen=True, kw_only=True, tag="lent"):
+class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
     """Evidence from another study on GPUs of the same type: mean and standard deviation of each factor of its
     surrogate."""
 
@@ -164,7 +164,7 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
 Event = (
     StudyStarted
     | TunerStarted
-    | Lent
+    | LessonAdded
     | Probed
     | Proposed
     | Refused

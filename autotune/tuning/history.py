@@ -19,7 +19,7 @@ from autotune.tuning.events import (
     Ended,
     Event,
     Judged,
-    Lent,
+    LessonAdded,
     Probed,
     Proposed,
     Refused,
@@ -126,7 +126,7 @@ class History:
         self.ended = None
 
     @_fold.register
-    def _(self, event: Lent) -> None:
+    def _(self, event: LessonAdded) -> None:
         lesson = Lesson(study=event.study, trials=event.trials, mean=event.mean, deviation=event.deviation)
         self.lessons.append(lesson)
 

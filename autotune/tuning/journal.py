@@ -25,7 +25,7 @@ from autotune.tuning.events import (
     Ended,
     Event,
     Judged,
-    Lent,
+    LessonAdded,
     Probed,
     Proposed,
     Refused,
@@ -42,7 +42,7 @@ JOURNAL = "journal.jsonl"
 Listener = Callable[[Event, History], None]  # called for every event written, not for replayed ones
 _FOLDED_ONLY = (
     TunerStarted,
-    Lent,
+    LessonAdded,
     Probed,
     BurstLost,
     Ended,
@@ -52,7 +52,7 @@ E = TypeVar(
     "E",
     StudyStarted,
     TunerStarted,
-    Lent,
+    LessonAdded,
     Probed,
     Proposed,
     Refused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.tuning.events import Lent
+from autotune.tuning.events import LessonAdded
 from autotune.tuning.journal import read_study
 from policies.surrogate.prior import lesson_of
 from policies.tuner.tuner import Tuner
@@ -13,13 +13,13 @@ from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
 
-def lessons_for(recipe: Recipe, studies: Sequence[Path]) -> list[Lent]:
+def lessons_for(recipe: Recipe, studies: Sequence[Path]) -> list[LessonAdded]:
     """Returns one lesson per study, in the order given. Raises BadInputError for a study on other GPUs or without a
     run."""
     return [_lesson(recipe, folder) for folder in studies]
 
 
-def _lesson(recipe: Recipe, folder: Path) -> Lent:
+def _lesson(recipe: Recipe, folder: Path) -> LessonAdded:
     history = read_study(folder)
     assert history.study is not None  # read_study refuses a journal without its first line
     theirs = Recipe.model_validate(history.study.recipe)
@@ -30,7 +30,9 @@ def _lesson(recipe: Recipe, folder: Path) -> Lent:
     if not found.measured:
         raise _refused(folder, "no recipe has run in it")
     lesson = lesson_of(found, study=folder.name)
-    return Lent(study=lesson.study, trials=lesson.trials, mean=dict(lesson.mean), deviation=dict(lesson.deviation))
+    return LessonAdded(
+        study=lesson.study, trials=lesson.trials, mean=dict(lesson.mean), deviation=dict(lesson.deviation)
+    )
 
 
 def _refused(folder: Path, why: str) -> BadInputError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.tuning.environment import environment, version
-from autotune.tuning.events import Lent, StudyStarted
+from autotune.tuning.events import LessonAdded, StudyStarted
 from autotune.tuning.journal import JOURNAL, Journal, Listener, read_events
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
@@ -121,7 +121,7 @@ def begin(
     seed: int,
     clock: Callable[[], float],
     listener: Listener,
-    lessons: Sequence[Lent] = (),
+    lessons: Sequence[LessonAdded] = (),
 ) -> Study:
     """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` come from other studies.
 

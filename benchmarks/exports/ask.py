@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer.frameworks.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.model import model_spellings
+from trainer.frameworks.megatron_lm.required import mock_data_words, required_environment, required_words
 from trainer.frameworks.megatron_lm.spelling import knob_spellings
 from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
@@ -32,16 +32,16 @@ def argv_of(recipe: Recipe, version: str) -> list[str]:
     """Returns the exported command line; flags that the version lacks are included, for the parser to refuse."""
     spellings = (*model_spellings(recipe, version), *knob_spellings(recipe, version))
     groups = [spelling.words or spelling.wanted for spelling in spellings]
-    groups += [beside.words for beside in words_beside(recipe, version)]
+    groups += [required.words for required in required_words(recipe, version)]
     return [word for group in (*groups, mock_data_words(recipe, version), JOB) for word in group]
 
 
 def request_of(number: int, recipe: Recipe, version: str) -> dict[str, Any]:
-    beside = {name: found.words[0] for name, found in environment_beside(recipe).items()}
+    required = {name: found.words[0] for name, found in required_environment(recipe).items()}
     return {
         "id": number,
         "argv": argv_of(recipe, version),
-        "env": environment(recipe) | beside,
+        "env": environment(recipe) | required,
         "world_size": recipe.world_size,
         "capability": capability(recipe),
     }

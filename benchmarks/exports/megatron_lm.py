@@ -31,7 +31,7 @@ class Verdict:
     theirs: str | None
     kept: int = 0
     unkept: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()  # changed by the parser, as check predicts
+    announced: tuple[str, ...] = ()  # changed by the parser, as check predicts
     lost: tuple[str, ...] = ()
 
 
@@ -58,9 +58,9 @@ class Figures:
         kept, moved = sum(v.kept for v in accepted), Counter(name for v in accepted for name in v.unkept)
         yield f"  knobs and fields kept:                    {kept} of {kept + moved.total()}"
         yield from (f"    {count:4}  {what}" for what, count in moved.most_common())
-        told = Counter(name for v in accepted for name in v.told)
-        yield f"  moved by Megatron-LM, as check tells:     {told.total()}"
-        yield from (f"    {count:4}  {what}" for what, count in told.most_common())
+        announced = Counter(name for v in accepted for name in v.announced)
+        yield f"  moved by Megatron-LM, as check tells:     {announced.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in announced.most_common())
         unsaid = Counter(name for v in accepted for name in v.lost)
         yield f"  said to be not expressed:                 {unsaid.total()}"
         yield from (f"    {count:4}  {what}" for what, count in unsaid.most_common())
@@ -89,7 +89,7 @@ def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str
         theirs=None,
         kept=sum(pair.kept for pair in pairs),
         unkept=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name not in autoset),
-        told=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name in autoset),
+        announced=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name in autoset),
         lost=tuple(f"{each.name}: {each.why_not}" for each in lost(recipe, version)),
     )
 

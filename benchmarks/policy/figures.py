@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Column, Table
 
-from benchmarks.policy.study import Foretold, Study
+from benchmarks.policy.study import Predicted, Study
 
 AFTER = (1, 3, 5, 10, 20)  # bursts
 GOAL = 0.95  # of the best known
@@ -34,7 +34,7 @@ class Row:
     reached: float  # share that reach GOAL and stay there
     hours: float  # median GPU-hours to it over those that do; nan if none does
     cluster_hours: float  # the same in hours of the whole cluster
-    foretold: int
+    predicted: int
     error: float  # median |log| of predicted over true throughput; nan without predictions
     early: float  # the same of the third and fourth trial
     covered: float  # share of true gains within their bound
@@ -65,7 +65,7 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
     shares = {bursts: ratios(studies, best, bursts) for bursts in bursts_shown(budget)}
     hours = [(study.hours_to(GOAL * best[study.scenario]), study.world) for study in studies]
     arrived = [(spent, spent / world) for spent, world in hours if spent < math.inf]
-    foretold = [each for study in studies for each in study.foretold]
+    predicted = [each for study in studies for each in study.predicted]
     counts = [count for study in studies for count in study.fitting]
     return Row(
         name=name,
@@ -78,11 +78,11 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
         reached=len(arrived) / len(studies),
         hours=float(np.median([spent for spent, _ in arrived])) if arrived else math.nan,
         cluster_hours=float(np.median([spent for _, spent in arrived])) if arrived else math.nan,
-        foretold=len(foretold),
-        error=_error(foretold),
-        early=_error([each for each in foretold if each.trial in EARLY]),
-        covered=_covered(foretold),
-        inside=_share(each.inside for each in foretold if each.low is not None),
+        predicted=len(predicted),
+        error=_error(predicted),
+        early=_error([each for each in predicted if each.trial in EARLY]),
+        covered=_covered(predicted),
+        inside=_share(each.inside for each in predicted if each.low is not None),
         refused=sum(each.refused for each in counts) / max(sum(each.fit for each in counts), 1) if counts else math.nan,
         died=sum(each.died for each in counts) / max(sum(each.admitted for each in counts), 1) if counts else math.nan,
         cpu_s=float(np.mean([study.cpu_s for study in studies])),
@@ -90,12 +90,12 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
     )
 
 
-def _error(foretold: Sequence[Foretold]) -> float:
-    return float(np.median([abs(each.error) for each in foretold])) if foretold else math.nan
+def _error(predicted: Sequence[Predicted]) -> float:
+    return float(np.median([abs(each.error) for each in predicted])) if predicted else math.nan
 
 
-def _covered(foretold: Sequence[Foretold]) -> float:
-    return _share(each.covered for each in foretold if each.bound is not None)
+def _covered(predicted: Sequence[Predicted]) -> float:
+    return _share(each.covered for each in predicted if each.bound is not None)
 
 
 def _share(held: Iterable[bool]) -> float:

@@ -16,7 +16,7 @@ class Paid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretold:
+class Predicted:
     """A gain over the parent (fractions of throughput): predicted, its bound if one was given, and the true one.
 
     `low` is the low end of the 90 % interval, whose other end the bound is; `trial` is the predicted one's number.
@@ -69,7 +69,7 @@ class Study:
     world: int
     start: float
     paid: tuple[Paid, ...]
-    foretold: tuple[Foretold, ...] = ()
+    predicted: tuple[Predicted, ...] = ()
     fitting: tuple[Fitting, ...] = ()
     ended: str = ""
     cpu_s: float = 0.0

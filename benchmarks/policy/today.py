@@ -10,21 +10,21 @@ from pathlib import Path
 
 from benchmarks.policy.best import SIMULATION
 from benchmarks.policy.scenarios import Scenario
-from benchmarks.policy.study import Fitting, Foretold, Paid, Study
+from benchmarks.policy.study import Fitting, Paid, Predicted, Study
 
 COLUMNS = (
-    *("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "foretold", "fitting"),
+    *("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "predicted", "fitting"),
     *("ended", "cpu_s", "seed", "knobs_changed"),
 )
 
-TOLD = tuple(field.name for field in fields(Foretold))
+PREDICTED = tuple(field.name for field in fields(Predicted))
 COUNTED = tuple(field.name for field in fields(Fitting))
 
 
 def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
     """Writes one row per study.
 
-    `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true, low, trial], `fitting`
+    `paid` is a list of [GPU-hours, out of memory, tuned], `predicted` of [gain, bound, true, low, trial], `fitting`
     of [fit, refused, admitted, died].
     """
     digests = {scenario.name: scenario.recipe.digest() for scenario in chosen}
@@ -33,7 +33,7 @@ def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study
         writer.writerow(COLUMNS)
         for study in studies:
             paid = [[round(burst.gpu_hours, 3), int(burst.oom), round(burst.tuned, 2)] for burst in study.paid]
-            predictions = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
+            predictions = [[_short(value) for value in asdict(each).values()] for each in study.predicted]
             fitting = [list(asdict(each).values()) for each in study.fitting]
             figures = [
                 study.contender,
@@ -58,7 +58,7 @@ def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
 
 def _study(row: dict[str, str]) -> Study:
     paid = [Paid(gpu_hours=hours, oom=bool(oom), tuned=tuned) for hours, oom, tuned in json.loads(row["paid"])]
-    predictions = [Foretold(**dict(zip(TOLD, each, strict=False))) for each in json.loads(row["foretold"])]
+    predictions = [Predicted(**dict(zip(PREDICTED, each, strict=False))) for each in json.loads(row["predicted"])]
     fitting = [Fitting(**dict(zip(COUNTED, each, strict=True))) for each in json.loads(row.get("fitting") or "[]")]
     return Study(
         contender=f"{row['contender']} kept",
@@ -66,7 +66,7 @@ def _study(row: dict[str, str]) -> Study:
         world=int(row["world"]),
         start=float(row["start"]),
         paid=tuple(paid),
-        foretold=tuple(predictions),
+        predicted=tuple(predictions),
         fitting=tuple(fitting),
         ended=row["ended"],
         cpu_s=float(row["cpu_s"]),

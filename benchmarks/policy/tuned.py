@@ -17,7 +17,7 @@ from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.loop import Loop
 from benchmarks.policy.fitting import fitting_of
 from benchmarks.policy.ground import Ground
-from benchmarks.policy.study import Foretold, Paid, Study
+from benchmarks.policy.study import Paid, Predicted, Study
 from policies.search.sampler import SURROGATE
 from policies.trial import Trial
 from policies.tuner.tuner import Tuner
@@ -51,7 +51,7 @@ def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
         world=recipe.world_size,
         start=start.tuned,
         paid=tuple(paid[:budget]),
-        foretold=tuple(_foretold(ground, history.attempted)),
+        predicted=tuple(_predicted(ground, history.attempted)),
         fitting=tuple(fitting_of(ground.scenario, history.trials)),
         ended=ended,
         cpu_s=spent,
@@ -115,14 +115,14 @@ def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
     yield history, history.gpu_hours - before
 
 
-def _foretold(ground: Ground, trials: dict[int, Trial]) -> Iterator[Foretold]:
+def _predicted(ground: Ground, trials: dict[int, Trial]) -> Iterator[Predicted]:
     """Yields predictions of trials that ran and whose parent runs; evaluates the truth of every recipe that ran."""
     for trial in trials.values():
         after = ground.truth(trial.recipe)
         parent, predicted = trial.proposal.parent, trial.proposal.predicted
         before = ground.truth(trials[parent].recipe) if parent is not None else 0.0
         if predicted.gain is not None and before and after:
-            yield Foretold(
+            yield Predicted(
                 gain=predicted.gain,
                 bound=predicted.gain_bound,
                 true=after / before - 1,

@@ -15,9 +15,9 @@ import msgspec
 
 from analyzers.diagnosis import Analysis, Wall, WallFinding
 from policies.advice.cures import cure_of
+from policies.advice.example_recipes import example_recipes
 from policies.advice.loader_workers import DATA_LOADING, LOADER_WORKERS, WORKERS_FLAG, OwnAdvice
 from policies.advice.shown import Shown, shown_by
-from policies.advice.stand_ins import stand_ins
 from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
@@ -66,7 +66,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     loading = _loader_workers(analysis, wall)
     analysis = _without_data_loading(analysis)
     situation = None if situation is None else replace(situation, analysis=analysis)
-    seen = situation or Situation(recipe=stand_ins(shown_by(analysis))[0], analysis=analysis)
+    seen = situation or Situation(recipe=example_recipes(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
     acting = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
@@ -127,7 +127,7 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
     known = situation is not None
     shown = shown_by(analysis)
     asked = [situation] if situation is not None else [
-        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(shown)
+        Situation(recipe=recipe, analysis=analysis) for recipe in example_recipes(shown)
     ]  # fmt: skip
     faster = known and us is not None and fix.name not in cure_of(analysis.diagnosis).fixes
     found = next((pair for one in asked if (pair := _changed(fix, one, shown, faster=faster)) is not None), None)
@@ -203,4 +203,4 @@ def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
 
 
 def _step_us(analysis: Analysis) -> float:
-    return Situation(recipe=stand_ins(Shown())[0], analysis=analysis).step_us
+    return Situation(recipe=example_recipes(Shown())[0], analysis=analysis).step_us

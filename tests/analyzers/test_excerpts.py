@@ -44,21 +44,21 @@ def _excerpts(job: Sequence[DrawnMicroBatches], held: int) -> list[DrawnMicroBat
     return [replace(rank, held=held) for rank in job]
 
 
-def _told(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Every figure and word of a document, but where it was recorded."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in WHERE:
-                yield from _told(inner, f"{place}.{key}")
+                yield from _leaves(inner, f"{place}.{key}")
     elif isinstance(value, list):
         for at, inner in enumerate(value):
-            yield from _told(inner, f"{place}[{at}]")
+            yield from _leaves(inner, f"{place}[{at}]")
     else:
         yield place, value
 
 
 def _differ(one: Any, other: Any, *, rel: float = 1e-9) -> dict[str, tuple[Any, Any]]:
-    first, second = (dict(_told(msgspec.to_builtins(it))) for it in (one, other))
+    first, second = (dict(_leaves(msgspec.to_builtins(it))) for it in (one, other))
     return {
         place: (a, b)
         for place in first.keys() | second.keys()

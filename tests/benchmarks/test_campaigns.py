@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from benchmarks.campaigns import Case, Replay, fitted_machine, read_cases, table_of, told
+from benchmarks.campaigns import Case, Replay, fitted_machine, read_cases, report_of, table_of
 from trainer.engines.simulated import true_throughput
 from trainer.recipe.machine import Machine
 from trainer.recipe.rules import check
@@ -39,5 +39,5 @@ def test_the_table_has_a_row_for_each_step_whether_a_knob_can_say_it_or_not() ->
     text = console.export_text()
     assert all(step.change in text for step in case.steps)
     assert "no knob" in text
-    assert told(found) == "tuner: 1.100 of the expert's end after 2 bursts, as fast as the expert's end after 2"
-    assert "never" in told(replace(found, tuned=[2.0, 2.5]))
+    assert report_of(found) == "tuner: 1.100 of the expert's end after 2 bursts, as fast as the expert's end after 2"
+    assert "never" in report_of(replace(found, tuned=[2.0, 2.5]))

@@ -13,7 +13,7 @@ from benchmarks.policy.best import Effort, read_best, write_best
 from benchmarks.policy.figures import rows_of
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
-from benchmarks.policy.study import Fitting, Foretold, Paid, Study
+from benchmarks.policy.study import Fitting, Paid, Predicted, Study
 from benchmarks.policy.today import read_today, write_today
 from tests.draws import few
 from tests.rows import filled
@@ -79,8 +79,8 @@ def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(result:
     read = read_today(tmp_path / "today.csv", chosen)
     assert [one.ooms for one in read] == [one.ooms for one in kept]
     assert [one.fitting for one in read] == [one.fitting for one in kept]
-    assert [told.trial for one in read for told in one.foretold] == [
-        told.trial for one in kept for told in one.foretold
+    assert [told.trial for one in read for told in one.predicted] == [
+        told.trial for one in kept for told in one.predicted
     ]
     assert [one.tuned_after(2) for one in read] == pytest.approx([one.tuned_after(2) for one in kept], rel=1e-3)
 
@@ -117,12 +117,12 @@ def test_a_row_has_the_median_and_the_tenth_and_the_failures() -> None:
 
 
 def test_a_prediction_is_judged_by_its_error_and_its_bound() -> None:
-    told = Foretold(gain=0.2, bound=0.25, true=0.2)
+    told = Predicted(gain=0.2, bound=0.25, true=0.2)
     assert told.error == pytest.approx(0)
     assert told.covered
-    assert not Foretold(gain=0.1, bound=0.15, true=0.3).covered
-    assert Foretold(gain=0.2, bound=0.25, true=0.2, low=0.1).inside
-    assert not Foretold(gain=0.2, bound=0.25, true=0.05, low=0.1).inside
+    assert not Predicted(gain=0.1, bound=0.15, true=0.3).covered
+    assert Predicted(gain=0.2, bound=0.25, true=0.2, low=0.1).inside
+    assert not Predicted(gain=0.2, bound=0.25, true=0.05, low=0.1).inside
 
 
 def test_what_was_refused_is_counted_of_what_fits_and_what_ran_out_of_what_was_admitted() -> None:

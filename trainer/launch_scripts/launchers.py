@@ -136,12 +136,12 @@ def peel(words: Sequence[str]) -> Start:
         at, python = end, "python -m" if starts_python and module else "python" if starts_python else None
         if python:
             break
-    within = tuple(word for each in peeled if each.name in OF_RANKS for word in _told_at_once(each.words))
+    within = tuple(word for each in peeled if each.name in OF_RANKS for word in _unbuffered(each.words))
     starts = tuple(each for each in peeled if each.name not in OF_RANKS)
     return Start(command=tuple(range(at, len(words))), python=python, peeled=starts, env=tuple(env), within=within)
 
 
-def _told_at_once(words: tuple[str, ...]) -> tuple[str, ...]:
+def _unbuffered(words: tuple[str, ...]) -> tuple[str, ...]:
     """`conda run` keeps what its program prints until it ends: nobody could tell how far a burst is."""
     if words[0] != "conda" or LIVE.intersection(words):
         return words

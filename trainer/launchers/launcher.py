@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.burst import Failure
-from trainer.launchers.sight import Sight
+from trainer.launchers.rank_observer import RankObserver
 from trainer.rank_report import RankReport
 
 
@@ -46,7 +46,7 @@ class Processes(Protocol):
     def control(self) -> Path: ...
 
     @property
-    def sight(self) -> Sight:
+    def rank_observer(self) -> RankObserver:
         """Returns the state of the ranks that can be observed from here."""
         ...
 
@@ -82,7 +82,7 @@ class Processes(Protocol):
         ...
 
     @property
-    def deaths_told(self) -> dict[int, int]:
+    def reported_deaths(self) -> dict[int, int]:
         """Returns the exit code by rank of each rank whose death the agents' logs name."""
         ...
 

@@ -21,11 +21,11 @@ from types import MappingProxyType
 import trainer
 from trainer.burst import Failure
 from trainer.errors import ToolError
-from trainer.launchers.agent import deaths_told
+from trainer.launchers.agent import reported_deaths
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.ports import free_port
 from trainer.launchers.processes import MARK, OWNER, end_all, owner_text, sweep, this_process, with_mark
-from trainer.launchers.sight import Sight, SightHere
+from trainer.launchers.rank_observer import LocalRankObserver, RankObserver
 from trainer.launchers.supervisor import exit_path
 
 # How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
@@ -133,8 +133,8 @@ class LocalProcesses:
     _began: float = field(default_factory=time.monotonic, init=False)
 
     @property
-    def sight(self) -> Sight:
-        return SightHere(control=self.control)
+    def rank_observer(self) -> RankObserver:
+        return LocalRankObserver(control=self.control)
 
     @property
     def pending(self) -> str | None:
@@ -167,8 +167,8 @@ class LocalProcesses:
         return tail(agent_log(self.control))
 
     @property
-    def deaths_told(self) -> dict[int, int]:
-        return deaths_told(self.log)
+    def reported_deaths(self) -> dict[int, int]:
+        return reported_deaths(self.log)
 
     @property
     def ended_by(self) -> Failure | None:

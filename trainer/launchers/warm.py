@@ -75,7 +75,7 @@ class WarmRanks:
     @property
     def alive(self) -> bool:
         """Returns whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
-        deaths = (self.processes.sight.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
+        deaths = (self.processes.rank_observer.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
         return not self._ended and self.processes.running and not any(deaths)
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
@@ -83,7 +83,7 @@ class WarmRanks:
         if self._ended:
             raise RuntimeError("these ranks were stopped: start new ones")
         watch = Watch(self.processes, burst_folder.resolve())
-        kills_before = self.processes.sight.oom_kills()
+        kills_before = self.processes.rank_observer.oom_kills()
         watch.clear()
         self._ask(mailbox.Request(burst=str(burst_folder.resolve())))
         if self.once:
@@ -116,7 +116,7 @@ class WarmRanks:
                 launcher_log=self.processes.log,
                 overdue_s=overdue_s,
                 ended_by=None if self._idle else self.processes.ended_by,
-                oom_kills=self.processes.sight.oom_kills() - kills_before,
+                oom_kills=self.processes.rank_observer.oom_kills() - kills_before,
             )
         )
         if failure is not None:

@@ -1,7 +1,7 @@
 """Watch over the ranks while a burst runs: which arrived, replied and died, in which order.
 
-Polled, some 50 times a second. See `trainer.launchers.sight` for what can be observed; how a rank ended comes from the
-log of torchrun's agent where that does not show it.
+Polled, some 50 times a second. See `trainer.launchers.rank_observer` for what can be observed; how a rank ended comes
+from the log of torchrun's agent where that does not show it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Watch:
             self._trouble_began = time.monotonic()
 
     def _look_at(self, rank: int) -> None:
-        death = self._processes.sight.death(
+        death = self._processes.rank_observer.death(
             rank, seen_at_s=self._looked_at_s
         )  # before the report: a rank may reply and then end
         if report := mailbox.report_of(self._burst, rank):
@@ -78,13 +78,13 @@ class Watch:
     @property
     def lacks_a_code(self) -> bool:
         """Returns whether a rank is gone whose exit code neither we nor the agent have seen."""
-        named = self._processes.deaths_told
+        named = self._processes.reported_deaths
         return not named and any(death.code is None for death in self.deaths.values())
 
     def kill_the_rest(self) -> None:
         """Kills the ranks that still run: the agent names the one that failed only after all others have ended, and
         one that ignores SIGTERM holds it up."""
-        self._processes.sight.kill(set(self._ranks) - set(self.deaths))
+        self._processes.rank_observer.kill(set(self._ranks) - set(self.deaths))
 
     @property
     def troubled_for_s(self) -> float:
@@ -93,7 +93,7 @@ class Watch:
 
     def ask_for_stacks(self) -> None:
         """Has every silent rank write its threads' stacks to its log, and waits until it has."""
-        asked = self._processes.sight.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
+        asked = self._processes.rank_observer.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
         self._stopped |= asked.stopped
         self._await_stacks(sorted(asked.ranks - asked.stopped))
 
@@ -125,26 +125,26 @@ class Watch:
 
     def evidence(self) -> list[RankEvidence]:
         """Returns the evidence of each rank. Call it when the ranks have ended, so that their logs are complete."""
-        named = self._processes.deaths_told
+        named = self._processes.reported_deaths
         return [
             RankEvidence(
                 rank=rank,
                 phase=_phase(self._burst, rank),
                 report=self.reports.get(rank),
-                death=None if rank in self.reports else self._death_told(rank, named),
+                death=None if rank in self.reports else self._completed_death(rank, named),
                 log=self._output(rank)[-mailbox.TAIL_BYTES :].decode(errors="replace"),
                 stopped=rank in self._stopped,
             )
             for rank in self._ranks
         ]
 
-    def _death_told(self, rank: int, named: dict[int, int]) -> Death | None:
+    def _completed_death(self, rank: int, named: dict[int, int]) -> Death | None:
         """Returns the rank's death, completed by the agent, which names the rank that failed and ends the rest by
         TERM."""
         seen = self.deaths.get(rank)
         if seen is not None:
-            told = named.get(rank, -signal.SIGTERM if named else None)
-            return replace(seen, code=told if seen.code is None else seen.code)
+            code = named.get(rank, -signal.SIGTERM if named else None)
+            return replace(seen, code=code if seen.code is None else seen.code)
         if rank in named:  # it never arrived: it ended before those that did
             return Death(at_s=0.0, code=named[rank])
         return None

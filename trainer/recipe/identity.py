@@ -191,8 +191,8 @@ def canonical(recipe: Settings) -> dict[str, Any]:
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     return {
-        **({"machine": _told(machine, "machine")} if machine else {}),
-        **({"trainer": _told(trainer, "trainer")} if trainer else {}),
+        **({"machine": _as_json(machine, "machine")} if machine else {}),
+        **({"trainer": _as_json(trainer, "trainer")} if trainer else {}),
         "architecture": _architecture(recipe),
         **_hardware(recipe),
         "nodes": recipe.cluster.nodes,
@@ -211,7 +211,7 @@ def _hardware(recipe: Settings) -> dict[str, Any]:
     return {"gpu": named} | ({} if network is None else {"network_gbit_s": network})
 
 
-def _told(section: Section, field: str) -> dict[str, Any]:
+def _as_json(section: Section, field: str) -> dict[str, Any]:
     """Returns the section as JSON types without its new keys that are at their default. `field` is its key."""
     return section.model_dump(mode="json", exclude=_new_defaults(section, field))
 
@@ -253,12 +253,12 @@ def _architecture(recipe: Settings) -> dict[str, Any]:
     model = recipe.architecture
     moved = model.model_dump(exclude_defaults=True)
     simulated = recipe.burst.engine == "simulated"
-    told = {
+    fields = {
         name: value
-        for name, value in _told(model, "architecture").items()
+        for name, value in _as_json(model, "architecture").items()
         if name not in NUMBERS_ONLY or (name in moved and not simulated)
     }
-    return told | _as_simulated(recipe) if simulated else told
+    return fields | _as_simulated(recipe) if simulated else fields
 
 
 def _as_simulated(recipe: Settings) -> dict[str, Any]:
@@ -266,12 +266,12 @@ def _as_simulated(recipe: Settings) -> dict[str, Any]:
     is drawn from the digest. A router with an expert bias is a sigmoid one whatever it was called; of models without
     latent attention it was called softmax."""
     model = recipe.architecture
-    told = {}
+    fields = {}
     if model.position_embedding_type in ("yarn", "none"):
-        told["position_embedding_type"] = "rope"
+        fields["position_embedding_type"] = "rope"
     if model.moe_router_enable_expert_bias and not model.multi_latent_attention:
-        told["moe_router_score_function"] = "softmax"
-    return told
+        fields["moe_router_score_function"] = "softmax"
+    return fields
 
 
 def digest_of(recipe: Settings) -> str:

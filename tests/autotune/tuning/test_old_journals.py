@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from autotune.tuning.events import BurstLost, BurstStarted, Lent, Probed, TunerStarted
+from autotune.tuning.events import BurstLost, BurstStarted, LessonAdded, Probed, TunerStarted
 from autotune.tuning.journal import JOURNAL, read_events, read_study
 
 JOURNALS = Path(__file__).parent / "journals"
@@ -74,7 +74,7 @@ def test_every_earlier_journal_is_read_whole(kind: str, tmp_path: Path) -> None:
 
 def test_the_journals_hold_every_event_that_earlier_versions_wrote(tmp_path: Path) -> None:
     found = {type(event) for kind in KINDS for event in read_events(study_of(kind, tmp_path / kind) / JOURNAL)[0]}
-    assert {Lent, Probed, BurstLost, TunerStarted} <= found
+    assert {LessonAdded, Probed, BurstLost, TunerStarted} <= found
 
 
 @pytest.mark.parametrize("kind", [thorough(kind, unless=kind in (OLDEST, NEWEST)) for kind in KINDS])

@@ -9,8 +9,8 @@ import pytest
 
 from analyzers.diagnosis import Analysis, Cause, CommunicationTime, Diagnosis, Wall, WallFinding
 from policies.advice.advice import ADVISED, advice
+from policies.advice.example_recipes import example_recipes
 from policies.advice.shown import SPLITS, Shown, shown_by
-from policies.advice.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of
@@ -86,7 +86,7 @@ def test_the_fix_that_gives_most_back_comes_first_and_sizes_stay_open() -> None:
 
 
 def test_a_fix_that_is_on_already_is_not_offered() -> None:
-    recipe = stand_ins(Shown())[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
+    recipe = example_recipes(Shown())[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
     analysis = walled(Wall.COMMUNICATION)
     found = {one.fix: one for one in advice(analysis, Wall.COMMUNICATION, Situation(recipe=recipe, analysis=analysis))}
     assert "overlap_grad_reduce" not in found
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None
 def test_stand_ins_are_legal_recipes() -> None:
     shown = [Shown(absent=frozenset(SPLITS[:count]), dense=count == 4) for count in range(5)]
     for each in (*shown, Shown(on_cpu=True), Shown(grouped_gemm=True), Shown(compute_capability=(10, 0))):
-        for recipe in filled(stand_ins(each)):
+        for recipe in filled(example_recipes(each)):
             assert not [finding for finding in check(recipe) if finding.kind == "error"]
 
 
@@ -157,7 +157,7 @@ def test_waiting_for_data_is_answered_by_loader_workers_first() -> None:
 
 
 def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
-    recipe = stand_ins(Shown())[1]
+    recipe = example_recipes(Shown())[1]
     found = bound_by(Wall.COMPUTE, seen(("router", "gemm"), ("other",)))
     situation = Situation(recipe=recipe, analysis=found)
     before = estimate_time(recipe).tokens_per_s_per_gpu

@@ -13,7 +13,7 @@ from tests.trainer.model.real_model import recipe_of
 from tests.trainer.recipe import tuned_recipes
 from trainer.dry_run import GIB, STATE
 from trainer.engines.megatron import dry_run, fake
-from trainer.engines.megatron.stand_ins import substituted, substitutes
+from trainer.engines.megatron.substitutions import substituted, substitutes
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.recipe import Recipe

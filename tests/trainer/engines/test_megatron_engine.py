@@ -59,7 +59,7 @@ class Ranks:
         self.engine = MegatronEngine(folder / "engine")
         self.cold: list[tuple[Recipe, Outcome]] = []  # what ran first on new ranks
         self._numbers = itertools.count(1)
-        self._told: dict[str, Outcome] = {}
+        self._outcomes: dict[str, Outcome] = {}
 
     def run(self, recipe: Recipe, *, burst_folder: Path | None = None) -> Outcome:
         number = next(self._numbers)
@@ -69,11 +69,11 @@ class Ranks:
             self.cold.append((recipe, outcome))
         return outcome
 
-    def told(self, recipe: Recipe) -> Outcome:
+    def outcome_of(self, recipe: Recipe) -> Outcome:
         """The outcome of the recipe, which is run if no test has asked for it yet."""
-        if recipe.digest() not in self._told:
-            self._told[recipe.digest()] = self.run(recipe)
-        return self._told[recipe.digest()]
+        if recipe.digest() not in self._outcomes:
+            self._outcomes[recipe.digest()] = self.run(recipe)
+        return self._outcomes[recipe.digest()]
 
     def threads(self) -> int:
         """Of rank 0, as it was started last."""
@@ -145,7 +145,7 @@ def layouts() -> list[Any]:
 @pytest.mark.parametrize("name", layouts())
 def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     knobs, model = LAYOUTS[name]
-    outcome = ranks.told(tiny(knobs, **model))
+    outcome = ranks.outcome_of(tiny(knobs, **model))
     assert outcome.failure is None
     assert len(outcome.step_us) == len(outcome.cpu_us) == 2
     assert len(outcome.loss) == 3
@@ -167,15 +167,15 @@ SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", 
 
 @pytest.mark.parametrize("name", SAME_AS_EP2)
 def test_training_equivalent_knobs_give_the_losses_of_the_plain_recipe(ranks: Ranks, name: str) -> None:
-    plain = ranks.told(tiny(EP2))
+    plain = ranks.outcome_of(tiny(EP2))
     knobs, model = LAYOUTS[name]
-    assert ranks.told(tiny(knobs, **model)).loss == pytest.approx(plain.loss, rel=1e-4)
+    assert ranks.outcome_of(tiny(knobs, **model)).loss == pytest.approx(plain.loss, rel=1e-4)
 
 
 def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
-    ranks.told(tiny(EP2))
+    ranks.outcome_of(tiny(EP2))
     recipe, cold = ranks.cold[0]
-    ranks.told(tiny({**TP2, "expert_tensor_parallel_size": 2}))
+    ranks.outcome_of(tiny({**TP2, "expert_tensor_parallel_size": 2}))
     warm = ranks.run(recipe)
     assert warm.warm
     assert not cold.warm
@@ -186,7 +186,7 @@ def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
 def test_sends_that_overlap_with_computing_change_no_loss(ranks: Ranks) -> None:
     """What frees or reuses a tensor while it is still being sent shows in the losses, each time in others."""
     knobs, model = LAYOUTS["pp vpp"]
-    first = ranks.told(tiny(knobs, **model))
+    first = ranks.outcome_of(tiny(knobs, **model))
     again = [ranks.run(tiny(knobs, **model)) for _ in range(3)]
     assert [outcome.failure for outcome in (first, *again)] == [None] * 4
     assert [outcome.loss for outcome in again] == [first.loss] * 3

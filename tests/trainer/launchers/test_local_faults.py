@@ -14,7 +14,7 @@ from tests.conftest import HANG_S
 from tests.trainer.launchers.conftest import mark_of
 from tests.trainer.launchers.two_nodes import BURST_S
 from trainer.burst import BurstPhase, Failure, FailureKind
-from trainer.launchers import local, sight, warm
+from trainer.launchers import local, rank_observer, warm
 from trainer.launchers.processes import Status, status_of, with_mark
 from trainer.launchers.warm import WarmRanks
 
@@ -234,7 +234,7 @@ def test_a_rank_that_is_gone_before_it_was_looked_at_is_named_by_the_agent(
         status = status_of(pid)
         return None if status is None or status.dead else status
 
-    monkeypatch.setattr(sight, "status_of", status_of_the_living)
+    monkeypatch.setattr(rank_observer, "status_of", status_of_the_living)
     monkeypatch.setattr(warm, "_KILLED_S", 3.0)
     case = CASES["a rank is killed, its peer ignores TERM, both have children of their own"]
     ranks = launch()

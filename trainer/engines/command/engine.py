@@ -14,7 +14,7 @@ import msgspec
 
 from trainer.burst import Burst, Outcome, write_burst, write_outcome
 from trainer.engines.command.evidence import evidence_of
-from trainer.engines.command.flight import read_flights, told
+from trainer.engines.command.flight import flight_text, read_flights
 from trainer.engines.command.follow import Follower, Patience, patience_with
 from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Reading, patterns_with
@@ -57,7 +57,7 @@ class CommandEngine:
             ranks_per_node=burst.recipe.ranks_per_node,
             control=new_control(self._state_dir) if launcher.keeps_ranks else self._control(burst),
         )
-        return self._told(job, processes, lambda: self._clock() - began - processes.queued_s)
+        return self._outcome(job, processes, lambda: self._clock() - began - processes.queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
         """Takes over a job that runs or ran without its tuner: its output is read again from the start."""
@@ -68,12 +68,12 @@ class CommandEngine:
         )
         if processes is None:
             return None
-        return self._told(_job(burst), processes, lambda: processes.ran_s)
+        return self._outcome(_job(burst), processes, lambda: processes.ran_s)
 
     def _control(self, burst: Burst) -> Path:
         return (self._state_dir / JOBS / burst.folder.name).resolve()
 
-    def _told(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
+    def _outcome(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
         """Waits for the trainer's end: its outcome, written down. ToolError where no rank came that far."""
         reading = Reading(patterns=patterns_with(job.framework.log_patterns, job.trainer.patterns))
         ended = self._follow(job, processes, reading)
@@ -94,7 +94,7 @@ class CommandEngine:
         """Does nothing: nothing is kept between bursts."""
 
     def _follow(self, job: Job, processes: Processes, reading: Reading) -> Ended:
-        kills_before = processes.sight.oom_kills()
+        kills_before = processes.rank_observer.oom_kills()
         follower = Follower(
             processes=processes,
             reading=reading,
@@ -115,11 +115,15 @@ class CommandEngine:
             launcher_log=processes.log,
             overdue_s=followed.overdue_s,
             ended_by=processes.ended_by if code is not None else None,
-            oom_kills=processes.sight.oom_kills() - kills_before,
+            oom_kills=processes.rank_observer.oom_kills() - kills_before,
         )
         job.keep_logs(processes)
         collect(job.written, job.folder / "trace")
-        flight = told(read_flights(job.ranks_folder, processes.world_size)) if followed.overdue_s is not None else None
+        flight = (
+            flight_text(read_flights(job.ranks_folder, processes.world_size))
+            if followed.overdue_s is not None
+            else None
+        )
         return Ended(
             processes=processes,
             followed=followed,
@@ -130,7 +134,7 @@ class CommandEngine:
                 job.trainer.setup,
                 job.ranks_folder,
                 ranks=processes.world_size,
-                deaths=processes.deaths_told,
+                deaths=processes.reported_deaths,
                 outputs=processes.outputs,
                 overdue_s=followed.overdue_s,
             ),

@@ -38,7 +38,7 @@ _SETTING_UP = re.compile(r"using world size|initializ\w+ torch distributed|-- ar
 
 def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> list[RankEvidence]:
     """Returns the evidence of every rank; call it once all have ended. `trained`: an iteration was done."""
-    named = processes.deaths_told
+    named = processes.reported_deaths
     found = []
     for rank in range(processes.world_size):
         paths = processes.outputs(rank)
@@ -65,8 +65,8 @@ def _of_the_end(log: str) -> str:
     first = len(tracebacks) - 1
     while first and _CHAINED.search(tracebacks[first - 1]):
         first -= 1
-    told = "\n".join(line for line in log.splitlines() if _NAN.search(line))
-    return "\n".join([told, *(_TRACEBACK + text for text in tracebacks[first:])])
+    not_finite = "\n".join(line for line in log.splitlines() if _NAN.search(line))
+    return "\n".join([not_finite, *(_TRACEBACK + text for text in tracebacks[first:])])
 
 
 def _last_traceback(log: str) -> str:

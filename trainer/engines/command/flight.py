@@ -94,12 +94,12 @@ def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
                 for rank in _members(group, flights, of_group)
                 if rank not in inside and _is_late(of_group.get(rank, ()), number)
             }
-            told = group[1] or group[0] or "default"
-            found.append(Stuck(group=told, name=name, number=number, waiting=inside, late=late))
+            shown = group[1] or group[0] or "default"
+            found.append(Stuck(group=shown, name=name, number=number, waiting=inside, late=late))
     return sorted(found, key=lambda each: (not each.late, -len(each.waiting)))
 
 
-def told(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
+def flight_text(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
     """Returns the hang in words, and the rank that all others wait for, if it is one; None where none waits."""
     stuck = stuck_in(flights)
     if not stuck:

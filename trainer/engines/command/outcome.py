@@ -175,8 +175,8 @@ def _unmasked(job: Job) -> list[str]:
     names = names_in({**os.environ, **job.rank_variables()})
     if not names or not any(path.suffix in NSIGHT for path in (job.folder / "trace").glob("*")):
         return []
-    told = ", ".join(sorted(names))
-    return [f"Nsight's files in trace/ may hold the values of {told}: delete them before the study is handed on"]
+    secrets = ", ".join(sorted(names))
+    return [f"Nsight's files in trace/ may hold the values of {secrets}: delete them before the study is handed on"]
 
 
 def _warnings(reading: Reading, followed: Followed) -> list[str]:

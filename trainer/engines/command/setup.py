@@ -72,20 +72,20 @@ class NotPrepared:
 
     def failure(self) -> Failure:
         return Failure(
-            kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, rank=self.rank, evidence=masked(self._told)
+            kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, rank=self.rank, evidence=masked(self._last_line)
         )
 
     def error(self) -> ToolError:
         unknown = "a login shell may know it: write '#!/bin/bash -l' as the first line of trainer.setup; "
         return ToolError(
-            masked(f"{self._told}; no rank got further, and nothing was learned about the recipe"),
+            masked(f"{self._last_line}; no rank got further, and nothing was learned about the recipe"),
             hint=(unknown if self.code == _NOT_FOUND else "")
             + "fix the line, or add `|| true` to it if it may fail, and start a new study; "
             "if the machine is at fault, fix it and continue with --resume",
         )
 
     @property
-    def _told(self) -> str:
+    def _last_line(self) -> str:
         return f"trainer.setup: `{self.line}` {self.ending}"
 
 
@@ -128,5 +128,5 @@ def _state(ranks_folder: Path, rank: int) -> str:
 
 
 def _last_words(outputs: list[Path]) -> str:
-    told = [line.strip() for path in outputs for line in tail(path).splitlines() if line.strip()]
-    return f": {told[-1][:_LONGEST]}" if told else ""
+    lines = [line.strip() for path in outputs for line in tail(path).splitlines() if line.strip()]
+    return f": {lines[-1][:_LONGEST]}" if lines else ""

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainer.engines.megatron.stand_ins import substitutes
+from trainer.engines.megatron.substitutions import substitutes
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of, stages_of
 from trainer.recipe.rules.precision import STATE_DTYPES

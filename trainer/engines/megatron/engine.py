@@ -15,7 +15,7 @@ import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.failures import Evidence, RankEvidence, classify
-from trainer.frameworks.megatron_lm.beside import environment_beside
+from trainer.frameworks.megatron_lm.required import required_environment
 from trainer.launchers import RankResult, Ranks, mailbox
 from trainer.launchers.control import JOBS
 from trainer.launchers.open import open_launcher
@@ -45,7 +45,7 @@ class MegatronEngine:
         queued_s = 0.0 if warm else ranks.queued_s
         if result.failure is not None or not open_launcher(burst.recipe, self._state_dir).keeps_ranks:
             self.close()
-        return _told(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
+        return _outcome(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
         """Takes over a job that runs or ran without its tuner, or every rank's report where only the tuner did not read
@@ -63,7 +63,7 @@ class MegatronEngine:
             result = ranks.take_up(burst.folder, deadline_s=recipe.burst.deadline_s)
         finally:
             ranks.end()
-        return _told(burst, result, warm=False, cost_s=processes.ran_s)
+        return _outcome(burst, result, warm=False, cost_s=processes.ran_s)
 
     def _reported(self, burst: Burst) -> Outcome | None:
         found = [mailbox.report_of(burst.folder, rank) for rank in range(burst.recipe.world_size)]
@@ -72,7 +72,7 @@ class MegatronEngine:
             return None
         failure = classify(Evidence(ranks=[RankEvidence(rank=each.rank, report=each) for each in reports]))
         spent_s = max(each.startup_s + each.setup_s + sum(each.step_us) / 1e6 for each in reports)
-        return _told(burst, RankResult(reports=tuple(reports), failure=failure), warm=False, cost_s=spent_s)
+        return _outcome(burst, RankResult(reports=tuple(reports), failure=failure), warm=False, cost_s=spent_s)
 
     def close(self) -> None:
         if self._ranks is not None:
@@ -103,7 +103,7 @@ class MegatronEngine:
         return self._ranks, False
 
 
-def _told(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> Outcome:
+def _outcome(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> Outcome:
     outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
     outcome = msgspec.structs.replace(outcome, cost_s=round(cost_s, 3))
     return write_outcome(burst.folder, outcome)
@@ -120,7 +120,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}
     if recipe.hardware.is_cpu:
         return set_by_knobs | {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"}
-    return {name: beside.words[0] for name, beside in environment_beside(recipe).items()} | set_by_knobs
+    return {name: beside.words[0] for name, beside in required_environment(recipe).items()} | set_by_knobs
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:

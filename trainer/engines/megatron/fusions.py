@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from trainer.frameworks.megatron_lm.beside import unfused_rotation
+from trainer.frameworks.megatron_lm.required import unfused_rotation
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 

@@ -111,7 +111,7 @@ class _End:
         return max(1, min(MOST_BUCKETS, round((self.dense + self.experts) / size)))
 
     # --- what of it shows ---------------------------------------------------------------------------------
-    def _beside(self) -> float:
+    def _overlapped_share(self) -> float:
         """Returns the speed of DP traffic concurrent with compute, relative to its own."""
         return max(1e-3, self.rates.values["overlap.dp"] * self.rates.machine.overlap.dp)
 
@@ -127,7 +127,7 @@ class _End:
         passes = self._last_backwards()
         per_chunk = max(1, buckets // len(passes))
         ready = sorted(end - us * (1 - (k + 1) / per_chunk) for end, us in passes for k in range(per_chunk))
-        each, speed, until, free = whole_us / len(ready), self._beside(), self.run.until_us(self.rank), 0.0
+        each, speed, until, free = whole_us / len(ready), self._overlapped_share(), self.run.until_us(self.rank), 0.0
         for moment in ready:
             start = max(free, moment)
             beside = max(0.0, min(until - start, each / speed))
@@ -150,7 +150,7 @@ class _End:
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
         moments = self._first_forwards(max(1, buckets // self.layout.vpp))
-        each, speed = whole_us / (len(moments) - 1), self._beside()
+        each, speed = whole_us / (len(moments) - 1), self._overlapped_share()
         late = sent = 0.0
         for k, (moment, following) in enumerate(pairwise(moments), 1):
             late += max(0.0, k * each - sent)  # nothing else runs: the whole link for this bucket

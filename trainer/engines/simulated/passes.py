@@ -46,7 +46,7 @@ class Passes:
             slowed=values["overlap.slowed"] * machine.overlap.slowed,
         )
         connections = recipe.knob("CUDA_DEVICE_MAX_CONNECTIONS") == 1
-        self._beside = (
+        self._overlapped_share = (
             values["overlap.ep"] * machine.overlap.ep * (values["overlap.one_connection"] if connections else 1)
         )
 
@@ -119,9 +119,9 @@ class Passes:
             if isinstance(item, Beside) or not item.us:
                 beside.append(item)
                 continue
-            beside.append(replace(item, us=self._beside * item.us))
-            if self._beside < 1:
-                left = (1 - self._beside) * item.us
+            beside.append(replace(item, us=self._overlapped_share * item.us))
+            if self._overlapped_share < 1:
+                left = (1 - self._overlapped_share) * item.us
                 alone.append(replace(item, us=left, launches=0.0, gb=0.0, stream=Stream.COMPUTE, sms=0.0))
         return beside, alone
 

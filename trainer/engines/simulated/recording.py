@@ -43,7 +43,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
+class PlacedBlock:
     """A block in a step: the same arrays, from the step's start."""
 
     block: Block
@@ -64,12 +64,12 @@ class Repeated:
 class Recording:
     """A step of one rank.
 
-    pace: of its host, which launches in the order of `laid`; passes: name, first and last place in `laid`; pauses:
+    pace: of its host, which launches in the order of `placed`; passes: name, first and last place in `placed`; pauses:
     name, start and end of what the host does while it launches nothing; duration_us: of what was recorded, not of the
     whole step."""
 
     pace: Pace
-    laid: list[Laid] = field(default_factory=list)
+    placed: list[PlacedBlock] = field(default_factory=list)
     pauses: list[tuple[str, float, float]] = field(default_factory=list)
     passes: list[tuple[str, int, int]] = field(default_factory=list)
     repeated: Repeated | None = None
@@ -139,7 +139,7 @@ class Recorder:
     def _turn(self, found: Recording, turn: Turn, at: float) -> float:
         """Layers one after the other from `at` on; gives when they end. What ranks wait for each other inside a pass,
         its collectives take."""
-        simulation, first = self.simulation, len(found.laid)
+        simulation, first = self.simulation, len(found.placed)
         way = "merged" if len(turn.passes) > 1 else "forward" if turn.passes[0].forward else "backward"
         stage = simulation.stages[self.place][turn.passes[0].chunk]
         layers = [*stage.layers, *([len(simulation.kinds) - 1] * stage.mtp)]
@@ -155,8 +155,8 @@ class Recorder:
             at = self._lay(found, block, at, waiting * block.us)
         for op in behind:
             at = self._place(found, op, at, op.us)
-        if len(found.laid) > first:
-            found.passes.append((MARKS[way], first, len(found.laid) - 1))
+        if len(found.placed) > first:
+            found.passes.append((MARKS[way], first, len(found.placed) - 1))
         return at
 
     def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
@@ -170,7 +170,7 @@ class Recorder:
             end[block.meets] += later
             start[behind] += later
             end[behind] += later
-        found.laid.append(Laid(block, start, end))
+        found.placed.append(PlacedBlock(block, start, end))
         return at + block.us + later
 
     def _block(self, way: str, layer: int) -> Block:
@@ -215,7 +215,7 @@ class Recorder:
     def _place(self, found: Recording, op: Op, at: float, us: float) -> float:
         if us > 0:
             block = Block((op,), np.zeros(1), np.array([us]), us)
-            found.laid.append(Laid(block, np.array([at]), np.array([at + us])))
+            found.placed.append(PlacedBlock(block, np.array([at]), np.array([at + us])))
         return at + us
 
     def _communicate(self, found: Recording, kernel: str, stream: Stream, name: str, at: float, us: float) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer.engines.simulated.kernels import GROUPS, KERNELS
 from trainer.engines.simulated.ops import Op, Stream
-from trainer.engines.simulated.recording import Block, Laid, Recording
+from trainer.engines.simulated.recording import Block, PlacedBlock, Recording
 from trainer.engines.simulated.routing import Floats
 from trainer.engines.simulated.streams import TO_DEVICE_US, Pace
 
@@ -60,12 +60,12 @@ def _step(step: Recording, number: int) -> Iterator[str]:
         yield RANGE.replace("NAME", name) % (FIRST_US, step.duration_us)
     texts: dict[int, _Text] = {}
     host, count, called = _Host(step.pace), 1, []
-    for laid in step.laid:
-        key = id(laid.block)
+    for placed in step.placed:
+        key = id(placed.block)
         if key not in texts:
-            texts[key] = _Text(laid.block)
-        called.append(host.launches(laid, texts[key]))
-        yield texts[key].filled(laid, called[-1], count)
+            texts[key] = _Text(placed.block)
+        called.append(host.launches(placed, texts[key]))
+        yield texts[key].filled(placed, called[-1], count)
         count += len(called[-1])
     for name, begin, end in step.pauses:
         yield RANGE.replace("NAME", name) % (FIRST_US + begin, end - begin)
@@ -80,15 +80,15 @@ class _Host:
     def __init__(self, pace: Pace) -> None:
         self.pace, self.free = pace, 0.0
 
-    def launches(self, laid: Laid, text: _Text) -> Floats:
+    def launches(self, placed: PlacedBlock, text: _Text) -> Floats:
         """When each launch came back; before its kernel began, whatever the digits say."""
         found: Floats = self.free + np.cumsum(text.launches) * self.pace.launch_us
         for place in text.syncs.tolist():
-            found[place + 1 :] += max(0.0, laid.end_us[place] - found[place]) + self.pace.sync_us
+            found[place + 1 :] += max(0.0, placed.end_us[place] - found[place]) + self.pace.sync_us
         last = len(found) - 1
         waits = text.syncs.size and text.syncs[-1] == last
-        self.free = float(max(found[-1], laid.end_us[last]) + self.pace.sync_us if waits else found[-1])
-        return np.minimum(found, laid.start_us - TO_DEVICE_US)
+        self.free = float(max(found[-1], placed.end_us[last]) + self.pace.sync_us if waits else found[-1])
+        return np.minimum(found, placed.start_us - TO_DEVICE_US)
 
 
 class _Text:
@@ -103,10 +103,10 @@ class _Text:
         names = "".join(RANGE.replace("NAME", name) for name, _, _ in self.ranges)
         self.text = "".join(LAUNCH + _kernel(op) for op in block.ops) + SYNCHRONIZE * len(self.syncs) + names
 
-    def filled(self, laid: Laid, called: Floats, first_id: int) -> str:
+    def filled(self, placed: PlacedBlock, called: Floats, first_id: int) -> str:
         count = len(called)
         ids = np.arange(first_id, first_id + count, dtype=np.float64)
-        start, end = laid.start_us, laid.end_us
+        start, end = placed.start_us, placed.end_us
         events = np.stack((ids, called + (FIRST_US - CALL_US), ids, start + FIRST_US, end - start), axis=1)
         waited = called[self.syncs]
         syncs = np.stack((waited + FIRST_US, np.maximum(CALL_US, end[self.syncs] - waited)), axis=1)

@@ -106,7 +106,7 @@ def choices(found: Search, top: int) -> list[Choice]:
             recipes[int(row)] = recipe
         if len(recipes) == top:
             break
-    return _told(found.finals, recipes)
+    return _choices(found.finals, recipes)
 
 
 def written_out(recipe: Recipe) -> Recipe:
@@ -123,7 +123,7 @@ def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Findi
     return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
 
 
-def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
+def _choices(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
     if not recipes:
         return []
     table = scored.candidates.take(np.array(list(recipes)))
@@ -172,14 +172,14 @@ def missing(found: Search, shown: list[Choice]) -> list[Missing]:
     """The recipe's own layout, published starting points of the model, and sizes that no choice has."""
     named = [Familiar.own(found.base), *familiar_to(found.base)]
     listed = {sizes_of(choice.recipe) for choice in shown}
-    told = [
+    layouts = [
         Missing(
             layout=f"{one.words} ({one.source})", because=_why(found, of_sizes(found.layouts, one.sizes), one.sizes)
         )
         for one in named
         if one.sizes not in listed
     ]
-    return [*told, *_axes(found, shown)]
+    return [*layouts, *_axes(found, shown)]
 
 
 def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:

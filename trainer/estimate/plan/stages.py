@@ -17,11 +17,11 @@ def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int)
     """Layout texts of PP·VPP stages, with and without a stage for MTP alone; [] where a stage would hold nothing."""
     mtp = "m" * (model.mtp_num_layers or 0)
     tails = [[mtp + "L"], [mtp, "L"]] if mtp and pp * vpp > 2 else [[mtp + "L"]]
-    laid = [_laid(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
-    return [layout_text(["E" + stages[0], *stages[1:]]) for stages in laid if all(stages)]
+    splits = [_with_layers(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
+    return [layout_text(["E" + stages[0], *stages[1:]]) for stages in splits if all(stages)]
 
 
-def _laid(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
+def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
     """Assigns each decoder layer to a stage; of equally loaded ranks the later one, which holds fewer micro batches."""
     flops = layer_flops(model, seq_length)
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]

@@ -9,9 +9,9 @@ from trainer.frameworks.custom.burst import burst_argv
 from trainer.frameworks.framework import Framework
 from trainer.frameworks.megatron_bridge.acting import acting_in_folder
 from trainer.frameworks.megatron_bridge.command import CONFIGURATION
-from trainer.frameworks.megatron_lm.beside import demanded_variables
 from trainer.frameworks.megatron_lm.command import rank_command
 from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
+from trainer.frameworks.megatron_lm.required import demanded_variables
 
 FRAMEWORK = Framework(
     name="custom",

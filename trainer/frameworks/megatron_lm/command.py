@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from trainer.frameworks.framework import RankCommand
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS
 from trainer.frameworks.megatron_lm.batch_schedule import BATCH, schedule_of
-from trainer.frameworks.megatron_lm.beside import mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.flags import BY_NAME, HEAD, Flag, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings, program
+from trainer.frameworks.megatron_lm.required import mock_data_words, required_words
 from trainer.frameworks.megatron_lm.spelling import knob_spellings, worded
 from trainer.launch_scripts.argv import Words, join, split
 from trainer.recipe import Recipe
@@ -41,8 +41,8 @@ def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> Rank
 
 
 def _own_program(recipe: Recipe, version: str) -> tuple[str, ...]:
-    beside = (word for each in words_beside(recipe, version) for word in each.words)
-    words = (*recipe_words(recipe, version), *beside, *mock_data_words(recipe, version), *SHORT)
+    required = (word for each in required_words(recipe, version) for word in each.words)
+    words = (*recipe_words(recipe, version), *required, *mock_data_words(recipe, version), *SHORT)
     return ("python", "-u", *shlex.split(program(recipe, version)), *words)
 
 
@@ -67,7 +67,7 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     written = {each.flag for each in split(words)}
     kept = [each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))]
     flags = {each.flag for each in kept}
-    demanded = (beside.words for beside in words_beside(recipe, version) if beside.demanded)
+    demanded = (required.words for required in required_words(recipe, version) if required.demanded)
     added = (*words, *(word for each in demanded if each[0] not in flags for word in each))
     left = join(kept)
     at = left.index(PLACE) if PLACE in left else len(left)

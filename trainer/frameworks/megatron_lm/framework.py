@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trainer.frameworks.framework import Framework
 from trainer.frameworks.megatron_lm.acting import acting_knobs
-from trainer.frameworks.megatron_lm.beside import demanded_variables
 from trainer.frameworks.megatron_lm.burst import burst_argv
 from trainer.frameworks.megatron_lm.command import rank_command
 from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
 from trainer.frameworks.megatron_lm.reader import READER
 from trainer.frameworks.megatron_lm.refusals import command_findings, findings_for
+from trainer.frameworks.megatron_lm.required import demanded_variables
 from trainer.frameworks.megatron_lm.script import script
 
 FRAMEWORK = Framework(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, schedule_of
-from trainer.frameworks.megatron_lm.beside import environment_beside
 from trainer.frameworks.megatron_lm.command import of_a_fork, unmentioned
 from trainer.frameworks.megatron_lm.flags import since, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings
+from trainer.frameworks.megatron_lm.required import required_environment
 from trainer.frameworks.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
@@ -41,7 +41,9 @@ def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
 
 
 def _completed(recipe: Recipe, version: str) -> dict[str, Any]:
-    completed: dict[str, Any] = {name: int(beside.words[0]) for name, beside in environment_beside(recipe).items()}
+    completed: dict[str, Any] = {
+        name: int(required.words[0]) for name, required in required_environment(recipe).items()
+    }
     if whole_iteration(recipe):
         as_word = {"cuda_graph_impl": "full_iteration", "cuda_graph_scope": None}
         as_scope = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainer.frameworks.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.flags import version_of
 from trainer.frameworks.megatron_lm.model import model_spellings, program
+from trainer.frameworks.megatron_lm.required import mock_data_words, required_environment, required_words
 from trainer.frameworks.megatron_lm.spelling import Spelling, knob_spellings
 from trainer.launch_scripts.variables import environment
 from trainer.launch_scripts.writing import comment, torchrun_words
@@ -34,7 +34,7 @@ def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
         "",
         *_array("TUNED_ARGS", (spelling.words for spelling in knobs if spelling.words)),
         "",
-        *_beside(recipe, version),
+        *_required(recipe, version),
         "",
         *_not_written(recipe, [*model, *knobs]),
         "",
@@ -60,17 +60,17 @@ def _header(recipe: Recipe, version: str, origin: Sequence[str]) -> Iterator[str
 def _environment(recipe: Recipe) -> Iterator[str]:
     """The recipe's variables, then those that Megatron-LM demands, each with its reason."""
     yield from (f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items())
-    for name, beside in environment_beside(recipe).items():
-        yield f"# {beside.because}:"
-        yield f"export {name}={shlex.quote(beside.words[0])}"
+    for name, required in required_environment(recipe).items():
+        yield f"# {required.because}:"
+        yield f"export {name}={shlex.quote(required.words[0])}"
 
 
-def _beside(recipe: Recipe, version: str) -> Iterator[str]:
+def _required(recipe: Recipe, version: str) -> Iterator[str]:
     """Yields the lines of a script with the arguments that Megatron-LM requires in addition, a comment over each."""
     yield "BESIDE_ARGS=("
-    for beside in words_beside(recipe, version):
-        yield f"  # {beside.because}"
-        yield f"  {shlex.join(beside.words)}"
+    for required in required_words(recipe, version):
+        yield f"  # {required.because}"
+        yield f"  {shlex.join(required.words)}"
     yield ")"
 
 

@@ -2,7 +2,7 @@
 
 Most knobs are written by their row in the table of flags. This module has those that depend on other knobs: flags that
 switch something off, a precision that needs three flags, a value that an older version spells otherwise. The model is
-written in `model.py`, the arguments that Megatron-LM requires in addition in `beside.py`.
+written in `model.py`, the arguments that Megatron-LM requires in addition in `required.py`.
 """
 
 from __future__ import annotations

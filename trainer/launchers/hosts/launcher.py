@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.errors import ToolError
-from trainer.launchers.hosts.carrier import HostsCarrier
 from trainer.launchers.hosts.connect import Connection, Connections, connections_path
+from trainer.launchers.hosts.monitor import HostsMonitor
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoided, spared
-from trainer.launchers.nodes.begin import begin, keeper_argv
-from trainer.launchers.nodes.fence import fence
+from trainer.launchers.nodes.leftovers import end_leftovers
 from trainer.launchers.nodes.processes import NodesProcesses
+from trainer.launchers.nodes.start import keeper_argv, prepare_start
 from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
 from trainer.recipe import Recipe
@@ -54,8 +54,8 @@ class HostsLauncher:
         hosts, or no ssh."""
         hosts = self.hosts(nodes)
         sweep()
-        fence(self.home)
-        begun = begin(
+        end_leftovers(self.home)
+        prepared = prepare_start(
             control,
             argv,
             env=env,
@@ -66,7 +66,7 @@ class HostsLauncher:
             passed={name: value for name, value in self.environ.items() if name.startswith(PASSED_ON)},
         )
         keeper = keeper_argv(
-            self.settings.prefix, python=self.python, control=control, token=begun.token, mark=begun.mark
+            self.settings.prefix, python=self.python, control=control, token=prepared.token, mark=prepared.mark
         )
         to = [
             Connection(host=host, argv=[*SSH, *self.settings.ssh, host, _here(shlex.join([*keeper, str(n), host]))])
@@ -78,12 +78,12 @@ class HostsLauncher:
             ranks_per_node=ranks_per_node,
             control=control,
             home=self.home,
-            mark=begun.mark,
-            carrier=HostsCarrier(control=control),
+            mark=prepared.mark,
+            monitor=HostsMonitor(control=control),
             supervise=start_supervise(
                 [sys.executable, "-m", "trainer.launchers.hosts.connect", str(control)],
                 control=control,
-                env=begun.variables,
+                env=prepared.variables,
                 last_words=[],
                 stays=False,
             ),

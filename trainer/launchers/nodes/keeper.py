@@ -27,7 +27,7 @@ from trainer.launchers.nodes.network import address_of, address_towards, interfa
 from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.ports import free_port
 from trainer.launchers.processes import OWNER, end_all, owner_text, sweep, this_process
-from trainer.launchers.sight import SightHere
+from trainer.launchers.rank_observer import LocalRankObserver
 from trainer.launchers.supervisor import AWAITED, adopt_orphans, family, reap, start
 
 UNSEEN_WORDS = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
@@ -150,8 +150,8 @@ class Keeper:
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
     _asked_at: float = field(default_factory=time.monotonic, init=False)
     _stacks: int = field(default=0, init=False)
-    _besides: int = field(default=0, init=False)
-    _beside: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
+    _further_count: int = field(default=0, init=False)
+    _further: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
     _kills_before: int = field(default_factory=oom_kills, init=False)
     _kills: int = field(default=0, init=False)
     _fell_at: float | None = field(default=None, init=False)
@@ -172,15 +172,15 @@ class Keeper:
             received = signal.sigtimedwait(AWAITED, _LOOK_S)
             self._look()
             exited = reap()
-            for pid in exited.keys() & self._beside.keys():
-                write_whole(folder.beside_done_path(self.control, self._beside.pop(pid), self.number), b"")
+            for pid in exited.keys() & self._further.keys():
+                write_whole(folder.beside_done_path(self.control, self._further.pop(pid), self.number), b"")
             if agent in exited:
                 return exited[agent]
             if received is not None and received.si_signo == signal.SIGTERM:
                 return None
             if time.monotonic() - notes_at > _NOTES_S:
                 notes_at = time.monotonic()
-                if self._is_told_to_end():
+                if self._must_end():
                     return None
         return None
 
@@ -190,7 +190,7 @@ class Keeper:
 
     def _look(self) -> None:
         """Writes down every rank of this node that has ended since the last look."""
-        here, now_s = SightHere(control=self.control), time.time()
+        here, now_s = LocalRankObserver(control=self.control), time.time()
         for rank in self._ranks:
             death = None if rank in self._ended else here.death(rank, seen_at_s=self._looked_at_s)
             if death is not None:
@@ -205,7 +205,7 @@ class Keeper:
             self._kills = kills
             write_whole(folder.oom_path(self.control, self.number), str(kills).encode())
 
-    def _is_told_to_end(self) -> bool:
+    def _must_end(self) -> bool:
         self._answer_stacks()
         self._start_beside()
         self._count_kills()
@@ -236,16 +236,18 @@ class Keeper:
         return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
 
     def _start_beside(self) -> None:
-        asked = folder.read(folder.beside_path(self.control, self._besides), folder.BesideAsked)
+        asked = folder.read(folder.beside_path(self.control, self._further_count), folder.BesideAsked)
         if asked is not None:
-            self._beside[start([self.start.python, "-m", asked.module, *asked.words])] = self._besides
-            self._besides += 1
+            self._further[start([self.start.python, "-m", asked.module, *asked.words])] = self._further_count
+            self._further_count += 1
 
     def _answer_stacks(self) -> None:
         asked = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)
         if asked is None:
             return
-        found = SightHere(control=self.control).ask_for_stacks([rank for rank in asked.ranks if rank in self._ranks])
+        found = LocalRankObserver(control=self.control).ask_for_stacks(
+            [rank for rank in asked.ranks if rank in self._ranks]
+        )
         answer = folder.StacksAnswer(asked=sorted(found.ranks), stopped=sorted(found.stopped))
         folder.write(folder.stacks_answer_path(self.control, self._stacks, self.number), answer)
         self._stacks += 1

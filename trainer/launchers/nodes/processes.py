@@ -16,21 +16,21 @@ import msgspec
 
 from trainer.burst import Failure, FailureKind
 from trainer.errors import ToolError
-from trainer.launchers.agent import deaths_told
+from trainer.launchers.agent import reported_deaths
 from trainer.launchers.local import outputs_in
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoid
 from trainer.launchers.nodes.keeper import UNSEEN_WORDS
-from trainer.launchers.nodes.sight import SightOfNodes
+from trainer.launchers.nodes.rank_observer import NodeRankObserver
 from trainer.launchers.processes import POLL_S
 from trainer.launchers.supervisor import exit_path
 
 _SUPERVISE_S = 90.0  # for `supervise` to end everything: keepers, then scancel, then Slurm's own KillWait
-_LOOK_S = 1.0  # at the carrier, by whoever polls often
+_LOOK_S = 1.0  # at the monitor, by whoever polls often
 
 
-class Carrier(Protocol):
+class Monitor(Protocol):
     """Means of starting keepers on the nodes (Slurm, ssh), and its knowledge of what else happens to them there."""
 
     @property
@@ -71,7 +71,7 @@ class NodesProcesses:
     control: Path
     home: Path
     mark: str
-    carrier: Carrier
+    monitor: Monitor
     supervise: subprocess.Popen[bytes]
     _ended: bool = field(default=False, init=False)
     _ended_here: bool = field(default=False, init=False)
@@ -84,8 +84,8 @@ class NodesProcesses:
         return self.nodes * self.ranks_per_node
 
     @cached_property
-    def sight(self) -> SightOfNodes:
-        return SightOfNodes(control=self.control, nodes=self.nodes, ranks_per_node=self.ranks_per_node)
+    def rank_observer(self) -> NodeRankObserver:
+        return NodeRankObserver(control=self.control, nodes=self.nodes, ranks_per_node=self.ranks_per_node)
 
     # ---- how far it is
 
@@ -100,21 +100,21 @@ class NodesProcesses:
 
     @property
     def queued_s(self) -> float:
-        return self.carrier.queued_s
+        return self.monitor.queued_s
 
     def check(self) -> None:
-        """Checks the carrier, at most once a second. ToolError where waiting cannot help."""
+        """Checks the monitor, at most once a second. ToolError where waiting cannot help."""
         if time.monotonic() - self._looked_at < _LOOK_S and self.running:
             return
         self._looked_at = time.monotonic()
-        if found := UNSEEN_WORDS.search(self.carrier.log):
+        if found := UNSEEN_WORDS.search(self.monitor.log):
             raise ToolError(
                 f"node {found['node']} does not see {found['path']}, which the ranks and the tuner share",
                 hint="keep the study on a file system that all nodes mount (--study DIR), "
                 "and mount it in the container too (container_mounts)",
             )
         came = any(folder.nodes_that_came(self.control, self.nodes))
-        self._pending = self.carrier.look(came=came, ended=self._ended)
+        self._pending = self.monitor.look(came=came, ended=self._ended)
 
     # ---- how it ended
 
@@ -150,23 +150,23 @@ class NodesProcesses:
 
     @property
     def log(self) -> str:
-        """Returns each node's agent log, then the carrier's."""
+        """Returns each node's agent log, then the monitor's."""
         agents = [tail(agent_log(folder.node_folder(self.control, node))) for node in range(self.nodes)]
-        return "\n".join([*filter(None, agents), self.carrier.log])
+        return "\n".join([*filter(None, agents), self.monitor.log])
 
     @property
-    def deaths_told(self) -> dict[int, int]:
+    def reported_deaths(self) -> dict[int, int]:
         """Returns exit codes by rank: the agent of each node names its local ranks."""
         return {
             node * self.ranks_per_node + local: code
             for node in range(self.nodes)
-            for local, code in deaths_told(tail(agent_log(folder.node_folder(self.control, node)))).items()
+            for local, code in reported_deaths(tail(agent_log(folder.node_folder(self.control, node)))).items()
         }
 
     @property
     def ended_by(self) -> Failure | None:
-        """Returns the failure that the carrier reports."""
-        return self.carrier.ended_by(by_us=self._ended_here)
+        """Returns the failure that the monitor reports."""
+        return self.monitor.ended_by(by_us=self._ended_here)
 
     def outputs(self, rank: int) -> list[Path]:
         node, local = divmod(rank, self.ranks_per_node)
@@ -183,11 +183,11 @@ class NodesProcesses:
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """Returns the rank's node; else the one that the carrier names; else that of an agent that was killed."""
+        """Returns the rank's node; else the one that the monitor names; else that of an agent that was killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
-        if named := self.carrier.at_fault(list(hosts.values())):
+        if named := self.monitor.at_fault(list(hosts.values())):
             return named
         ends = self._node_ends
         killed = [node for node in _first_bad(ends) if (ends[node].code or 0) < 0]
@@ -210,7 +210,7 @@ class NodesProcesses:
             self.supervise.wait(timeout_s)
 
     def end(self) -> None:
-        """Ends the ranks, see `Processes.end`. ToolError if the carrier cannot end them either."""
+        """Ends the ranks, see `Processes.end`. ToolError if the monitor cannot end them either."""
         if self._ended:
             return
         self._ended, self._ended_here = True, self.supervise.poll() is None
@@ -219,7 +219,7 @@ class NodesProcesses:
         if self.supervise.poll() is None:
             self.supervise.kill()
             self.supervise.wait()
-        self.carrier.end()
+        self.monitor.end()
 
 
 def _first_bad(ends: Mapping[int, folder.Ended]) -> list[int]:

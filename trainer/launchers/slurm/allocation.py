@@ -45,7 +45,7 @@ def refuse_over(job: str) -> None:
         raise OverError(why, hint="ask for another allocation, then continue with --resume")
 
 
-def why_told(environ: Mapping[str, str]) -> str | None:
+def reason_of_the_signal(environ: Mapping[str, str]) -> str | None:
     """Returns why Slurm warns a tuner to end, if it runs in a job that is about to end."""
     job = environ.get("SLURM_JOB_ID")
     record = clients.job_record(job, ask=partial(clients.run, timeout_s=_SOON_S)) if job else None

@@ -58,15 +58,15 @@ def follow(
     continues."""
     began = clock()
     waited_s = 0.0
-    told = None
+    shown = None
     while True:
         record = ask(job)
         state = settled(record or {})
         if state in PENDING:
             waited_s = clock() - began
-        if state and (state, (record or {}).get("Reason")) != told:
-            told = (state, (record or {}).get("Reason"))
-            print(f"job {job} {state} {told[1]}", flush=True)
+        if state and (state, (record or {}).get("Reason")) != shown:
+            shown = (state, (record or {}).get("Reason"))
+            print(f"job {job} {state} {shown[1]}", flush=True)
         if record is not None:
             over = bool(state) and state not in PENDING + RUNNING
             found = _queue(job, record, waited_s, steps(job) if over else [])

@@ -19,14 +19,14 @@ from trainer.errors import ToolError
 from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoided, spared
-from trainer.launchers.nodes.begin import begin, keeper_argv
 from trainer.launchers.nodes.processes import NodesProcesses
+from trainer.launchers.nodes.start import keeper_argv, prepare_start
 from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
 from trainer.launchers.slurm import argv as words
 from trainer.launchers.slurm import clients
 from trainer.launchers.slurm.allocation import refuse_over
-from trainer.launchers.slurm.carrier import SlurmCarrier
+from trainer.launchers.slurm.monitor import SlurmMonitor
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
@@ -59,7 +59,7 @@ class SlurmLauncher:
         sweep()
         if clients.named(self._prefix):
             clients.cancel(self._prefix)
-        begun = begin(
+        prepared = prepare_start(
             control,
             argv,
             env=env,
@@ -69,10 +69,10 @@ class SlurmLauncher:
             interface=self.settings.interface,
             outlives_s=None if job else self.limit_s,
         )
-        asked = self._asked(nodes, ranks_per_node, control, begun.token, job)
+        asked = self._asked(nodes, ranks_per_node, control, prepared.token, job)
         command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
         strip = words.environment_inside if job else words.environment_outside
-        return self._processes(nodes, ranks_per_node, control, job, command, strip(begun.variables), begun.mark)
+        return self._processes(nodes, ranks_per_node, control, job, command, strip(prepared.variables), prepared.mark)
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> NodesProcesses | None:
         """Returns the job of a burst that an earlier tuner submitted, whether it waits, runs or has ended; None where
@@ -106,7 +106,7 @@ class SlurmLauncher:
             control=control,
             home=self.home,
             mark=mark,
-            carrier=SlurmCarrier(control=control, name=name, job=job, queue_s=queue_s),
+            monitor=SlurmMonitor(control=control, name=name, job=job, queue_s=queue_s),
             supervise=start_supervise(
                 command,
                 control=control,

@@ -136,7 +136,7 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def told_by_log(log: str) -> tuple[Failure, str | None] | None:
+def failure_by_log(log: str) -> tuple[Failure, str | None] | None:
     """Returns the failure that Slurm's lines report, and the node they name; None if they report none."""
     lines = log.splitlines()
     by_row = ((said, line) for said in LINES for line in lines)
@@ -153,7 +153,7 @@ def tells_of_a_node(log: str) -> bool:
     return any(said.match(line) for said in NODE_FAILED for line in log.splitlines())
 
 
-def told_by_queue(queue: Queue) -> Failure | None:
+def failure_by_queue(queue: Queue) -> Failure | None:
     """Returns the failure that the states of the job and its steps show; a step's before the job's."""
     for state in [*queue.steps, queue.state]:
         kind = STATES.get(state)

@@ -11,8 +11,8 @@ from tests.places import TRAINER_LOGS, WITHOUT_SHARED
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.engines.command.evidence import evidence_of
 from trainer.failures import Evidence, classify
-from trainer.launchers.agent import deaths_told
-from trainer.launchers.sight import Sight, SightHere
+from trainer.launchers.agent import reported_deaths
+from trainer.launchers.rank_observer import LocalRankObserver, RankObserver
 
 pytestmark = pytest.mark.skipif(not TRAINER_LOGS.is_dir(), reason=WITHOUT_SHARED)
 
@@ -33,12 +33,12 @@ class Recorded:
     queued_s: float = 0.0
 
     @property
-    def sight(self) -> Sight:
-        return SightHere(control=self.control)
+    def rank_observer(self) -> RankObserver:
+        return LocalRankObserver(control=self.control)
 
     @property
-    def deaths_told(self) -> dict[int, int]:
-        return deaths_told(self.log)
+    def reported_deaths(self) -> dict[int, int]:
+        return reported_deaths(self.log)
 
     @property
     def ran_s(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import HANG_S
-from trainer.engines.command.flight import read_flights, told
+from trainer.engines.command.flight import flight_text, read_flights
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.stacks import stacks_here
 from trainer.launchers.mailbox import write_whole
@@ -66,7 +66,7 @@ def test_two_real_ranks_tell_who_did_not_come_to_which_collective(tmp_path: Path
                 flight.unlink()
             stacks_here(out, tmp_path, injected=True)
             _wait(lambda: len(list(out.glob("*.flight.json"))) == 2)
-            found = told(read_flights(out, 2))
+            found = flight_text(read_flights(out, 2))
     finally:
         for rank in ranks:
             rank.kill()
@@ -102,7 +102,7 @@ def test_a_rank_in_another_collective_of_the_group_is_told_apart_from_one_that_d
     left(tmp_path, 0, entry(7, "all_to_all"), entry(8, "all_to_all", state="started"))
     left(tmp_path, 1, entry(7, "all_to_all"), entry(8, "_all_gather_base", state="started"))
     left(tmp_path, 2, entry(7, "all_to_all"))
-    said, rank = told(read_flights(tmp_path, 3)) or ("", None)
+    said, rank = flight_text(read_flights(tmp_path, 3)) or ("", None)
     assert "rank 0 in all_to_all (collective 8 of group ep), which rank 2 did not reach" in said
     assert "while rank 1 is in _all_gather_base there" in said
     assert rank == 2
@@ -112,4 +112,4 @@ def test_a_dump_that_is_not_whole_or_has_nothing_that_waits_tells_nothing(tmp_pa
     left(tmp_path, 0, entry(7, "all_to_all"))
     (tmp_path / "rank1.flight.json").write_text('{"entries": [')
     assert list(read_flights(tmp_path, 3)) == [0]
-    assert told(read_flights(tmp_path, 3)) is None
+    assert flight_text(read_flights(tmp_path, 3)) is None

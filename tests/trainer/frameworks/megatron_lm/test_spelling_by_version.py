@@ -10,10 +10,10 @@ import pytest
 
 from tests.rows import filled, for_every_row
 from trainer.errors import BadInputError
-from trainer.frameworks.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.flags import BY_NAME, FLAGS, VERSIONS, flags_of, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings
 from trainer.frameworks.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
+from trainer.frameworks.megatron_lm.required import mock_data_words, required_environment, required_words
 from trainer.frameworks.megatron_lm.spelling import Spelling, knob_spellings
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
@@ -56,7 +56,7 @@ def test_every_word_written_is_known_to_its_version(model_and_version: tuple[str
     model, version = model_and_version
     given = recipe(model)
     groups = [each.words for each in spelled(given, version).values()]
-    groups += [each.words for each in words_beside(given, version)]
+    groups += [each.words for each in required_words(given, version)]
     for word in filled(word for group in groups for word in group if word.startswith("--") and word != "--spec"):
         assert BY_NAME[word].known_to(version), word
 
@@ -86,7 +86,7 @@ def test_a_graph_of_the_whole_iteration_is_said_in_the_word_of_the_version() -> 
     assert spelled(given)["cuda_graph_impl"].words == ("--cuda-graph-impl", "full_iteration")
     assert spelled(given, "0.16.1")["cuda_graph_impl"].words == ("--cuda-graph-impl", "local")
     assert spelled(given, "0.16.1")["cuda_graph_scope"].words == ("--cuda-graph-scope", "full_iteration")
-    assert ("--no-check-for-nan-in-loss-and-grad",) in [each.words for each in words_beside(given)]
+    assert ("--no-check-for-nan-in-loss-and-grad",) in [each.words for each in required_words(given)]
 
 
 def test_graph_modules_have_their_old_name_in_an_old_version() -> None:
@@ -140,17 +140,17 @@ def test_an_interleaved_layout_without_overlap_says_so() -> None:
 
 def test_one_connection_is_exported_where_the_recipe_leaves_it_open_and_demanded_where_it_does_not() -> None:
     split: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-    assert environment_beside(recipe(**split))["CUDA_DEVICE_MAX_CONNECTIONS"].words == ("1",)
+    assert required_environment(recipe(**split))["CUDA_DEVICE_MAX_CONNECTIONS"].words == ("1",)
     assert "hopper-connections" not in errors(recipe(**split), "head")
     written = recipe(**split, CUDA_DEVICE_MAX_CONNECTIONS=8)
-    assert environment_beside(written) == {}
+    assert required_environment(written) == {}
     assert "hopper-connections" in errors(written, "head")
-    assert environment_beside(recipe(gpu="b200", **split)) == {}
+    assert required_environment(recipe(gpu="b200", **split)) == {}
 
 
 def test_a_variable_that_fine_grained_offload_needs_is_exported() -> None:
     given = recipe(fine_grained_activation_offloading=True, offload_modules=["moe_act"])
-    assert environment_beside(given)["NVTE_CPU_OFFLOAD_V1"].words == ("1",)
+    assert required_environment(given)["NVTE_CPU_OFFLOAD_V1"].words == ("1",)
     assert "fine-offload-environment" not in errors(given, "head")
     assert "fine-offload-environment" in errors(given.replace({"NVTE_CPU_OFFLOAD_V1": 0}), "head")
 
@@ -162,8 +162,8 @@ def test_the_vocabulary_is_the_recipes_with_the_null_tokenizer_of_every_version(
 
 
 def test_a_latent_model_is_not_rotated_by_fused_kernels() -> None:
-    assert ("--no-rope-fusion",) in [each.words for each in words_beside(recipe("deepseek-v3"))]
-    assert ("--no-rope-fusion",) not in [each.words for each in words_beside(recipe())]
+    assert ("--no-rope-fusion",) in [each.words for each in required_words(recipe("deepseek-v3"))]
+    assert ("--no-rope-fusion",) not in [each.words for each in required_words(recipe())]
 
 
 def test_a_rule_of_another_launcher_is_not_asked() -> None:

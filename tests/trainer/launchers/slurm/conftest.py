@@ -12,8 +12,8 @@ import pytest
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
 from tests.trainer.launchers.two_nodes import processes_of, starting
 from trainer.launchers.processes import with_mark
-from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.launchers.slurm.launcher import SlurmLauncher
+from trainer.launchers.slurm.monitor import SlurmMonitor
 from trainer.launchers.warm import WarmRanks
 from trainer.recipe.launching import SlurmSettings
 
@@ -63,9 +63,9 @@ def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
 
 def name_of(ranks: WarmRanks) -> str:
     """The name that its step or its job bears in Slurm."""
-    carrier = processes_of(ranks).carrier
-    assert isinstance(carrier, SlurmCarrier)
-    return carrier.name
+    monitor = processes_of(ranks).monitor
+    assert isinstance(monitor, SlurmMonitor)
+    return monitor.name
 
 
 def left_of(ranks: WarmRanks) -> list[object]:

@@ -14,7 +14,6 @@ from trainer.errors import ToolError
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoid, avoided, spared
 from trainer.launchers.slurm import clients
-from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.launchers.slurm.clients import (
     cancel,
     down,
@@ -28,6 +27,7 @@ from trainer.launchers.slurm.clients import (
     step_states,
 )
 from trainer.launchers.slurm.job import follow
+from trainer.launchers.slurm.monitor import SlurmMonitor
 from trainer.launchers.slurm.queue import Queue, queue_path
 
 SHOWN = (
@@ -188,9 +188,9 @@ def test_a_step_that_does_not_end_is_an_error_and_a_job_in_its_epilogue_is_none(
 ) -> None:
     monkeypatch.setattr(clients, "cancel", lambda name: ["7", "7.0"])
     monkeypatch.setattr(clients, "listed", lambda name: listed)
-    carrier = SlurmCarrier(control=tmp_path, name="moe-ab-1", job=None, queue_s=None)
+    monitor = SlurmMonitor(control=tmp_path, name="moe-ab-1", job=None, queue_s=None)
     with pytest.raises(ToolError, match=r"Slurm does not end 7\.0") if stays else nullcontext():
-        carrier.end()
+        monitor.end()
 
 
 def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:

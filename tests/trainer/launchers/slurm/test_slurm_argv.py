@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.places import ROOT
-from trainer.launchers.nodes.begin import keeper_argv
+from trainer.launchers.nodes.start import keeper_argv
 from trainer.launchers.slurm.argv import (
     Asked,
     environment_inside,

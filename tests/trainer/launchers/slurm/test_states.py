@@ -12,13 +12,13 @@ from trainer.launchers.slurm.queue import Queue
 from trainer.launchers.slurm.states import (
     STATES,
     ends_soon,
+    failure_by_log,
+    failure_by_queue,
     never,
     over,
     refusal,
     settled,
     tells_of_an_end,
-    told_by_log,
-    told_by_queue,
     was_suspended,
 )
 
@@ -52,18 +52,18 @@ srun: Job step aborted: Waiting up to 7 seconds for job step to finish."""
     ],
 )
 def test_lines_tell_what_ended_a_step_and_where(log: str, kind: FailureKind, node: str | None) -> None:
-    found = told_by_log(log)
+    found = failure_by_log(log)
     assert found is not None
     assert (found[0].kind, found[1]) == (kind, node)
     assert found[0].evidence.startswith("Slurm says: ")
 
 
 def test_ordinary_lines_tell_nothing() -> None:
-    assert told_by_log("srun: job 3 queued and waiting for resources\nrank 0 is up") is None
+    assert failure_by_log("srun: job 3 queued and waiting for resources\nrank 0 is up") is None
 
 
 def test_the_state_of_a_step_goes_before_that_of_its_job() -> None:
-    found = told_by_queue(Queue(job="7", state="FAILED", nodes="n[1-2]", steps=["COMPLETED", "OUT_OF_MEMORY"]))
+    found = failure_by_queue(Queue(job="7", state="FAILED", nodes="n[1-2]", steps=["COMPLETED", "OUT_OF_MEMORY"]))
     assert found is not None
     assert found.kind is FailureKind.OOM
     assert found.evidence == "Slurm says: job 7 ended OUT_OF_MEMORY on n[1-2]"
@@ -71,18 +71,18 @@ def test_the_state_of_a_step_goes_before_that_of_its_job() -> None:
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "RUNNING", "PENDING"])
 def test_states_that_tell_nothing_are_no_failure(state: str) -> None:
-    assert told_by_queue(Queue(job="7", state=state)) is None
+    assert failure_by_queue(Queue(job="7", state=state)) is None
 
 
 @pytest.mark.parametrize("state", list(STATES))
 def test_every_other_state_names_itself(state: str) -> None:
-    found = told_by_queue(Queue(job="7", state=state))
+    found = failure_by_queue(Queue(job="7", state=state))
     assert found is not None
     assert state in found.evidence
 
 
 def test_a_time_limit_says_what_to_raise() -> None:
-    found = told_by_queue(Queue(job="7", state="TIMEOUT"))
+    found = failure_by_queue(Queue(job="7", state="TIMEOUT"))
     assert found is not None
     assert "time_limit_minutes" in found.evidence
 

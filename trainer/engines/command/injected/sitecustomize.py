@@ -115,7 +115,7 @@ class Rank:
         self.cpu_s: list[float] = []  # of each train_step, this process alone
         self.file: int | None = None
         self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
-        self.told = False
+        self.reported = False
         self.phase = self.written = ""
         self.written_at = 0.0
         self.seen: set[str] = set()
@@ -184,9 +184,9 @@ class Rank:
         the allocator, and the peak resident set of the process; with CPU times and versions."""
         import json
 
-        if self.told or not self.claim():
+        if self.reported or not self.claim():
             return
-        self.told = True
+        self.reported = True
         usage: dict[str, Any] = {"rank": self.rank, "cpu_s": self.cpu_s, "versions": versions()}
         usage["resident_gib"] = max(0, status_kib("VmHWM") - self.baseline_kib) / 2**20
         torch = sys.modules.get("torch")

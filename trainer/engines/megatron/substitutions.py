@@ -15,7 +15,7 @@ from trainer.recipe.identity import effective
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
+class Substitution:
     """A knob that the dry run sets to `runs` where the recipe asks for something `unlike` it."""
 
     knob: str
@@ -27,38 +27,40 @@ class StandIn:
 NO_TRANSFORMER_ENGINE = "needs Transformer Engine's kernels"
 EVEN_LOAD = "shapes must not depend on routing: every expert gets its even share, as if it were its capacity"
 OTHER_MEMORY = "moves memory that a dry run does not follow"
-STAND_INS = (
-    StandIn(
+SUBSTITUTIONS = (
+    Substitution(
         knob="precision",
         runs="bf16",
         why="quantized weights and inputs need Transformer Engine",
         unlike=lambda value: value not in ("fp32", "bf16"),
     ),
-    StandIn(
+    Substitution(
         knob="moe_token_dispatcher_type",
         runs="alltoall",
         why="DeepEP and Hybrid-EP need a GPU; all-gather has no static shapes",
         unlike=lambda value: value != "alltoall",
     ),
-    StandIn(knob="moe_expert_capacity_factor", runs=1.0, why=EVEN_LOAD, unlike=lambda value: value is None),
-    StandIn(knob="moe_pad_expert_input_to_capacity", runs=True, why=EVEN_LOAD, unlike=lambda value: not value),
-    StandIn(
+    Substitution(knob="moe_expert_capacity_factor", runs=1.0, why=EVEN_LOAD, unlike=lambda value: value is None),
+    Substitution(knob="moe_pad_expert_input_to_capacity", runs=True, why=EVEN_LOAD, unlike=lambda value: not value),
+    Substitution(
         knob="moe_router_load_balancing_type",
         runs="aux_loss",
         why="Sinkhorn goes with no capacity",
         unlike=lambda value: value == "sinkhorn",
     ),
-    StandIn(
+    Substitution(
         knob="cuda_graph_impl", runs="none", why="graphs are captured on a GPU", unlike=lambda value: value != "none"
     ),
-    StandIn(knob="cross_entropy_fusion_impl", runs="native", why=NO_TRANSFORMER_ENGINE, unlike=lambda v: v != "native"),
-    StandIn(knob="use_megatron_fsdp", runs=False, why="the model is wrapped in Megatron's DDP"),
-    StandIn(knob="optimizer_cpu_offload", runs=False, why=OTHER_MEMORY),
-    StandIn(knob="cpu_offloading", runs=False, why=OTHER_MEMORY),
-    StandIn(knob="fine_grained_activation_offloading", runs=False, why=OTHER_MEMORY),
-    StandIn(knob="overlap_moe_expert_parallel_comm", runs=False, why="its schedule runs on CUDA streams"),
+    Substitution(
+        knob="cross_entropy_fusion_impl", runs="native", why=NO_TRANSFORMER_ENGINE, unlike=lambda v: v != "native"
+    ),
+    Substitution(knob="use_megatron_fsdp", runs=False, why="the model is wrapped in Megatron's DDP"),
+    Substitution(knob="optimizer_cpu_offload", runs=False, why=OTHER_MEMORY),
+    Substitution(knob="cpu_offloading", runs=False, why=OTHER_MEMORY),
+    Substitution(knob="fine_grained_activation_offloading", runs=False, why=OTHER_MEMORY),
+    Substitution(knob="overlap_moe_expert_parallel_comm", runs=False, why="its schedule runs on CUDA streams"),
     *(
-        StandIn(knob=knob, runs=False, why=NO_TRANSFORMER_ENGINE)
+        Substitution(knob=knob, runs=False, why=NO_TRANSFORMER_ENGINE)
         for knob in (
             "fp8_param_gather",
             "reuse_grad_buf_for_mxfp8_param_ag",
@@ -83,19 +85,19 @@ CANNOT_KNOW = (
 
 def substitutes(recipe: Recipe) -> dict[str, Any]:
     """Knobs of the dry run that differ from the recipe's."""
-    return {row.knob: row.runs for row in STAND_INS if _asked(recipe, row)}
+    return {row.knob: row.runs for row in SUBSTITUTIONS if _asked(recipe, row)}
 
 
 def substituted(recipe: Recipe) -> list[dict[str, Any]]:
     """Returns each substitution with what was asked for and why it was not run, as in the document."""
     return [
         {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
-        for row in STAND_INS
+        for row in SUBSTITUTIONS
         if _asked(recipe, row)
     ]
 
 
-def _asked(recipe: Recipe, row: StandIn) -> bool:
+def _asked(recipe: Recipe, row: Substitution) -> bool:
     moe_only = row.why is EVEN_LOAD or row.knob == "moe_token_dispatcher_type"
     if moe_only and recipe.architecture.num_moe_experts is None:
         return False

@@ -20,8 +20,8 @@ REFUSED = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostsCarrier:
-    """See `trainer.launchers.nodes.processes.Carrier`."""
+class HostsMonitor:
+    """See `trainer.launchers.nodes.processes.Monitor`."""
 
     control: Path
     queued_s: float = 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.places import ROOT
 from trainer.launchers.nodes import folder
-from trainer.launchers.nodes.begin import begin, keeper_argv
+from trainer.launchers.nodes.start import keeper_argv, prepare_start
 from trainer.launchers.processes import MARK
 
 
@@ -15,7 +15,7 @@ def test_nothing_of_an_earlier_start_is_left_and_nobody_else_reads_the_environme
     control = tmp_path / "jobs/0007"
     (control / "node0").mkdir(parents=True)
     (control / "stop").touch()
-    begun = begin(
+    prepared = prepare_start(
         control,
         ["python", "-m", "worker"],
         env={"A": "ours", "PYTHONPATH": "/mine"},
@@ -30,14 +30,14 @@ def test_nothing_of_an_earlier_start_is_left_and_nobody_else_reads_the_environme
     assert stat.S_IMODE(control.stat().st_mode) == 0o700
     start = folder.read(folder.start_path(control), folder.Start)
     assert start is not None
-    assert (start.token, start.nodes, start.ranks_per_node, start.outlives_s) == (begun.token, 2, 4, 60.0)
+    assert (start.token, start.nodes, start.ranks_per_node, start.outlives_s) == (prepared.token, 2, 4, 60.0)
     assert start.env == {
         "A": "ours",
         "NCCL_DEBUG": "INFO",
         "PYTHONPATH": f"{ROOT}:/mine",
         "PYTHONSAFEPATH": "1",
     }
-    assert begun.variables[MARK] == begun.mark
+    assert prepared.variables[MARK] == prepared.mark
 
 
 def test_a_mark_is_a_variable_of_the_keeper_where_nobody_hands_the_environment_on() -> None:

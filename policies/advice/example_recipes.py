@@ -85,7 +85,7 @@ _FIRST_BLACKWELL = (10, 0)
 
 
 @cache
-def stand_ins(shown: Shown) -> tuple[Recipe, ...]:
+def example_recipes(shown: Shown) -> tuple[Recipe, ...]:
     """Returns example recipes of GPUs or of CPU ranks as the traces show them, to be tried in order."""
     made = _ON_CPUS if shown.on_cpu else tuple(_as_shown(data, shown) for data in _ON_GPUS)
     return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in made)

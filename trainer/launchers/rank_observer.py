@@ -15,7 +15,7 @@ from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.processes import send, status_of
 
 
-class Sight(Protocol):
+class RankObserver(Protocol):
     """Ranks that have arrived (see `mailbox.arrive`), by number."""
 
     def death(self, rank: int, *, seen_at_s: float) -> Death | None:
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SightHere:
+class LocalRankObserver:
     """Ranks of this machine. A dead rank can be read, with its exit code, until the one that started it waits for it;
     after that only that it is gone."""
 

@@ -17,7 +17,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class Required:
     """Words of the command line, or one variable (`name=value`), and the reason for them."""
 
     words: tuple[str, ...]
@@ -122,25 +122,25 @@ _DEMANDED = (
 )
 
 
-def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
+def required_words(recipe: Recipe, version: str = HEAD) -> list[Required]:
     """Returns the additional arguments of this version; it knows every one of these flags."""
     asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
     return [
-        Beside(words=row.words(recipe), because=row.because, demanded=row.demanded)
+        Required(words=row.words(recipe), because=row.because, demanded=row.demanded)
         for row in asking
         if row.asked(recipe)
     ]
 
 
-def environment_beside(recipe: Recipe) -> dict[str, Beside]:
+def required_environment(recipe: Recipe) -> dict[str, Required]:
     """Variables that the recipe leaves to their default and the parser does not."""
     found = (row for row in _DEMANDED if row.asked(recipe) and recipe.knob(row.name) is None)
-    return {row.name: Beside(words=("1",), because=f"{row.because}; the recipe leaves it open") for row in found}
+    return {row.name: Required(words=("1",), because=f"{row.because}; the recipe leaves it open") for row in found}
 
 
 def demanded_variables(recipe: Recipe) -> dict[str, str]:
     """Returns values of the variables that the recipe leaves to their default and the parser does not."""
-    return {name: beside.words[0] for name, beside in environment_beside(recipe).items()}
+    return {name: required.words[0] for name, required in required_environment(recipe).items()}
 
 
 def mock_data_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:

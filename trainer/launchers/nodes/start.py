@@ -19,7 +19,7 @@ OURS = ("PYTHONPATH", "PYTHONSAFEPATH")  # by which ranks import the packages th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class PreparedStart:
     """`mark`: by which the start's processes are known. `token`: by which a keeper knows the folder. `variables`: of
     what brings keepers to the nodes."""
 
@@ -28,7 +28,7 @@ class Begun:
     variables: dict[str, str]
 
 
-def begin(
+def prepare_start(
     control: Path,
     argv: Sequence[str],
     *,
@@ -39,7 +39,7 @@ def begin(
     interface: str | None,
     passed: Mapping[str, str] = MappingProxyType({}),
     outlives_s: float | None = None,
-) -> Begun:
+) -> PreparedStart:
     """Empties the folder, where an earlier start of that name left something: nothing of it may run any more.
     `passed` are variables of the tuner's own that a node does not have; see `folder.Start` for the rest."""
     shutil.rmtree(control, ignore_errors=True)
@@ -57,7 +57,7 @@ def begin(
         outlives_s=outlives_s,
     )
     folder.write(folder.start_path(control), start)
-    return Begun(mark=mark, token=token, variables=variables)
+    return PreparedStart(mark=mark, token=token, variables=variables)
 
 
 def keeper_argv(prefix: Sequence[str], *, python: str, control: Path, token: str, mark: str | None = None) -> list[str]:

@@ -10,14 +10,14 @@ from pathlib import Path
 from trainer.failures import Death
 from trainer.launchers.mailbox import POLL_S
 from trainer.launchers.nodes import folder
-from trainer.launchers.sight import Asked
+from trainer.launchers.rank_observer import Asked
 
 _ANSWER_S = 10.0  # for keepers to pass the question on, over a shared file system
 
 
 @dataclass(kw_only=True)
-class SightOfNodes:
-    """See `trainer.launchers.sight.Sight`."""
+class NodeRankObserver:
+    """See `trainer.launchers.rank_observer.RankObserver`."""
 
     control: Path
     nodes: int

@@ -35,8 +35,8 @@ def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
     return slurm_settings(recipe.burst.launcher).allocate is not None and not environ.get("SLURM_JOB_ID")
 
 
-def night_of(recipe: Recipe, *, study: Path, argv: Sequence[str]) -> Night:
-    return Night(
+def study_job_of(recipe: Recipe, *, study: Path, argv: Sequence[str]) -> StudyJob:
+    return StudyJob(
         settings=slurm_settings(recipe.burst.launcher),
         study=study,
         nodes=recipe.cluster.nodes,
@@ -46,7 +46,7 @@ def night_of(recipe: Recipe, *, study: Path, argv: Sequence[str]) -> Night:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Night:
+class StudyJob:
     """`study`: the folder, absolute, which the nodes see too. `argv`: what the job runs, and can run again."""
 
     settings: SlurmSettings
@@ -111,10 +111,10 @@ class Night:
 
 
 @dataclass(kw_only=True)
-class Look:
-    """At one job of a night: says how it stands and what it writes."""
+class Follower:
+    """Follows the job of one study: says its state and prints what it writes."""
 
-    night: Night
+    study_job: StudyJob
     job: str
     say: Callable[[str], None]
     last: Queue = field(init=False)
@@ -122,7 +122,7 @@ class Look:
     def __post_init__(self) -> None:
         self.last = Queue(job=self.job, state="")
         self._hopeful_at = time.monotonic()
-        self._log = _Lines(self.night.log(self.job))
+        self._log = _Lines(self.study_job.log(self.job))
 
     def follow(self, *, patience_s: float = math.inf) -> bool:
         """Follows the job until it is over or `patience_s` has passed; returns whether it is over. ToolError where it
@@ -150,7 +150,7 @@ class Look:
         if not states.never(self.last):
             self._hopeful_at = time.monotonic()
         elif time.monotonic() - self._hopeful_at > states.NEVER_S:
-            clients.cancel(self.night.name)
+            clients.cancel(self.study_job.name)
             raise ToolError(
                 f"job {self.job} cannot start, for the reason {self.last.reason}, and was taken back",
                 hint="ask for what the partition has: see burst.launcher.slurm.allocate in the recipe, then continue "
@@ -162,7 +162,7 @@ class Look:
         if self.last.state not in states.PENDING:
             clients.run(["scancel", "--batch", "--signal=TERM", self.job])
             self.follow(patience_s=_PATIENCE_S)
-        clients.cancel(self.night.name)
+        clients.cancel(self.study_job.name)
 
 
 def _tell(queue: Queue, before: Queue, say: Callable[[str], None]) -> None:

@@ -20,9 +20,9 @@ from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
 from tests.trainer.launchers.two_nodes import until
 from trainer.errors import ToolError
-from trainer.launchers.slurm import clients, night, states
+from trainer.launchers.slurm import clients, states, study_job
 from trainer.launchers.slurm.clients import named
-from trainer.launchers.slurm.night import Look, Night, is_wanted
+from trainer.launchers.slurm.study_job import Follower, StudyJob, is_wanted
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.launching import SlurmSettings
 
@@ -39,7 +39,7 @@ ASKED = {"slurm": {"allocate": "--nodes=2 --time=30"}}  # for bursts that take l
 
 def test_the_recipes_words_take_the_place_of_ours() -> None:
     settings = SlurmSettings(allocate="-N4 --time 8:00:00 --mem=100G", account="me")
-    asked = Night(settings=settings, study=Path("/s/night-1"), nodes=2, gpus_per_node=8, argv=["run", "a b"])
+    asked = StudyJob(settings=settings, study=Path("/s/night-1"), nodes=2, gpus_per_node=8, argv=["run", "a b"])
     words = asked.words()
     assert words[:2] == ["sbatch", "--parsable"]
     assert words[-5:] == ["-N4", "--time", "8:00:00", "--mem=100G", "/s/night-1/allocation/job.sh"]
@@ -61,15 +61,15 @@ def taken_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr(clients, "cancel", names.append)
     monkeypatch.setattr(states, "NEVER_S", -1.0)
-    monkeypatch.setattr(night, "_LOOK_S", 0.0)
+    monkeypatch.setattr(study_job, "_LOOK_S", 0.0)
     return names
 
 
-def look_at(monkeypatch: pytest.MonkeyPatch, study: Path, *records: dict[str, str]) -> tuple[Look, list[str]]:
+def look_at(monkeypatch: pytest.MonkeyPatch, study: Path, *records: dict[str, str]) -> tuple[Follower, list[str]]:
     left, said = list(records), list[str]()
     monkeypatch.setattr(clients, "job_record", lambda job: left.pop(0))
-    asked = Night(settings=SlurmSettings(allocate=""), study=study, nodes=2, gpus_per_node=8, argv=["run"])
-    return Look(night=asked, job="7", say=said.append), said
+    asked = StudyJob(settings=SlurmSettings(allocate=""), study=study, nodes=2, gpus_per_node=8, argv=["run"])
+    return Follower(study_job=asked, job="7", say=said.append), said
 
 
 @pytest.mark.parametrize("reason", ["AssocMaxJobsLimit", "JobHeldUser", "PartitionDown"])
@@ -89,7 +89,7 @@ def test_a_job_that_asks_for_what_is_not_there_is_taken_back(
     look, _ = look_at(monkeypatch, tmp_path, {"JobState": "PENDING", "Reason": "PartitionNodeLimit"})
     with pytest.raises(ToolError, match="cannot start, for the reason PartitionNodeLimit, and was taken back"):
         look.follow()
-    assert taken_back == [look.night.name]
+    assert taken_back == [look.study_job.name]
 
 
 def recipe_in(folder: Path) -> Recipe:

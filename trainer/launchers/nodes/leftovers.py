@@ -14,7 +14,7 @@ _POLL_S = 0.1
 _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that time
 
 
-def fence(home: Path) -> None:
+def end_leftovers(home: Path) -> None:
     """Asks every earlier start of the study to stop and waits for its keepers. One that does not answer is waited for
     once."""
     left = [control for control in _controls(home) if not folder.stop_path(control).exists()]

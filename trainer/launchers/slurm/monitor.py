@@ -23,8 +23,8 @@ _SHORT_S = 3.0  # a wait that is not worth a word
 
 
 @dataclass(kw_only=True)
-class SlurmCarrier:
-    """See `trainer.launchers.nodes.processes.Carrier`. `job`: the allocation that the step is in; None where a job was
+class SlurmMonitor:
+    """See `trainer.launchers.nodes.processes.Monitor`. `job`: the allocation that the step is in; None where a job was
     submitted. `queue_s`: how long it may wait."""
 
     control: Path
@@ -54,7 +54,8 @@ class SlurmCarrier:
             if self.job is not None:
                 refuse_over(self.job)
             raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
-        return self._told(None if came else self._waits_for(log)) or (self._suspended() if came and not ended else None)
+        waiting = self._reason(None if came else self._waits_for(log))
+        return waiting or (self._suspended() if came and not ended else None)
 
     def _suspended(self) -> str | None:
         """Returns why all processes are stopped now, if Slurm suspended the job: no deadline counts in this time. Asks
@@ -91,7 +92,7 @@ class SlurmCarrier:
                 hint="ask for what the partition has, or raise burst.launcher.slurm.queue_minutes",
             )
 
-    def _told(self, waits_for: str | None) -> str | None:
+    def _reason(self, waits_for: str | None) -> str | None:
         """Says what is waited for, where it lasts, and that it is over."""
         if waits_for is not None:
             self._waited_s = time.monotonic() - self._waiting_since
@@ -116,10 +117,10 @@ class SlurmCarrier:
                 return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
         if held := self._held:
             return Failure(kind=FailureKind.INFRASTRUCTURE, evidence=held)
-        told = states.told_by_log(log)
-        cancelled = told is not None and told[0].kind is FailureKind.INTERRUPTED and not by_us
+        logged = states.failure_by_log(log)
+        cancelled = logged is not None and logged[0].kind is FailureKind.INTERRUPTED and not by_us
         queue = self._last_state(cancelled=cancelled)
-        accounts = (states.told_by_queue(queue) if queue else None, told[0] if told else None)
+        accounts = (states.failure_by_queue(queue) if queue else None, logged[0] if logged else None)
         news = (each for each in accounts if each and not (by_us and each.kind is FailureKind.INTERRUPTED))
         return next(news, None)
 
@@ -135,7 +136,7 @@ class SlurmCarrier:
         """Returns the last state of a job of its own, None for a step. Asks again, as warned ranks end before the job
         does; with `cancelled` until the job has ended, where its state shows who cancelled it."""
         give_up = time.monotonic() + (SETTLES_S if cancelled else 0.0)
-        while (queue := self._queue) is not None and not states.told_by_queue(queue):
+        while (queue := self._queue) is not None and not states.failure_by_queue(queue):
             if record := clients.job_record(queue.job):
                 queue = msgspec.structs.replace(queue, state=states.settled(record, cut_off=cancelled))
             if queue.state not in states.RUNNING or time.monotonic() >= give_up:
@@ -144,9 +145,9 @@ class SlurmCarrier:
         return queue
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
-        told = states.told_by_log(self.log)
-        if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
-            return told[1]
+        logged = states.failure_by_log(self.log)
+        if logged and logged[0].kind is FailureKind.INFRASTRUCTURE and logged[1]:
+            return logged[1]
         gone = clients.down(hosts)
         return gone[0] if gone else None
 
