@@ -6,6 +6,7 @@ pytest-xdist's own `xdist_group` does nothing under pytest 9.2 (pytest-dev/pytes
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+# The workers share the cores, and threads that wait for each other spin. Set before anything imports NumPy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The only limit in seconds of the suite: it guards against hanging. Nothing that works takes a tenth of it on a machine
 # five times slower than usual beside ten busy processes.
 HANG_S = 600.0

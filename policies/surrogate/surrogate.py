@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from threadpoolctl import ThreadpoolController
-
+from policies.blas import one_blas_thread
 from policies.surrogate.evidence import evidence_of
 from policies.surrogate.memory import MemorySurrogate, fit_memory
 from policies.surrogate.time import Prior, TimeSurrogate, fit_time
@@ -22,6 +20,7 @@ class Surrogate:
     memory: MemorySurrogate
 
 
+@one_blas_thread()
 def fit_surrogate(trials: Sequence[Trial], *, limit_gib: float | None, prior: Prior | None = None) -> Surrogate:
     """Fits step time and memory to all trials. Pure.
 
@@ -29,10 +28,4 @@ def fit_surrogate(trials: Sequence[Trial], *, limit_gib: float | None, prior: Pr
     tables').
     """
     evidence = evidence_of(trials)
-    with _libraries().limit(limits=1):  # the matrices are small: more threads only wait for each other
-        return Surrogate(time=fit_time(evidence, prior), memory=fit_memory(evidence, limit_gib))
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
+    return Surrogate(time=fit_time(evidence, prior), memory=fit_memory(evidence, limit_gib))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from policies.blas import one_blas_thread
 from policies.candidates.fitting import cheapest_fit
 from policies.candidates.knowledge import Knowledge
 from policies.candidates.layouts import legal_space
@@ -35,6 +36,7 @@ class Tuner:
         self._decision: Decision | None = None
         self._fitted: tuple[tuple[Trial, ...], Surrogate] | None = None
 
+    @one_blas_thread()
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the next recipe of a phase; None if it has none that is worth a burst."""
         decision = self._decide(incumbent, trials)
@@ -42,16 +44,19 @@ class Tuner:
             return decision.first() if phase is Phase.FIT and decision.know.needs_room else None
         return None if phase is Phase.FIT else decision.next(phase, self._seed)
 
+    @one_blas_thread()
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the cheapest change of the recipe as given that is predicted to fit: the baseline of the speed-up."""
         decision = self._decide(given, trials)
         found = cheapest_fit(decision.know)
         return decision.fitting(found, ReasonKind.REFERENCE) if found is not None else None
 
+    @one_blas_thread()
     def why_stopped(self, incumbent: Trial, trials: Sequence[Trial]) -> Reason:
         """Returns why there is nothing left to propose."""
         return self._decide(incumbent, trials).why_stopped()
 
+    @one_blas_thread()
     def rejected_ideas(self, incumbent: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Returns every fix that was considered for the incumbent and not proposed, with its figures."""
         return rejected_ideas(self._know(incumbent, trials))
