@@ -122,9 +122,9 @@ class Drawing:
         reserved: int | None = None,
     ) -> Drawing:
         """An allocation, or with a negative change a release, of the device's memory or (None) the host's."""
-        told = {"Addr": address, "Total Allocated": allocated, "Total Reserved": reserved}
+        given = {"Addr": address, "Total Allocated": allocated, "Total Reserved": reserved}
         where = {"Device Type": 0, "Device Id": -1} if device is None else {"Device Type": 1, "Device Id": device}
-        args = {"Bytes": change, **where, **{key: value for key, value in told.items() if value is not None}}
+        args = {"Bytes": change, **where, **{key: value for key, value in given.items() if value is not None}}
         self.events.append({"ph": "i", "s": "t", "name": name, "pid": 1, "tid": thread, "ts": time, "args": args})
         return self
 

@@ -79,7 +79,7 @@ def test_around_the_grouped_gemms_the_first_is_dispatch_and_the_second_combine(
     assert _kinds(_in_a_row(LAYER, group=group, thread=thread), tmp_path) == {"ep_dispatch": 3, "ep_combine": 3}
 
 
-def test_layer_after_layer_each_pair_is_told_apart(tmp_path: Path) -> None:
+def test_each_pair_of_layers_is_distinguished(tmp_path: Path) -> None:
     assert _kinds(_in_a_row(LAYER * 3, group=EXPERTS), tmp_path) == {
         "ep_dispatch": 1 + 2 + 4 + 5 + 7 + 8,
         "ep_combine": 3 + 6 + 9,

@@ -21,7 +21,7 @@ FLASH = "void flash::flash_fwd_kernel<Traits>(flash::Flash_fwd_params)"
 SECRET = "my_secret_kernel"
 
 
-def test_products_are_told_by_precision_and_only_products(tmp_path: Path) -> None:
+def test_only_gemms_have_a_precision(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 100).kernel(BF16, 0, 30, launched=0).kernel(FP8, 20, 60, launched=0, stream=8)
     drawing.kernel(ADD, 60, 80, launched=0).kernel(FLASH, 50, 60, launched=0, stream=8)
     (step,) = breakdown_of(drawing, tmp_path).steps
@@ -59,7 +59,7 @@ def test_what_a_kernel_is_launched_in_can_make_it_another_class(
     assert step.compute_by_class == {compute_class: 30}
 
 
-def test_the_longest_kernels_are_told_with_what_they_are(tmp_path: Path) -> None:
+def test_the_longest_kernels_are_listed_with_their_class(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 500).range("recompute", 100, 110).kernel(BF16, 0, 30, launched=0)
     drawing.kernel(BF16, 200, 240, launched=150).kernel(BF16, 300, 320, launched=105)
     drawing.kernel(DISPATCH, 0, 100, launched=0, stream=8).kernel(SECRET, 400, 401, launched=390)
@@ -71,7 +71,7 @@ def test_the_longest_kernels_are_told_with_what_they_are(tmp_path: Path) -> None
     ]
 
 
-def test_of_many_kernels_forty_and_some_of_every_class_are_told(tmp_path: Path) -> None:
+def test_of_many_kernels_forty_and_some_of_every_class_are_listed(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 10_000)
     for k in range(60):
         drawing.kernel(f"nvjet_tst_{k}x8_64x16_1x4_h_bz_TNT", 100 * k, 100 * k + 50 + k, launched=0)

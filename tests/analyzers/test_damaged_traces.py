@@ -205,7 +205,7 @@ def test_a_path_that_does_not_exist_and_a_folder_without_traces_are_refused(tmp_
         analyze([tmp_path])
 
 
-def test_a_hole_of_zeros_is_told_and_no_wall_is_named_across_it(tmp_path: Path) -> None:
+def test_a_hole_of_zeros_is_reported_and_no_wall_is_named_across_it(tmp_path: Path) -> None:
     raw = _many(3000).write(tmp_path).read_bytes()
     path = tmp_path / "hole.json"
     path.write_bytes(raw[:200_000] + bytes(4096) + raw[204_096:])

@@ -71,7 +71,7 @@ def _close(a: Any, b: Any, rel: float) -> bool:
 
 
 @pytest.mark.parametrize("held", [3, 4, 9])
-def test_a_job_is_told_the_same_from_some_of_its_micro_batches(tmp_path: Path, held: int) -> None:
+def test_a_job_has_the_same_diagnosis_from_some_of_its_micro_batches(tmp_path: Path, held: int) -> None:
     whole, some = _analyze(PAIR, tmp_path / "whole"), _analyze(_excerpts(PAIR, held), tmp_path / "some")
     assert _differ(whole, some) == {}
     assert max(rank.waiting_us for rank in whole.ranks) > 100
@@ -84,7 +84,7 @@ def test_a_part_of_a_pass_counts_as_a_part(tmp_path: Path) -> None:
     assert _differ([t.steps for t in whole.traces], [t.steps for t in some.traces]) == {}
 
 
-def test_one_rank_alone_is_told_the_same(tmp_path: Path) -> None:
+def test_one_rank_alone_has_the_same_diagnosis(tmp_path: Path) -> None:
     whole, some = _analyze(PAIR[1:], tmp_path / "whole"), _analyze(_excerpts(PAIR[1:], 4), tmp_path / "some")
     assert _differ(whole, some) == {}
 

@@ -253,7 +253,7 @@ def test_a_second_launch_that_takes_very_long_stays_launching(tmp_path: Path) ->
     assert "module_loading" not in activities
 
 
-def test_what_a_synchronising_call_makes_visible_is_told(tmp_path: Path) -> None:
+def test_what_a_synchronising_call_makes_visible_is_reported(tmp_path: Path) -> None:
     breakdown = breakdown_of(_gap(990).call("cudaStreamSynchronize", 50, 105), tmp_path)
     assert breakdown.measure(breakdown.idle.after_sync) == [900]
 

@@ -231,7 +231,7 @@ def test_two_jobs_in_a_folder_are_refused_with_both_names(
         (_alone(0), _alone(1, world_size=None)),
         (_alone(None, world_size=None, kernel=ALL_TO_ALL), _alone(None, world_size=None, kernel=ALL_TO_ALL)),
     ],
-    ids=["clocks", "size not told", "exchange"],
+    ids=["clocks", "size unknown", "exchange"],
 )
 def test_ranks_of_one_job_are_not_taken_for_two(tmp_path: Path, one: Drawing, other: Drawing) -> None:
     one.write(tmp_path, "first.json")

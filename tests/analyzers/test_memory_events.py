@@ -105,7 +105,7 @@ def test_every_event_of_real_traces_is_there(name: str) -> None:
     if not path.is_file():
         pytest.skip(WITHOUT_SHARED)
     document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
-    told = [
+    given = [
         (event["ts"], event["args"])
         for event in document["traceEvents"]
         if event.get("name") == "[memory]" and event["args"]["Device Type"] == 1
@@ -113,7 +113,7 @@ def test_every_event_of_real_traces_is_there(name: str) -> None:
     (timeline,) = read(path)
     memory = timeline.memory
     assert memory is not None
-    assert len(memory) == len(told)
-    assert memory.change_bytes.sum() == sum(arguments["Bytes"] for _, arguments in told)
-    assert memory.allocated_bytes.max() == max(arguments.get("Total Allocated", NO_TOTAL) for _, arguments in told)
+    assert len(memory) == len(given)
+    assert memory.change_bytes.sum() == sum(arguments["Bytes"] for _, arguments in given)
+    assert memory.allocated_bytes.max() == max(arguments.get("Total Allocated", NO_TOTAL) for _, arguments in given)
     assert (np.diff(memory.time_us) >= 0).all()

@@ -52,7 +52,7 @@ def test_the_peak_stands_in_its_step_and_phase(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_alive_at_the_peak_is_told_by_what_allocated_it(tmp_path: Path) -> None:
+def test_blocks_alive_at_the_peak_are_named_by_their_allocation(tmp_path: Path) -> None:
     drawing = _step().range("attention", 50, 150).range("experts", 150, 300)
     drawing.operator("aten::empty", 310, 320).operator("aten::cat", 400, 420).operator("aten::empty", 405, 410)
     for time, change, address in (
@@ -161,7 +161,7 @@ def test_real_traces_peak_where_their_events_add_up_to_most(name: str) -> None:
     if not path.is_file():
         pytest.skip(WITHOUT_SHARED)
     document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
-    told = sorted(
+    given = sorted(
         (event["ts"], event["args"]["Bytes"], event["args"].get("Total Allocated"), event["args"].get("Addr"))
         for event in document["traceEvents"]
         if event.get("name") == "[memory]" and event["args"]["Device Type"] == 1
@@ -171,15 +171,15 @@ def test_real_traces_peak_where_their_events_add_up_to_most(name: str) -> None:
     assert use is not None
     if use.at_least:
         level, levels = 0, [0]
-        for _, change, *_ in told:
+        for _, change, *_ in given:
             level += change
             levels.append(level)
         assert use.peak_gib * GIB == max(levels) - min(levels)
         return
-    peak = max(allocated for *_, allocated, _ in told)
+    peak = max(allocated for *_, allocated, _ in given)
     assert use.peak_gib * GIB == peak
     alive: dict[int, int] = {}
-    for _, change, allocated, address in told:
+    for _, change, allocated, address in given:
         if change > 0:
             alive[address] = change
         else:

@@ -92,7 +92,7 @@ def test_of_many_kernels_of_one_graph_launch_only_the_first_can_be_the_hosts_del
     assert causes.host_us + causes.sync_us + causes.unattributed_us == 90
 
 
-def test_copies_are_told_apart_by_direction(tmp_path: Path) -> None:
+def test_copies_are_distinguished_by_direction(tmp_path: Path) -> None:
     copies = [copy(0, 10, 1), copy(10, 30, 2, copyKind=2)]
     (timeline,) = read(write(tmp_path / "c.sqlite", {COPIES: copies}))
     breakdown = break_down(timeline)
@@ -215,7 +215,7 @@ def test_rows_are_read_page_by_page_over_gaps_in_their_numbers(tmp_path: Path, m
     assert break_down(timeline).span.busy_us == 200
 
 
-def test_time_of_nsys_itself_and_of_lazy_loading_is_told_apart(tmp_path: Path) -> None:
+def test_time_of_nsys_itself_and_of_lazy_loading_is_listed_separately(tmp_path: Path) -> None:
     strings = {**STRINGS, 40: "CUPTI Buffer flush", 41: "Lazy Function Loading"}
     tables = {
         KERNELS: [kernel(0, 10, 1), kernel(200, 210, 2)],

@@ -119,7 +119,7 @@ def test_a_file_in_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path) ->
         folder.chmod(0o755)
 
 
-def test_nothing_is_written_beside_a_file_that_keeps_a_log(tmp_path: Path) -> None:
+def test_nothing_is_written_next_to_a_file_with_a_write_ahead_log(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.sqlite", WHOLE)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -128,7 +128,7 @@ def test_nothing_is_written_beside_a_file_that_keeps_a_log(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["rank0.sqlite"]
 
 
-def test_what_stands_only_in_the_log_beside_the_file_is_read_too(tmp_path: Path) -> None:
+def test_rows_only_in_the_write_ahead_log_are_read_too(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.sqlite", WHOLE)
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA journal_mode = WAL")

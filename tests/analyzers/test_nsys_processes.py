@@ -122,7 +122,7 @@ def test_two_exports_of_one_rank_are_refused(tmp_path: Path) -> None:
         analyze(paths)
 
 
-def test_the_report_beside_its_export_is_not_read_again(tmp_path: Path) -> None:
+def test_an_nsys_report_is_not_read_again_next_to_its_export(tmp_path: Path) -> None:
     write(tmp_path / "run.sqlite", {KERNELS: [kernel(0, 10, 1)]})
     (tmp_path / "run.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report 2024\n")
     assert [Path(trace.path).name for trace in analyze([tmp_path]).traces] == ["run.sqlite"]

@@ -107,7 +107,7 @@ def test_levels_are_counted_back_from_what_is_held_at_the_end(tmp_path: Path, pr
     assert use.held_at_peak == {BEFORE: 40, "dispatch (experts.py:7)": 6, "forward (experts.py:12)": 4}
 
 
-def test_blocks_whose_allocation_is_forgotten_are_told_by_the_stack_they_keep(tmp_path: Path) -> None:
+def test_blocks_without_their_allocation_are_named_by_their_own_stack(tmp_path: Path) -> None:
     allocator = Allocator().segment(GIB, 20, ("active_allocated", 12, [TORCH, _frame("build", line=3)]))
     use = _use(allocator.did("alloc", 5, 1, 50 * GIB).did("free_requested", 9, 1, 50 * GIB).write(tmp_path))
     assert use.held_at_peak == {"build (experts.py:3)": 12, "no stack recorded": 1}
@@ -156,7 +156,7 @@ def test_a_snapshot_belongs_to_the_trace_of_its_rank(tmp_path: Path) -> None:
     assert (second.memory.peak_step, round(second.memory.peak_at_share or 0, 2)) == ("ProfilerStep#1", 0.2)
 
 
-def test_a_damaged_snapshot_beside_a_trace_is_told_and_the_trace_diagnosed(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_reported_and_its_trace_diagnosed(tmp_path: Path) -> None:
     Drawing().step(1, 0, 100).kernel(GEMM, 10, 90, launched=5).write(tmp_path)
     path = _history().write(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])

@@ -54,7 +54,7 @@ def test_what_is_raised_in_a_process_is_raised_here_with_its_place() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_process_that_is_killed_is_told_and_the_others_go_on() -> None:
+def test_a_killed_process_is_reported_and_the_others_continue() -> None:
     found = dict(processes.each(_die, [1, 2, 3], at_once=2))
     assert found == {1: 1, 2: processes.Died(exit_code=-signal.SIGKILL), 3: 3}
 

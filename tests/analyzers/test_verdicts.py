@@ -91,7 +91,7 @@ def test_copies_both_ways_are_offload_and_one_way_are_not() -> None:
     assert "not offload" in one.evidence[0]
 
 
-def test_offload_is_told_from_input_by_all_copies_also_where_one_way_is_hidden() -> None:
+def test_offload_is_distinguished_from_input_by_all_copies_also_where_one_direction_is_hidden() -> None:
     step: dict[str, Any] = {"to_host_us": 0.0, "from_host_us": 8_000.0, "copied_from_host_us": 8_000.0}
     assert _finding(_judge(**step, copied_to_host_us=8_500.0), Wall.MEMORY).parts == {"offload_copies": 8_000.0}
     assert _finding(_judge(**step, copied_to_host_us=500.0), Wall.MEMORY).parts == {}
@@ -133,7 +133,7 @@ def test_without_a_rate_compute_counts_what_shows_and_says_what_is_not_known() -
     assert "not known" in finding.evidence[-1]
 
 
-def test_expert_products_are_told_by_number_and_time_and_the_others_by_format() -> None:
+def test_expert_gemms_are_recognised_by_number_and_time_and_the_others_by_format() -> None:
     finding = _finding(
         _judge(
             compute_by_class={"gemm": 40_000.0, "grouped_gemm": 48_000.0},

@@ -1,4 +1,4 @@
-"""Waiting for other ranks told apart from transferring: on any clocks, with any ranks missing."""
+"""Waiting for other ranks separated from transferring: on any clocks, with any ranks missing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_other_clocks_change_nothing_but_the_offset(tmp_path: Path, offset_us: f
     assert analysis.ranks[1].clock_offset_us == pytest.approx(-offset_us, abs=2.0)
 
 
-def test_ranks_of_two_groups_are_told_apart_by_their_ends_alone(tmp_path: Path) -> None:
+def test_ranks_of_two_groups_are_separated_by_their_end_times_alone(tmp_path: Path) -> None:
     job = DrawnJob(compute_us=uneven(4, slow={1: 1.3, 2: 1.6}), groups=[(0, 2), (1, 3)], clocks=SECONDS_APART)
     analysis = job.analyze(tmp_path)
     assert _waiting(analysis) == pytest.approx(job.waits_us(), abs=2.0)

@@ -67,8 +67,8 @@ def test_a_read_only_file_system_ends_with_2(
 
 @pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGINT, signal.SIGHUP], 1, later=pytest.mark.faults))
 def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
-    told = 'printf "%s" "$MOE_AUTOTUNE_STATUS $MOE_AUTOTUNE_EXIT_CODE $MOE_AUTOTUNE_SUMMARY" > told'
-    run = started("run", str(recipe), "--budget", "5000", "--study", "s", "--notify", told)
+    notified = 'printf "%s" "$MOE_AUTOTUNE_STATUS $MOE_AUTOTUNE_EXIT_CODE $MOE_AUTOTUNE_SUMMARY" > notified'
+    run = started("run", str(recipe), "--budget", "5000", "--study", "s", "--notify", notified)
     assert run.stdout is not None
     for line in run.stdout:
         if "burst 1:" in line:
@@ -76,7 +76,7 @@ def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Sig
     run.send_signal(number)
     out, err = run.communicate()
     assert run.returncode == 130, err
-    assert Path("told").read_text().startswith("interrupted 130 sim: interrupted, trial ")
+    assert Path("notified").read_text().startswith("interrupted 130 sim: interrupted, trial ")
     assert f"moe-autotune run {recipe} --study s --resume" in out
     ended = read_study(Path("s")).ended
     assert ended is not None

@@ -48,7 +48,7 @@ def test_a_study_is_a_table_of_its_trials(tmp_path: Path) -> None:
     assert trials["step_us"].isna().sum() == sum(step.step_ms is None for step in STEPS)
 
 
-def test_a_study_that_has_just_begun_is_a_table_too_and_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_study_that_has_just_started_is_a_table_too_and_a_folder_without_a_study_is_an_error(tmp_path: Path) -> None:
     assert len(autotune.load_study(write_study(tmp_path / "study", events(STEPS[:0]))).trials()) == 0
     with pytest.raises(BadInputError, match=r"it has no journal\.jsonl"):
         autotune.load_study(tmp_path)

@@ -106,7 +106,7 @@ def test_every_command_that_writes_a_file_tells_of_force(command: str, capsys: p
     assert "--force" in capsys.readouterr().out
 
 
-def test_what_lies_in_a_folder_of_inputs_is_kept_but_pages_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_in_a_folder_of_inputs_are_kept_except_our_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "a", "--html", "a/rank0.json", "--force"]) == 2
     assert "it is inside a, which this command reads" in capsys.readouterr().err
     for _ in range(2):

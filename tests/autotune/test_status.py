@@ -22,7 +22,7 @@ def _recipe(empty_folder: Path) -> None:
     (empty_folder / "base.yaml").write_text(LONG)
 
 
-def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_status_of_a_study_is_right_while_it_runs_and_after_a_kill(capfd: pytest.CaptureFixture[str]) -> None:
     run = started("run", "base.yaml", "--budget", "5000", "--study", "s")
     assert run.stdout is not None
     for line in run.stdout:
@@ -41,9 +41,9 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
     run.communicate()
     assert not held(Path("s"))
     assert main(["status", "s"]) == 0
-    told = capfd.readouterr().out
-    assert "not running: killed" in told
-    assert "moe-autotune run base.yaml --study s --resume --budget 5000" in told
+    written = capfd.readouterr().out
+    assert "not running: killed" in written
+    assert "moe-autotune run base.yaml --study s --resume --budget 5000" in written
     assert main(["watch", "s"]) == 0
     watched = capfd.readouterr().out
     assert "[fit] trial 0: base" in watched
@@ -53,10 +53,10 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
 def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = events()
-    folder = write_study(tmp_path / "s", told[:12])
+    written = events()
+    folder = write_study(tmp_path / "s", written[:12])
     monkeypatch.setattr("autotune.status.watching.held", lambda _: True)
-    left = [told[12:20], [], told[20:]]
+    left = [written[12:20], [], written[20:]]
 
     def wait(seconds: float) -> None:
         with (folder / "journal.jsonl").open("ab") as journal:

@@ -42,7 +42,7 @@ def test_a_benchmark_without_its_data_says_so_in_a_line(words: str, tmp_path: Pa
     assert " is not there: " in said.stderr
 
 
-def test_a_clone_with_nothing_beside_it_has_its_tables(tmp_path: Path) -> None:
+def test_a_clone_alone_has_its_tables(tmp_path: Path) -> None:
     """Only what git knows goes with a clone."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if tracked.returncode:
@@ -56,7 +56,7 @@ def test_a_clone_with_nothing_beside_it_has_its_tables(tmp_path: Path) -> None:
     assert "deepseek_v3" in done.stdout
 
 
-def test_what_the_tables_hold_is_told_beside_them() -> None:
-    told = (DATA / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `([\w.]+)`", told, re.MULTILINE))
+def test_the_tables_are_described_next_to_them() -> None:
+    described = (DATA / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.]+)`", described, re.MULTILINE))
     assert named == {path.name for path in DATA.iterdir() if path.name != "README.md"}

@@ -79,8 +79,8 @@ def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(result:
     read = read_today(tmp_path / "today.csv", chosen)
     assert [one.ooms for one in read] == [one.ooms for one in kept]
     assert [one.fitting for one in read] == [one.fitting for one in kept]
-    assert [told.trial for one in read for told in one.predicted] == [
-        told.trial for one in kept for told in one.predicted
+    assert [forecast.trial for one in read for forecast in one.predicted] == [
+        forecast.trial for one in kept for forecast in one.predicted
     ]
     assert [one.tuned_after(2) for one in read] == pytest.approx([one.tuned_after(2) for one in kept], rel=1e-3)
 
@@ -117,9 +117,9 @@ def test_a_row_has_the_median_and_the_tenth_and_the_failures() -> None:
 
 
 def test_a_prediction_is_judged_by_its_error_and_its_bound() -> None:
-    told = Predicted(gain=0.2, bound=0.25, true=0.2)
-    assert told.error == pytest.approx(0)
-    assert told.covered
+    forecast = Predicted(gain=0.2, bound=0.25, true=0.2)
+    assert forecast.error == pytest.approx(0)
+    assert forecast.covered
     assert not Predicted(gain=0.1, bound=0.15, true=0.3).covered
     assert Predicted(gain=0.2, bound=0.25, true=0.2, low=0.1).inside
     assert not Predicted(gain=0.2, bound=0.25, true=0.05, low=0.1).inside

@@ -48,7 +48,7 @@ def test_a_trial_is_held_against_what_the_trials_before_it_teach() -> None:
     assert next(replay("drawn", more)) == held  # what came later teaches it nothing
 
 
-def test_the_summary_counts_what_lies_inside_and_says_the_bias() -> None:
+def test_the_summary_counts_gains_inside_the_interval_and_says_the_bias() -> None:
     inside = Held(
         study="a", number=1, accepted=True, changes="", then=None, expected=0.5, low=0.2, high=0.8, obtained=0.4
     )

@@ -30,17 +30,17 @@ def trial(number: int, rate: float, *, changes: dict[str, Any], verdict: str = "
     }
 
 
-def told(scene: Scene, *trials: dict[str, Any]) -> Any:
+def of_study(scene: Scene, *trials: dict[str, Any]) -> Any:
     return judged(scene, {"trials": list(trials), "speedup": 1.8, "speedup_ci": [1.5, 2.1]}, bursts=len(trials))
 
 
 def test_a_scene_is_right_where_its_wall_is_named_and_its_mistake_mended() -> None:
     base, better = trial(0, 100.0, changes={}), trial(1, 150.0, changes={"micro_batch_size": [1, 4]})
-    played = told(BY_WALL["host"], base, better)
+    played = of_study(BY_WALL["host"], base, better)
     assert played.right
     assert (played.share, played.predicted, played.obtained) == (0.6, 0.2, 0.5)
-    assert not told(BY_WALL["memory"], base, better).right
-    assert not told(BY_WALL["host"], base, trial(1, 150.0, changes=better["changes"], verdict="rejected")).right
+    assert not of_study(BY_WALL["memory"], base, better).right
+    assert not of_study(BY_WALL["host"], base, trial(1, 150.0, changes=better["changes"], verdict="rejected")).right
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.wall))

@@ -1,4 +1,4 @@
-"""Failures are told from evidence: the first rank that failed by itself, never a witness."""
+"""Failures are classified from evidence: the first rank that failed by itself, never a witness."""
 
 from __future__ import annotations
 
@@ -154,16 +154,16 @@ def test_an_error_raised_while_handling_out_of_memory_is_out_of_memory() -> None
 
 
 def test_nccl_that_tells_nothing_is_explained_by_the_log() -> None:
-    told = reported(0, 1.0, "DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error")
+    reporting = reported(0, 1.0, "DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error")
     log = "NCCL WARN Cuda failure 2 'out of memory'\n"
-    found = failure(RankEvidence(rank=0, report=told.report, phase=ANY, log=log))
+    found = failure(RankEvidence(rank=0, report=reporting.report, phase=ANY, log=log))
     assert found.kind is FailureKind.OOM
 
 
 def test_a_warning_in_the_log_does_not_explain_a_crash_that_explains_itself() -> None:
-    told = reported(0, 1.0, "IndexError: list index out of range")
+    reporting = reported(0, 1.0, "IndexError: list index out of range")
     log = "WARNING: OSError: [Errno 28] No space left on device, cache off\n"
-    found = failure(RankEvidence(rank=0, report=told.report, phase=ANY, log=log))
+    found = failure(RankEvidence(rank=0, report=reporting.report, phase=ANY, log=log))
     assert (found.kind, found.evidence) == (FailureKind.CRASH, "IndexError: list index out of range")
 
 
@@ -329,7 +329,7 @@ HELD = (
 
 
 @pytest.mark.parametrize(("said", "outside_gib"), HELD)
-def test_what_lay_beside_the_allocator_when_memory_ran_out_is_read(said: str, outside_gib: float | None) -> None:
+def test_memory_outside_the_allocator_at_an_oom_is_read(said: str, outside_gib: float | None) -> None:
     ranks = [RankEvidence(rank=511, phase=BurstPhase.BACKWARD, death=Death(at_s=1.0, code=1), log=f"[rank511]: {said}")]
     found = classify(Evidence(ranks=ranks))  # what is kept of the log is enough
     assert found is not None

@@ -69,7 +69,7 @@ def with_trainer(**trainer: object) -> Recipe:
     return recipe_from(Source(name="r.yaml", data=data | {"trainer": {"command": ["python", "t.py"], **trainer}}))
 
 
-def test_a_recipe_that_says_a_secret_is_refused_and_told_how_to_name_it() -> None:
+def test_a_recipe_with_a_secret_is_refused_with_how_to_name_it() -> None:
     with pytest.raises(BadInputError) as refused:
         with_trainer(env={"HF_TOKEN": "sekrit", "NCCL_DEBUG": "INFO"}, command=["t.py", "--wandb-api-key", "sekrit"])
     assert "sekrit" not in str(refused.value)

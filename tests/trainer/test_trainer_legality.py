@@ -21,7 +21,7 @@ def errors(recipe: Recipe) -> set[str]:
     return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
-def test_a_knob_that_the_trainer_cannot_be_told_is_an_error() -> None:
+def test_a_knob_that_the_trainer_cannot_express_is_an_error() -> None:
     assert "not-expressed" in errors(of_trainer(["python", "pretrain_gpt.py"], {"cpu_affinity": "spread"}))
     assert "not-expressed" not in errors(of_trainer(["python", "pretrain_gpt.py"], {}))
 

@@ -32,7 +32,7 @@ class Loss(StrEnum):
 NO_WALL = {Loss.BUBBLE: r"bubble", Loss.IMBALANCE: r"slower rank|imbalance|uneven"}
 WORTH_NAMING = 0.05  # of the step: below, no wall is worth a name
 ALL_COMPUTE = 0.80  # of the step: the wall is compute where nothing else is worth a name
-CLOSE = 0.03  # of the step: two losses this near to each other need not be told apart
+CLOSE = 0.03  # of the step: two losses this near to each other need not be distinguished
 
 
 @dataclass(frozen=True, kw_only=True)

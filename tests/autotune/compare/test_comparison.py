@@ -168,7 +168,7 @@ def test_the_input_that_no_longer_holds_up_training_is_seen_first(capsys: pytest
     assert re.match(r"step 175 ms → 131 ms \(−24\.9 %\): mostly idle: host −\d\d\.\d ms \(loading data", first)
 
 
-def test_two_trials_are_compared_by_their_measured_steps_and_the_profilers_cost_is_told(
+def test_two_trials_are_compared_by_their_measured_steps_and_the_profilers_cost_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = write_study(tmp_path / "study")

@@ -135,7 +135,7 @@ def test_the_page_of_a_comparison_shows_both_steps_and_what_moved(drawn: Draw) -
     assert document.index("recompute</td>") < document.index("idle: host</td>") < document.index("exposed DP</td>")
 
 
-def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = two_steps(tmp_path)
     assert main(["diagnose", str(trace), "--html", str(tmp_path / "d.html")]) == 0
     assert capsys.readouterr().out.startswith("wall: ")
@@ -207,10 +207,10 @@ def test_the_marks_of_a_figure_are_reached_with_the_keyboard(tmp_path: Path, dra
       const figure = document.querySelector("svg.bar");
       figure.focus();
       for (const key of ["ArrowRight", "ArrowRight"]) figure.dispatchEvent(new KeyboardEvent("keydown", { key }));
-      document.documentElement.dataset.told = document.getElementById("tip").textContent;
+      document.documentElement.dataset.shown = document.getElementById("tip").textContent;
     """
     document = drawn(scripted(page, asked))
-    assert 'data-told="exposed other communication: 400 µs, 40.0 %"' in document
+    assert 'data-shown="exposed other communication: 400 µs, 40.0 %"' in document
     assert count(document, r'<svg[^>]*class="bar"[^>]*tabindex="0"') == 2
 
 
@@ -223,8 +223,8 @@ def test_ranges_stand_below_the_ranges_they_ran_in(tmp_path: Path) -> None:
     drawing.kernel(GEMM, 600, 800, launched=550, thread=BACKWARD)  # autograd's thread, which has no ranges
     analysis = analyze([drawing.write(tmp_path)])
     tree = range_tree(diagnosed(analysis.traces[0]))
-    told = [(node.depth, node.name, node.count, node.host_us, node.device_us, node.kernels) for node in tree]
-    assert told == [
+    ranges = [(node.depth, node.name, node.count, node.host_us, node.device_us, node.kernels) for node in tree]
+    assert ranges == [
         (0, "ProfilerStep#1", 1, 1000, 410, 4),
         (1, "forward", 1, 490, 210, 3),
         (2, "layer", 3, 300, 210, 3),

@@ -70,9 +70,7 @@ def test_the_document_names_fixes_with_flags_costs_and_pages(tmp_path: Path, cap
     assert first["title"] in page
 
 
-def test_the_recipe_beside_a_trial_or_named_leaves_out_what_is_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_advice_leaves_out_what_the_recipe_has_switched_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     study = write_study(tmp_path / "study")
     assert main(["diagnose", str(study / "3"), "--json"]) == 0
     of_trial = json.loads(capfd.readouterr().out)["next"]
@@ -86,7 +84,7 @@ def test_the_recipe_beside_a_trial_or_named_leaves_out_what_is_on(
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"recipe": {}, "number": 1, "seed": 1}'])
-def test_a_file_beside_a_trace_that_is_no_burst_of_ours_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+def test_a_file_next_to_a_trace_is_not_mistaken_for_a_burst(tmp_path: Path, text: str) -> None:
     path = host_bound(tmp_path)
     (tmp_path / "burst.json").write_text(text)
     analysis = analyze([path])
@@ -98,7 +96,7 @@ def test_every_reason_to_name_no_wall_says_what_to_record() -> None:
     assert set(RECORD) == keys | {"no_traces", "steps_differ"}
 
 
-def test_where_no_wall_is_named_the_next_one_and_what_to_record_are_told() -> None:
+def test_where_no_wall_is_named_the_page_says_the_likeliest_one_and_what_to_record() -> None:
     drawn = analysis_of(STEPS[1], burst=2)
     diagnosis = msgspec.structs.replace(drawn.diagnosis, wall=Wall.UNDETERMINED, doubt="too_close")
     found = next_steps(msgspec.structs.replace(drawn, diagnosis=diagnosis))
@@ -108,7 +106,7 @@ def test_where_no_wall_is_named_the_next_one_and_what_to_record_are_told() -> No
     assert found.fixes[0]["fix"] == "drop_recompute"
 
 
-def test_what_fits_on_no_setting_is_told_the_nodes_it_needs() -> None:
+def test_a_model_that_fits_nowhere_is_given_the_nodes_it_needs() -> None:
     analysis, situation = out_of_memory(nodes=2)
     found = next_steps(analysis, situation)
     assert found.nodes_needed is not None
@@ -132,13 +130,13 @@ def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.Ca
 
 def ran_out_of_memory(recipe: Recipe) -> list[Event]:
     """A study of one burst, which did not fit."""
-    told = recipe.model_dump(mode="json")
+    values = recipe.model_dump(mode="json")
     proposed = Proposed(
-        trial=0, parent=None, phase=Phase.FIT, fix="base", because="as given", recipe=told, changes={}, gain=None
+        trial=0, parent=None, phase=Phase.FIT, fix="base", because="as given", recipe=values, changes={}, gain=None
     )
     return [
         StudyStarted(
-            at=1.0, version="0.1.0", name="r", recipe=told, digest=recipe.digest(), seed=1, environment={"host": "h"}
+            at=1.0, version="0.1.0", name="r", recipe=values, digest=recipe.digest(), seed=1, environment={"host": "h"}
         ),
         proposed,
         BurstStarted(burst=1, trial=0, purpose="measure"),

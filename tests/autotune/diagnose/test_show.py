@@ -55,7 +55,7 @@ def test_a_bar_keeps_the_proportions_of_its_step(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_bar_fills_the_terminal_beside_any_name(
+def test_a_bar_fills_the_terminal_after_a_name_of_any_length(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -164,7 +164,7 @@ def test_kernels_ranges_memory_and_ranks_are_shown_where_they_are_known(capsys: 
     ]
     show_analysis(Analysis(diagnosis=RECOMPUTING.diagnosis, traces=[RECOMPUTING.traces[0], trace], ranks=[*ranks]))
     text = printed(capsys)
-    # rank 0 has most time of its own, so that its trace is the one told
+    # rank 0 has most time of its own, so that its trace is the one shown
     assert "average step of rank 0" in text
     assert "7.00 ms, behind in experts" in text
     show_analysis(Analysis(diagnosis=RECOMPUTING.diagnosis, traces=[trace]))
@@ -194,7 +194,7 @@ def test_a_hint_that_names_the_nearest_value_is_not_repeated(capsys: pytest.Capt
     assert printed(capsys).count("tensor_model_parallel_size") == 1
 
 
-def test_the_nearest_recipe_is_told_by_its_changes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_nearest_recipe_is_described_by_its_changes(capsys: pytest.CaptureFixture[str]) -> None:
     show_nearest({"context_parallel_size": (3, 2)})
     show_nearest(None)
     assert printed(capsys).splitlines() == [

@@ -91,7 +91,7 @@ def test_a_control_group_without_a_limit_is_not_mentioned(limit: str) -> None:
         ("cuda: Optional[str] = None\n", "CPU build"),
     ],
 )
-def test_the_build_of_torch_is_told_without_importing_it(text: str, build: str) -> None:
+def test_the_build_of_torch_is_found_without_importing_it(text: str, build: str) -> None:
     here = machine(files={"torch/version.py": text}, packages={"torch": "2.13.0"})
     assert answer("torch", here).found == f"2.13.0, {build}"
 

@@ -32,15 +32,15 @@ def estimated(folder: Path, text: str, *words: str) -> int:
 def test_the_document_tells_what_the_rank_holds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = estimated(tmp_path, SMALL, "--json", "--pp-rank", "1")
     document: dict[str, Any] = json.loads(capfd.readouterr().out)
-    told = document["dry_run"]
+    shown = document["dry_run"]
     assert code == 0
     assert document["memory"]["peak_gib"] > 0
-    assert (told["pp_rank"], told["rank"], told["world_size"]) == (1, 8, 16)
-    assert (told["refused"], told["stopped"]) == (None, None)
-    assert set(told["by_part_gib"]) == set(told["closed_form_gib"]) == set(dry_run.STATE)
-    assert abs(told["difference_pct"]) < 0.5
-    assert {row["knob"] for row in told["stand_ins"]} >= {"moe_expert_capacity_factor"}
-    assert told["cannot_know"]
+    assert (shown["pp_rank"], shown["rank"], shown["world_size"]) == (1, 8, 16)
+    assert (shown["refused"], shown["stopped"]) == (None, None)
+    assert set(shown["by_part_gib"]) == set(shown["closed_form_gib"]) == set(dry_run.STATE)
+    assert abs(shown["difference_pct"]) < 0.5
+    assert {row["knob"] for row in shown["stand_ins"]} >= {"moe_expert_capacity_factor"}
+    assert shown["cannot_know"]
 
 
 @pytest.mark.megatron

@@ -207,7 +207,7 @@ def test_what_few_models_have_is_spelled_where_they_have_it() -> None:
     assert "--softmax-type" not in export(recipe(), "megatron-lm")
 
 
-def test_an_export_of_an_imported_script_is_the_users_own_command_with_the_recipe_laid_over_it(tmp_path: Path) -> None:
+def test_an_export_of_an_imported_script_is_the_users_own_command_with_the_recipes_values(tmp_path: Path) -> None:
     mine = ["python", "pretrain_gpt.py", "--data-path", "/data/my tokens", "--save", "/ckpt", "--micro-batch-size", "8"]
     recipe = load_recipe("deepseek-v3-1024xh100")
     data = recipe.model_dump(mode="json", exclude_defaults=True)

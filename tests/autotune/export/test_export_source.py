@@ -93,9 +93,9 @@ def test_a_command_of_the_users_is_checked_as_megatron_lm_checks_it() -> None:
 
 
 def test_the_gain_says_what_it_is_counted_from() -> None:
-    told = Provenance(source="s", study="night", trial=3, gain=1.34)
-    assert "1.34x the throughput of its base" in next(told.lines())
-    assert "of the recipe nearest to its base that runs" in next(replace(told, base_runs=False).lines())
+    provenance = Provenance(source="s", study="night", trial=3, gain=1.34)
+    assert "1.34x the throughput of its base" in next(provenance.lines())
+    assert "of the recipe nearest to its base that runs" in next(replace(provenance, base_runs=False).lines())
 
 
 def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

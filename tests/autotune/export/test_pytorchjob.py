@@ -95,10 +95,10 @@ def test_what_a_pod_inherits_comes_from_its_image_and_secrets_from_the_cluster()
     env = {"HF_TOKEN": "${HF_TOKEN}", "PATH": "/opt/bin:${PATH}", "NCCL_DEBUG": "INFO"}
     found = job(trainer={"command": ["python", "train.py"], "env": env})["spec"]["pytorchReplicaSpecs"]["Master"]
     (container,) = found["template"]["spec"]["containers"]
-    told = {each["name"]: each for each in container["env"]}
-    assert told["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "SECRET", "key": "HF_TOKEN"}}
-    assert told["NCCL_DEBUG"]["value"] == "INFO"
-    assert "PATH" not in told
+    variables = {each["name"]: each for each in container["env"]}
+    assert variables["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "SECRET", "key": "HF_TOKEN"}}
+    assert variables["NCCL_DEBUG"]["value"] == "INFO"
+    assert "PATH" not in variables
     assert container["command"][:2] == ["bash", "-c"]
     assert container["command"][2] == 'export PATH=/opt/bin"${PATH:+:$PATH}"; exec "$@"'
     assert container["command"][4:6] == ["torchrun", "train.py"]

@@ -1,4 +1,4 @@
-"""A terminal that waits is told what for; nobody else is, and nothing of it stays."""
+"""A terminal that waits says what for; other outputs stay empty, and the line is cleared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_told_what_takes_so_long_and_the_line_goes_again() -> None:
+def test_a_terminal_shows_what_takes_long_and_clears_the_line() -> None:
     terminal = Terminal()
     with working("layouts are ranked", stream=terminal, after_s=0.0):
         while "layouts are ranked" not in terminal.getvalue():
@@ -31,8 +31,8 @@ def test_a_terminal_is_told_what_takes_so_long_and_the_line_goes_again() -> None
 
 def test_pieces_are_counted() -> None:
     terminal = Terminal()
-    with counting("reading traces", stream=terminal, after_s=0.0) as told:
-        told(3, 64)
+    with counting("reading traces", stream=terminal, after_s=0.0) as advance:
+        advance(3, 64)
     assert "\rreading traces: 3 of 64, 0 s" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -40,8 +40,8 @@ def test_pieces_are_counted() -> None:
 def test_what_is_soon_done_and_what_nobody_looks_at_says_nothing() -> None:
     soon, file = Terminal(), io.StringIO()
     for stream, after in ((soon, 60.0), (file, 0.0)):
-        with working("work", stream=stream, after_s=after), counting("pieces", stream=stream, after_s=after) as told:
-            told(1, 2)
+        with working("work", stream=stream, after_s=after), counting("pieces", stream=stream, after_s=after) as advance:
+            advance(1, 2)
             time.sleep(0.3)
         assert stream.getvalue() == ""
 
@@ -50,8 +50,8 @@ def test_an_error_inside_comes_out_and_the_line_goes() -> None:
     terminal = Terminal()
 
     def fail() -> None:
-        with counting("reading traces", stream=terminal, after_s=0.0) as told:
-            told(1, 2)
+        with counting("reading traces", stream=terminal, after_s=0.0) as advance:
+            advance(1, 2)
             raise ValueError("inside")
 
     with pytest.raises(ValueError, match="inside"):

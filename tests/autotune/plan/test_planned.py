@@ -50,7 +50,9 @@ def test_people_see_rank_layout_settings_throughput_memory_and_why(
         assert words in said
 
 
-def test_a_recipe_that_breaks_a_rule_is_planned_and_told_so(small: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_that_breaks_a_rule_is_planned_with_the_rule_named(
+    small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     small.write_text(RECIPE + "parallelism: {tp: 3}\n")
     assert main(["plan", "small.yaml", "--json"]) == 0
     out, err = capfd.readouterr()

@@ -1,4 +1,4 @@
-"""A tuning run drawn by hand: does not fit, recomputes everything, then tiny micro batches; told as its events.
+"""A tuning run drawn by hand: does not fit, recomputes everything, then tiny micro batches; given as its events.
 
 Step times, peaks and partitions are invented but consistent: each partition adds up to its step, each verdict is
 the judge's own, and the noise is a fixed pattern.
@@ -192,20 +192,20 @@ STEPS: tuple[Step, ...] = (
 
 def events(steps: tuple[Step, ...] = STEPS, *, ended: bool = True) -> list[Event]:
     """The journal of the drawn run."""
-    told: list[Event] = [_started()]
-    history = History(told)
+    written: list[Event] = [_started()]
+    history = History(written)
     for event in _run(steps, history):
-        told.append(event)
+        written.append(event)
         history.fold(event)
     if ended:
-        told.append(Ended(at=900.0, status="converged", because="no fix is left whose bound is above the noise"))
-    return told
+        written.append(Ended(at=900.0, status="converged", because="no fix is left whose bound is above the noise"))
+    return written
 
 
-def write_study(folder: Path, told: list[Event] | None = None) -> Path:
+def write_study(folder: Path, written: list[Event] | None = None) -> Path:
     """A study folder that holds the journal alone."""
     folder.mkdir(parents=True)
-    lines = [msgspec.json.encode(event) for event in (events() if told is None else told)]
+    lines = [msgspec.json.encode(event) for event in (events() if written is None else written)]
     (folder / "journal.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return folder
 
@@ -359,8 +359,8 @@ def partition(step: Step, name: str, *, rank: int, stretch: float) -> Partition:
     )
 
 
-def clocked(told: list[Event]) -> list[Event]:
+def clocked(written: list[Event]) -> list[Event]:
     """The drawn study with a tuner that began at 10 s, and a minute for each event after it."""
     tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
-    ordered = [told[0], tuner, *told[1:]]
+    ordered = [written[0], tuner, *written[1:]]
     return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]

@@ -39,7 +39,7 @@ def test_a_study_whose_files_agree_has_no_warning(study: Path) -> None:
     assert "disagree" not in (study / "report.md").read_text()
 
 
-def test_step_times_edited_in_the_journal_are_told(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_step_times_edited_in_the_journal_are_reported(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = (study / JOURNAL).read_text().splitlines()
     at = next(
         number for number, line in enumerate(lines) if '"event":"burst_finished"' in line and '"step_us":[9' in line
@@ -61,7 +61,7 @@ def test_step_times_edited_in_the_journal_are_told(study: Path, capfd: pytest.Ca
     assert capfd.readouterr().err.count("warning: burst") == 2
 
 
-def test_a_failure_that_was_edited_away_is_told(study: Path) -> None:
+def test_a_failure_that_was_edited_away_is_reported(study: Path) -> None:
     folder = study / "bursts" / "0001"
     outcome = msgspec.json.decode((folder / "outcome.json").read_bytes())
     outcome["failure"] = None

@@ -22,24 +22,24 @@ from tests.autotune.report.drawn_study import STEPS, events, write_study
 from trainer.recipe import Recipe, load_recipe
 
 
-def material(told: list[Event], *, price: float | None = None) -> Material:
-    history = History(told)
+def material(written: list[Event], *, price: float | None = None) -> Material:
+    history = History(written)
     return material_of(history, document_of(history, gpu_hour_price=price))
 
 
-def planned(told: list[Event], hours: float) -> list[Event]:
+def planned(written: list[Event], hours: float) -> list[Event]:
     """The study as its recipe would have begun it with planned_gpu_hours."""
-    return changed(told, lambda recipe: {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
+    return changed(written, lambda recipe: {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
 
 
-def changed(told: list[Event], sections: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Event]:
+def changed(written: list[Event], sections: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Event]:
     """The study with other sections in each of its recipes."""
 
     def with_sections(event: Event) -> Event:
         recipe = getattr(event, "recipe", None)
         return msgspec.structs.replace(event, recipe=recipe | sections(recipe)) if isinstance(recipe, dict) else event
 
-    return [with_sections(event) for event in told]
+    return [with_sections(event) for event in written]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
 
 
 def test_a_price_of_the_run_or_of_the_report_is_money() -> None:
-    told = events()
-    of_the_run = [told[0], TunerStarted(recipe="x", budget=20, gpu_hour_price=2.0), *told[1:]]
+    written = events()
+    of_the_run = [written[0], TunerStarted(recipe="x", budget=20, gpu_hour_price=2.0), *written[1:]]
     assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 per rank-hour")
     assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 per rank-hour")
 
@@ -84,7 +84,7 @@ def test_every_accepted_change_shows_the_walls_it_moved_most_before_and_after(he
     assert len(walls) == 4
 
 
-def test_the_export_command_stands_beside_the_flags_that_change(head: Head) -> None:
+def test_the_export_command_follows_the_flags_that_change(head: Head) -> None:
     assert head.export == "moe-autotune export . --to megatron-lm"
     assert WordChange(before="--micro-batch-size 1", after="--micro-batch-size 4") in head.flags
 
@@ -115,8 +115,10 @@ def test_the_difference_writes_overlap_where_the_users_bridge_recipe_has_it(
     configuration: str, said: str, tmp_path: Path
 ) -> None:
     steps = (*STEPS[:2], replace(STEPS[5], step_ms=1200.0, repeats=()))
-    told = changed(events(steps), lambda recipe: {"burst": recipe["burst"] | {"engine": "command"}, "trainer": BRIDGE})
-    study = write_study(tmp_path / "study", told)
+    written = changed(
+        events(steps), lambda recipe: {"burst": recipe["burst"] | {"engine": "command"}, "trainer": BRIDGE}
+    )
+    study = write_study(tmp_path / "study", written)
     (study / "bursts/0001/trainer").mkdir(parents=True)
     (study / "bursts/0001/command.txt").write_text("python train.py --recipe mine\n")
     (study / "bursts/0001/trainer/configuration.yaml").write_text(configuration)
@@ -130,12 +132,12 @@ def test_simulated_and_cpu_stand_in_the_title() -> None:
     rendered = render(History(events()))
     assert "<title>cpu-moe: 1.83× (CPU)</title>" in rendered["report.html"]
     assert rendered["report.md"].startswith("# cpu-moe: 1.83× (CPU)\n")
-    told = events()
-    started = told[0]
+    written = events()
+    started = written[0]
     assert isinstance(started, StudyStarted)
     simulated = started.recipe | {"burst": started.recipe["burst"] | {"engine": "simulated"}}
-    told[0] = msgspec.structs.replace(started, recipe=simulated)
-    assert "(simulated)</title>" in render(History(told))["report.html"]
+    written[0] = msgspec.structs.replace(started, recipe=simulated)
+    assert "(simulated)</title>" in render(History(written))["report.html"]
 
 
 def test_nothing_is_claimed_where_nothing_ran() -> None:

@@ -13,7 +13,7 @@ RECIPE = gpu_recipe()
 
 
 @pytest.mark.parametrize(("times", "said"), [(1.0, ", as estimated (trial 1)."), (1.5, ", not the estimated ")])
-def test_what_gpus_hold_outside_the_allocator_is_shown_beside_the_estimate(times: float, said: str) -> None:
+def test_what_gpus_hold_outside_the_allocator_is_shown_next_to_the_estimate(times: float, said: str) -> None:
     held = times * estimate_memory(RECIPE).outside_gib
     trials = [
         trial(RECIPE, number=number, given=replace(outcome(RECIPE), outside_gib=[held * share]))
@@ -24,5 +24,5 @@ def test_what_gpus_hold_outside_the_allocator_is_shown_beside_the_estimate(times
     assert said in line
 
 
-def test_nothing_is_said_of_it_where_no_gpu_told() -> None:
+def test_nothing_is_shown_of_it_where_no_gpu_reported_it() -> None:
     assert not list(outside([trial(RECIPE), trial(cpu_recipe())]))

@@ -71,8 +71,8 @@ def test_the_measure_that_accepted_a_gain_within_the_band_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Noise, "detectable_gain", lambda _: 3.0)
-    told = [_by_cpu_time(event) if isinstance(event, Judged) else event for event in events(STEPS)]
-    page = write_report(write_study(tmp_path / "study", told)).read_text()
+    written = [_by_cpu_time(event) if isinstance(event, Judged) else event for event in events(STEPS)]
+    page = write_report(write_study(tmp_path / "study", written)).read_text()
     said = page.partition("The shaded band above the best so far is the noise of wall-clock time")[2]
     assert re.search(r"Accepted within it: trial \d+ by CPU time of the ranks", said)
     assert "in CPU time)" in said

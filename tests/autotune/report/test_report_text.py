@@ -45,7 +45,7 @@ def test_every_step_of_the_path_names_the_wall_it_was_for(material: Material) ->
     assert walls == ["memory", "memory", "host", "communication"]
 
 
-def test_a_gain_stands_beside_its_prediction_and_bound(material: Material) -> None:
+def test_a_gain_is_shown_with_its_prediction_and_bound(material: Material) -> None:
     path = next(section for section in sections_of(material) if section.key == "path")
     facts = dict(path.records[2].facts)
     assert facts["predicted"] == "+35.0 %, bound +45.0 %"
@@ -101,9 +101,9 @@ def test_a_report_can_be_written_after_any_number_of_trials(count: int) -> None:
 
 
 def test_the_report_says_where_a_burst_is_not_production() -> None:
-    told = Difference(what="data", here="mock", production="read", effect="none seen")
+    difference = Difference(what="data", here="mock", production="read", effect="none seen")
     drawn = [
-        msgspec.structs.replace(event, outcome=msgspec.structs.replace(event.outcome, unlike_production=[told]))
+        msgspec.structs.replace(event, outcome=msgspec.structs.replace(event.outcome, unlike_production=[difference]))
         if isinstance(event, BurstFinished)
         else event
         for event in events()

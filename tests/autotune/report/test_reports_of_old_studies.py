@@ -15,11 +15,11 @@ TEXT = "decided by wall-clock time, far beyond the noise: as that version said i
 
 
 def test_the_text_of_an_old_verdict_is_shown_where_it_has_no_reason(tmp_path: Path) -> None:
-    told = [
+    written = [
         msgspec.structs.replace(event, reason=None, because=TEXT) if isinstance(event, Judged) else event
         for event in events()
     ]
-    study = write_study(tmp_path / "study", told)
+    study = write_study(tmp_path / "study", written)
     journal = study / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"reason":null,', b""))
     write_report(study)

@@ -47,11 +47,11 @@ def test_the_page_of_an_ended_study_reads_itself_no_more(tmp_path: Path) -> None
 
 
 def test_a_page_that_cannot_be_written_stops_nothing_and_is_said(tmp_path: Path) -> None:
-    told: list[str] = []
-    page = RunningPage(folder=tmp_path / "nowhere", say=told.append, clock=lambda: 0.0)
+    messages: list[str] = []
+    page = RunningPage(folder=tmp_path / "nowhere", say=messages.append, clock=lambda: 0.0)
     history = History(events())
     page.show(next(event for event in events() if isinstance(event, BurstFinished)), history)
-    assert told == ["report.html could not be written: No such file or directory"]
+    assert messages == ["report.html could not be written: No such file or directory"]
 
 
 def test_a_fault_in_a_page_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +59,10 @@ def test_a_fault_in_a_page_does_not_end_the_night(tmp_path: Path, monkeypatch: p
         raise KeyError("a fault of ours")
 
     monkeypatch.setattr("autotune.session.running_page.write_running", broken)
-    told: list[str] = []
-    page = RunningPage(folder=tmp_path, say=told.append, clock=lambda: 0.0)
+    messages: list[str] = []
+    page = RunningPage(folder=tmp_path, say=messages.append, clock=lambda: 0.0)
     page.show(next(event for event in events() if isinstance(event, BurstFinished)), History(events()))
-    assert told == ["report.html could not be written: KeyError: 'a fault of ours'"]
+    assert messages == ["report.html could not be written: KeyError: 'a fault of ours'"]
 
 
 def test_pages_take_a_twentieth_of_the_time_at_most(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ FIXES = (
 PARTS = {"compute_s": [0.9, 0.8], "host_s": [0.3, 0.1], "recompute_s": [0.06, 0.06]}
 
 
-def told(**changes: Any) -> list[Event]:
+def written(**changes: Any) -> list[Event]:
     """The drawn study whose trial 3 was proposed with these fields."""
     return [
         msgspec.structs.replace(event, **changes) if isinstance(event, Proposed) and event.trial == 3 else event
@@ -40,7 +40,7 @@ def told(**changes: Any) -> list[Event]:
 
 
 def material(**changes: Any) -> Material:
-    history = History(told(**changes))
+    history = History(written(**changes))
     return material_of(history, document_of(history))
 
 
@@ -104,7 +104,7 @@ def test_the_memory_that_did_not_fit_is_shown_against_the_limit() -> None:
     assert table.rows[0] == ("memory", "out of memory", "0.660 GiB of 1.00 GiB")
 
 
-def test_predicted_parts_stand_beside_the_traced_ones() -> None:
+def test_predicted_parts_are_shown_with_the_traced_ones() -> None:
     table = parts_table(step(reason=learned(PARTS)))
     assert table is not None
     rows = {row[0]: row[1:] for row in table.rows}
@@ -159,7 +159,7 @@ def test_the_page_draws_each_step_of_the_path_before_and_after() -> None:
 
 
 def test_the_log_names_a_step_by_its_fixes_then_says_what_changed_and_the_shares() -> None:
-    history = History(told(fixes=FIXES, interaction=0.007))
+    history = History(written(fixes=FIXES, interaction=0.007))
     event = history.proposals[3][1]
     lines = (line_of(event, history) or "").splitlines()
     assert lines[0] == "[profile] trial 3: micro_batch_up + moe_router_dtype"

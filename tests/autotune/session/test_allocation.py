@@ -1,4 +1,4 @@
-"""What a study's own job is told of the command that asked for it."""
+"""Arguments that a study's own job gets from the command that submitted it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def test_a_deadline_is_the_same_moment_whenever_and_wherever_the_job_starts(
     in_s: int, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until = float(int(time.time()) + in_s)
-    told = words(tmp_path, Limits(budget=20, max_gpu_hours=None, until=until))["--until"]
+    passed = words(tmp_path, Limits(budget=20, max_gpu_hours=None, until=until))["--until"]
     monkeypatch.setenv("TZ", zone)  # of the node
     time.tzset()
     try:
-        assert moment_of(told) == until
+        assert moment_of(passed) == until
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
 def test_every_limit_and_the_price_are_handed_on(tmp_path: Path) -> None:
-    told = words(tmp_path, Limits(budget=7, max_gpu_hours=3.5, until=None, gpu_hour_price=2.25))
+    passed = words(tmp_path, Limits(budget=7, max_gpu_hours=3.5, until=None, gpu_hour_price=2.25))
     expected = {"--budget": "7", "--max-gpu-hours": "3.5", "--gpu-hour-price": "2.25", "--notify": "mail me"}
-    assert told == {**expected, "--study": str(tmp_path)}
+    assert passed == {**expected, "--study": str(tmp_path)}

@@ -20,7 +20,7 @@ from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import STEPS, events
 from tests.conftest import HANG_S
 
-TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > told'
+TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > notified'
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def _recipe(empty_folder: Path) -> None:
     (empty_folder / "base.yaml").write_text(f"{SMALL}tune: {{notify: '{TELL}'}}\n")
 
 
-def told() -> list[str]:
-    return Path("told").read_text().split("|")
+def notified() -> list[str]:
+    return Path("notified").read_text().split("|")
 
 
 def of(history: History) -> dict[str, str]:
@@ -59,8 +59,8 @@ def test_a_command_that_fails_or_hangs_is_said_and_harms_nothing() -> None:
 
 def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 0
-    assert told()[:2] == ["budget", "0"]
-    assert told()[2].endswith("(simulated)")
+    assert notified()[:2] == ["budget", "0"]
+    assert notified()[2].endswith("(simulated)")
     log = capsys.readouterr().out
     assert "notify: sim: budget, trial 0 (base)" in log
     assert " best: trial 0 (base)" in log
@@ -76,7 +76,7 @@ def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     ended = read_study(Path("s")).ended
     assert ended is not None
     assert (ended.status, end_text(ended).partition(":")[0]) == ("budget", "the deadline was reached")
-    assert told()[:2] == ["budget", "0"]
+    assert notified()[:2] == ["budget", "0"]
     assert "resume with: moe-autotune run base.yaml --study s --resume" in capsys.readouterr().out
     assert Path("s/report.html").exists()
 
@@ -87,7 +87,7 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("autotune.tuning.bench.Bench._run", broken)
     assert main(["run", "base.yaml", "--study", "s"]) == 3
-    assert told()[:2] == ["interrupted", "3"]
+    assert notified()[:2] == ["interrupted", "3"]
     ended = read_study(Path("s")).ended
     assert ended is not None
     assert end_text(ended) == "stopped by an error: no space left on device"

@@ -1,4 +1,4 @@
-"""A study as the runs of an experiment tracker: what is told, and that MLflow has it."""
+"""A study as the runs of an experiment tracker: the logged values, read back from MLflow."""
 
 from __future__ import annotations
 

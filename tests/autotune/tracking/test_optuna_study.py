@@ -35,7 +35,7 @@ def load(path: Path) -> optuna.Study:
     return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
 
 
-def test_every_trial_is_told_and_what_ran_out_is_infeasible(folder: Path, tmp_path: Path) -> None:
+def test_every_trial_is_in_the_optuna_study_and_an_oom_is_infeasible(folder: Path, tmp_path: Path) -> None:
     assert main(["export", str(folder), "--to", "optuna", "-o", str(tmp_path / "study.db")]) == 0
     study, trials = load(tmp_path / "study.db"), read_study(folder).trials
     assert study.direction == optuna.study.StudyDirection.MAXIMIZE
@@ -53,7 +53,7 @@ def test_every_trial_is_told_and_what_ran_out_is_infeasible(folder: Path, tmp_pa
     assert all(trial.user_attrs["because"] for trial in study.trials)
 
 
-def test_the_study_replaces_a_file_only_when_told_to(folder: Path, tmp_path: Path) -> None:
+def test_the_study_replaces_a_file_only_by_force(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     path.write_text("mine")
     words = ["export", str(folder), "--to", "optuna", "-o", str(path)]

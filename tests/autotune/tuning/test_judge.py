@@ -1,4 +1,4 @@
-"""The judge: two identical recipes are not told apart, a real gain is, and every verdict says why."""
+"""The judge: identical recipes are inconclusive, a real gain is accepted, and every verdict says why."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Machine:
 
 
 @pytest.mark.parametrize(("drift", "jitter"), [(0.003, 0.01), (0.01, 0.01), (0.02, 0.05), (0.05, 0.1), (0.1, 0.2)])
-def test_two_identical_recipes_are_almost_never_told_apart(drift: float, jitter: float) -> None:
+def test_two_identical_recipes_are_almost_never_distinguished(drift: float, jitter: float) -> None:
     verdicts = [Machine(seed, drift=drift, jitter=jitter).verdict(1.0)[0].verdict for seed in range(500)]
     assert verdicts.count(Verdict.ACCEPTED) <= 15  # 3 %
 

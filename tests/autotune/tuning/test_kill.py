@@ -47,7 +47,7 @@ def kill_when_the_journal_has(run: subprocess.Popen[bytes], journal: Path, size:
     run.communicate()
 
 
-def told(history: History) -> list[object]:
+def decided(history: History) -> list[object]:
     """All of a study but its clock."""
     return [
         (trial.number, trial.recipe, trial.bursts, trial.status, trial.verdict, trial.verdict_reason, step_times)
@@ -74,7 +74,7 @@ def test_a_killed_study_ends_as_it_would_have(seed: int, tmp_path: Path, whole: 
     resumed = ["--resume"] if journal.exists() else []
     kill_when_the_journal_has(tuner(tmp_path, *resumed), journal, moments[1])
     history = finish(tmp_path, "--resume")
-    assert told(history) == told(uninterrupted)
+    assert decided(history) == decided(uninterrupted)
     assert history.best is not None
     assert uninterrupted.best is not None
     assert history.best.recipe == uninterrupted.best.recipe

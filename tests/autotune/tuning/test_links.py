@@ -42,7 +42,7 @@ def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
     assert lesson.study == "a probe of the links"
 
 
-def test_a_probe_that_failed_is_told_and_teaches_nothing() -> None:
+def test_a_failed_probe_is_reported_and_is_no_observation() -> None:
     recipe = load_recipe("deepseek-v3-1024xh100")
     history = History([begun(recipe), probed(found=False)])
     assert history.lessons == []

@@ -138,7 +138,7 @@ def test_the_panel_says_phase_burst_best_wall_and_what_is_tried(tmp_path: Path) 
         assert text in panels[0]
 
 
-def test_figures_of_a_model_are_never_told_as_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_a_model_are_never_called_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "planned.yaml"
     cluster = "cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}\nparallelism: {ep: 8}\n"
     knobs = "knobs: {use_distributed_optimizer: true}\n"

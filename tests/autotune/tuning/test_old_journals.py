@@ -92,7 +92,7 @@ def test_status_report_and_export_work_on_it(
     assert Path("flags").read_text()
 
 
-def test_studies_of_every_version_stand_beside_each_other(
+def test_studies_of_every_version_are_listed_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

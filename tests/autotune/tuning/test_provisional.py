@@ -103,8 +103,8 @@ def test_resumed_it_is_judged_from_all_its_bursts(interrupted: Path) -> None:
 
 
 def test_a_journal_cut_before_a_verdict_has_that_trial_judged(tmp_path: Path) -> None:
-    told = events(STEPS[:2], ended=False)
-    assert isinstance(told[-1], Judged)
-    history = read_study(write_study(tmp_path / "cut", told[:-1]))
+    written = events(STEPS[:2], ended=False)
+    assert isinstance(written[-1], Judged)
+    history = read_study(write_study(tmp_path / "cut", written[:-1]))
     assert [trial.number for trial in history.trials if trial.provisional] == [1]
-    assert history.trials[1].verdict is told[-1].verdict
+    assert history.trials[1].verdict is written[-1].verdict

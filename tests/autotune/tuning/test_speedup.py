@@ -20,17 +20,17 @@ from trainer.burst import Outcome
 def test_every_command_says_the_same_speed_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     study = str(write_study(tmp_path / "studies" / "s"))
 
-    def told(*command: str) -> str:
+    def printed(*command: str) -> str:
         assert main(list(command)) == 0
         return capfd.readouterr().out
 
-    report, standing = (json.loads(told(name, study, "--json")) for name in ("report", "status"))
-    row = json.loads(told("studies", str(tmp_path / "studies"), "--json"))["studies"][0]
+    report, standing = (json.loads(printed(name, study, "--json")) for name in ("report", "status"))
+    row = json.loads(printed("studies", str(tmp_path / "studies"), "--json"))["studies"][0]
     assert report["speedup"] == standing["best"]["speedup"] == row["speedup"]
     assert report["speedup_ci"] == standing["best"]["speedup_ci"] == row["speedup_ci"]
     words = f"{report['speedup']:.2f}"
     assert f"{words}× trial {report['base']}" in standing["best"]["words"]
-    assert f"{words}x the throughput" in told("export", study, "--to", "yaml")
+    assert f"{words}x the throughput" in printed("export", study, "--to", "yaml")
     assert report["speedup_since"] == "0.1.0"
     assert "Since version 0.1.0" in (Path(study) / "report.md").read_text()
 

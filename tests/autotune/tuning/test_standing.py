@@ -15,9 +15,9 @@ NOW = 4000.0
 
 def cut(upto: type[Event]) -> History:
     """The history up to the last event of a kind."""
-    told = clocked(events(ended=False))
-    last = max(index for index, event in enumerate(told) if isinstance(event, upto))
-    return History(told[: last + 1])
+    written = clocked(events(ended=False))
+    last = max(index for index, event in enumerate(written) if isinstance(event, upto))
+    return History(written[: last + 1])
 
 
 def said(standing: Standing) -> dict[str, str]:
@@ -46,11 +46,11 @@ def test_between_two_trials_nothing_is_said_to_be_tried() -> None:
 
 
 def test_of_many_changes_the_first_are_said() -> None:
-    told = clocked(events(ended=False))
-    last = max(index for index, event in enumerate(told) if isinstance(event, BurstStarted))
+    written = clocked(events(ended=False))
+    last = max(index for index, event in enumerate(written) if isinstance(event, BurstStarted))
     changes = {f"knob_{number}": (0, 1) for number in range(9)}
-    told[last - 1] = msgspec.structs.replace(told[last - 1], changes=changes)
-    rows = said(standing_of(History(told[: last + 1]), folder="s", now=NOW, held=True))
+    written[last - 1] = msgspec.structs.replace(written[last - 1], changes=changes)
+    rows = said(standing_of(History(written[: last + 1]), folder="s", now=NOW, held=True))
     assert rows["trying"].endswith("knob_3 0 → 1 and 5 more")
 
 
@@ -72,10 +72,10 @@ def test_an_ended_study_says_how() -> None:
 
 
 def test_a_study_that_spent_its_bursts_is_resumed_with_more_of_them() -> None:
-    told = clocked(events(ended=False))
-    told[1] = msgspec.structs.replace(told[1], budget=12)
+    written = clocked(events(ended=False))
+    written[1] = msgspec.structs.replace(written[1], budget=12)
     standing = standing_of(
-        History([*told, Ended(status="budget", because="12 of 12 bursts are used")]), folder="s", now=NOW, held=False
+        History([*written, Ended(status="budget", because="12 of 12 bursts are used")]), folder="s", now=NOW, held=False
     )
     assert said(standing)["state"].startswith("ended by its budget at ")
     assert standing.resume is not None

@@ -161,6 +161,6 @@ def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
     found = bound_by(Wall.COMPUTE, seen(("router", "gemm"), ("other",)))
     situation = Situation(recipe=recipe, analysis=found)
     before = estimate_time(recipe).tokens_per_s_per_gpu
-    told = advice(found, Wall.COMPUTE, situation)
-    assert told
-    assert all(estimate_time(recipe.replace(dict(one.changes))).tokens_per_s_per_gpu >= before for one in told)
+    advised = advice(found, Wall.COMPUTE, situation)
+    assert advised
+    assert all(estimate_time(recipe.replace(dict(one.changes))).tokens_per_s_per_gpu >= before for one in advised)

@@ -1,4 +1,4 @@
-"""Single moves around the incumbent and pairs of them: legal, new, and told from it by the surrogate."""
+"""Single moves around the incumbent and pairs of them: legal, new, and distinguished from it by the surrogate."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_pp_of_61_layers_is_a_move() -> None:
     assert [move for move in moves(of_61_layers()) if move.decision == "PP"]
 
 
-def test_layers_that_lie_evenly_are_not_laid_again() -> None:
+def test_an_even_layout_is_not_a_candidate_again() -> None:
     interleaved = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
     assert isinstance(interleaved, Recipe)
     for changes in laid_evenly(interleaved):

@@ -145,9 +145,9 @@ def test_exactly_the_opposite_of_what_gained_is_undone_by_it() -> None:
 
 
 # --- patience -------------------------------------------------------------------------------------------------------
-def published(recipe: Recipe, number: int, *, told: bool = True, verdict: Verdict = Verdict.REJECTED) -> Trial:
+def published(recipe: Recipe, number: int, *, is_published: bool = True, verdict: Verdict = Verdict.REJECTED) -> Trial:
     found = trial(recipe, number=number, parent=BASE, phase=Phase.RETUNE, verdict=verdict)
-    predicted = Prediction(gain=0.01, published=told)
+    predicted = Prediction(gain=0.01, published=is_published)
     return replace(found, proposal=replace(found.proposal, predicted=predicted))
 
 
@@ -161,7 +161,7 @@ def test_patience_counts_the_last_trials_without_a_gain_and_skips_those_of_fit()
     assert counted(BASE) == 0
     assert counted(BASE, published(recipe, 1), published(recipe, 2)) == 2
     assert counted(BASE, published(recipe, 1), published(recipe, 2), reference) == 2
-    assert counted(BASE, published(recipe, 1), published(recipe, 2, told=False)) == 0
+    assert counted(BASE, published(recipe, 1), published(recipe, 2, is_published=False)) == 0
     assert counted(BASE, published(recipe, 1, verdict=Verdict.ACCEPTED), published(recipe, 2)) == 1
 
 

@@ -1,4 +1,4 @@
-"""The study of Optuna: told every trial, asked in one space, seeded; the only file that imports Optuna."""
+"""Optuna's study: it has every trial, is asked in one space, is seeded; the only file that imports Optuna."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ OPTIONS = [Option(recipe) for recipe in RECIPES]
 
 @dataclass
 class Spy:
-    """What Optuna was told and asked for."""
+    """Trials that Optuna had, and the axes it was asked for."""
 
-    told: list[list[optuna.trial.FrozenTrial]]
+    trials: list[list[optuna.trial.FrozenTrial]]
     axes: list[dict[str, optuna.distributions.BaseDistribution]]
 
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
-    found, ask_optuna = Spy(told=[], axes=[]), optuna.Study.ask
+    found, ask_optuna = Spy(trials=[], axes=[]), optuna.Study.ask
 
     def asked(
         study: optuna.Study, distributions: dict[str, optuna.distributions.BaseDistribution] | None = None
     ) -> optuna.trial.Trial:
-        found.told.append(study.get_trials())
+        found.trials.append(study.get_trials())
         found.axes.append(dict(distributions or {}))
         return ask_optuna(study, distributions)
 
@@ -81,25 +81,25 @@ def test_the_default_sampler_gives_what_the_acquisition_picks() -> None:
 
 
 @pytest.mark.parametrize("sampler", [SURROGATE, *SAMPLERS])
-def test_every_sampler_is_asked_in_one_space_by_a_study_that_was_told_every_trial(sampler: str, spy: Spy) -> None:
+def test_every_sampler_is_asked_in_one_space_by_a_study_with_every_trial(sampler: str, spy: Spy) -> None:
     asked(sampler)
     asked(sampler, TRIALS[:2])
     assert spy.axes[0] == spy.axes[1]
     assert set(spy.axes[0]) == set(SPACE.axes)
-    assert [len(told) for told in spy.told] == [3, 2]  # a trial that failed otherwise says nothing
-    assert [dict(told.params) for told in spy.told[0]] == [dict(SPACE.point(each.recipe)) for each in TRIALS[:3]]
+    assert [len(each) for each in spy.trials] == [3, 2]  # a trial that failed otherwise says nothing
+    assert [dict(each.params) for each in spy.trials[0]] == [dict(SPACE.point(each.recipe)) for each in TRIALS[:3]]
 
 
 def test_a_trial_that_ran_out_of_memory_is_complete_and_infeasible(spy: Spy) -> None:
     asked("tpe")
-    ran, _, died = spy.told[0]
-    assert [each.state for each in spy.told[0]] == [optuna.trial.TrialState.COMPLETE] * 3
+    ran, _, died = spy.trials[0]
+    assert [each.state for each in spy.trials[0]] == [optuna.trial.TrialState.COMPLETE] * 3
     assert constraint(died) == UNKNOWN_EXCESS > 0 > constraint(ran)
-    assert died.value == min(each.value or 0.0 for each in spy.told[0])  # as slow as the slowest so far
+    assert died.value == min(each.value or 0.0 for each in spy.trials[0])  # as slow as the slowest so far
 
 
-def constraint(told: optuna.trial.FrozenTrial) -> float:
-    (value,) = told.constraints.values()
+def constraint(trial: optuna.trial.FrozenTrial) -> float:
+    (value,) = trial.constraints.values()
     return float(value)
 
 

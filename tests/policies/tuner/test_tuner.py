@@ -249,14 +249,14 @@ def sampled(sampler: str) -> list[Trial]:
 def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
     sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A study in Optuna's sense: told every trial, asked in the same axes from the first decision to the last."""
+    """A study in Optuna's sense has every trial and is asked in the same axes from the first decision to the last."""
     axes: list[dict[str, object]] = []
-    told: list[int] = []
+    sizes: list[int] = []
     ask_optuna = optuna.Study.ask
 
     def asked(study: optuna.Study, distributions: dict[str, optuna.distributions.BaseDistribution]) -> object:
         axes.append(dict(distributions))
-        told.append(len(study.get_trials()))
+        sizes.append(len(study.get_trials()))
         return ask_optuna(study, distributions)
 
     monkeypatch.setattr(optuna.Study, "ask", asked)
@@ -271,13 +271,13 @@ def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
             proposal = tuner.propose(best, phase, seen)
             if sampler != SURROGATE or proposal is not None:
                 assert len(axes) == before + 1
-                assert told[-1] == count
+                assert sizes[-1] == count
             if proposal is None:
                 continue
             if seen == trials:
                 assert proposal == Tuner(given, 7).propose(best, phase, list(seen))
                 axes.pop()
-                told.pop()
+                sizes.pop()
             assert proposal.phase is phase
             assert proposal.recipe.digest() not in {each.recipe.digest() for each in seen}
             assert not [finding for finding in check(proposal.recipe) if finding.kind == "error"]

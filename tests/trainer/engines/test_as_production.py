@@ -69,14 +69,14 @@ def test_the_loss_of_every_micro_batch_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "told"), [("bf16", None), ("fp8_blockwise", "blockwise"), ("mxfp8", "mxfp8"), ("nvfp4", None)]
+    ("precision", "calls"), [("bf16", None), ("fp8_blockwise", "blockwise"), ("mxfp8", "mxfp8"), ("nvfp4", None)]
 )
-def test_the_optimizer_knows_the_recipe_of_fp8(precision: str, told: str | None) -> None:
+def test_the_optimizer_knows_the_recipe_of_fp8(precision: str, calls: str | None) -> None:
     from trainer.engines.megatron.config import build_configs
 
     with transformer_engine_played():
         built = build_configs(on_gpus({"precision": precision}), transformer_engine=True)
-    assert built.optimizer.fp8_recipe == told
+    assert built.optimizer.fp8_recipe == calls
 
 
 def test_megatron_fsdp_wraps_the_chunks_where_the_recipe_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +113,14 @@ def test_fsdp_gathers_by_itself() -> None:
 class Tensor:
     """In host memory, until it is asked elsewhere."""
 
-    def __init__(self, told: tuple[str, ...] = ()) -> None:
-        self.told = told
+    def __init__(self, calls: tuple[str, ...] = ()) -> None:
+        self.calls = calls
 
     def pin_memory(self) -> Tensor:
-        return Tensor((*self.told, "pinned"))
+        return Tensor((*self.calls, "pinned"))
 
     def to(self, device: str, *, non_blocking: bool = False) -> Tensor:
-        return Tensor((*self.told, device, "without waiting" if non_blocking else "waiting"))
+        return Tensor((*self.calls, device, "without waiting" if non_blocking else "waiting"))
 
 
 def test_micro_batches_are_drawn_before_the_step_and_copied_from_pinned_memory_without_waiting() -> None:
@@ -136,7 +136,7 @@ def test_micro_batches_are_drawn_before_the_step_and_copied_from_pinned_memory_w
     feed = Feed(micro_batches(), "cuda:0")
     feed.draw(2)
     assert drawn == [0, 1]
-    assert [next(feed)["tokens"].told for _ in range(2)] == [("pinned", "cuda:0", "without waiting")] * 2
+    assert [next(feed)["tokens"].calls for _ in range(2)] == [("pinned", "cuda:0", "without waiting")] * 2
     assert drawn == [0, 1]
 
 
@@ -199,7 +199,7 @@ def test_layers_kept_in_bf16_have_buffers_of_their_own(base: Base) -> None:
         assert base.made[0]["quantization_modes"] == ["fp8", "none"]
 
 
-def test_before_2_7_buffers_are_told_of_fp8_by_a_flag(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_2_7_buffers_know_fp8_by_a_flag(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.engines.megatron.user_buffers import user_buffers
 
     monkeypatch.delattr(Base, "UserBufferQuantizationMode")
@@ -234,10 +234,10 @@ def test_a_recipe_for_cpus_has_no_production_to_differ_from() -> None:
     assert whats(load_recipe("cpu-moe"), transformer_engine=False) == set()
 
 
-def test_differences_are_told_in_outcome_json() -> None:
+def test_differences_are_written_to_outcome_json() -> None:
     from trainer.engines.megatron.production import differences
 
-    told = Outcome(unlike_production=differences(on_gpus(), transformer_engine=False))
-    assert msgspec.json.decode(msgspec.json.encode(told), type=Outcome) == told
-    first = msgspec.to_builtins(told)["unlike_production"][0]
+    calls = Outcome(unlike_production=differences(on_gpus(), transformer_engine=False))
+    assert msgspec.json.decode(msgspec.json.encode(calls), type=Outcome) == calls
+    first = msgspec.to_builtins(calls)["unlike_production"][0]
     assert set(first) == {"what", "here", "production", "effect"}

@@ -30,7 +30,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return holding
 
 
-def test_a_gpu_holds_beside_the_allocator_what_is_neither_free_nor_its(gpu: Any) -> None:
+def test_memory_outside_the_allocator_is_neither_free_nor_reserved(gpu: Any) -> None:
     assert gpu(free_gib=10, reserved_gib=66.5).outside_gib() == 3.5
 
 
@@ -48,11 +48,11 @@ def test_a_gpu_that_no_longer_answers_says_nothing(gpu: Any, monkeypatch: pytest
     assert device.outside_gib() is None
 
 
-def test_beside_the_memory_of_a_cpu_rank_lies_nothing() -> None:
+def test_a_cpu_rank_has_no_memory_outside_the_allocator() -> None:
     assert CpuDevice().outside_gib() is None  # type: ignore[func-returns-value]
 
 
-def test_an_outcome_has_it_of_the_ranks_that_told() -> None:
+def test_an_outcome_has_it_of_the_ranks_that_reported_it() -> None:
     reports = [RankReport(rank=rank, outside_gib=held) for rank, held in enumerate((3.0, None, 3.5))]
     assert outcome_of(RECIPE, reports, None, warm=False).outside_gib == [3.0, 3.5]
     assert outcome_of(RECIPE, [RankReport(rank=0)], None, warm=False).outside_gib == []

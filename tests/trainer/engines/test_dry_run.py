@@ -1,4 +1,4 @@
-"""A dry run of one rank: what it holds is the closed form's, what Megatron refuses is told in Megatron's words."""
+"""A dry run of one rank: what it holds is the closed form's, what Megatron refuses is quoted."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def recipe(added: dict[str, Any], gpus: int, knobs: dict[str, Any]) -> Recipe:
 
 
 def refused(**knobs: Any) -> dict[str, Any]:
-    told = dry_run.run(recipe({}, 16, knobs), pp_rank=0)
-    assert told["stopped"] is None
-    found: dict[str, Any] = told["refused"]
+    result = dry_run.run(recipe({}, 16, knobs), pp_rank=0)
+    assert result["stopped"] is None
+    found: dict[str, Any] = result["refused"]
     return found
 
 
@@ -72,12 +72,12 @@ def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int
     given = recipe(added, gpus, knobs)
     closed = memory_of(one(given.replace(substitutes(given)))).by_part
     for pp_rank in {0, layout_of(given).pp - 1}:
-        told = dry_run.run(given, pp_rank=pp_rank)
-        assert (told["refused"], told["stopped"]) == (None, None)
-        real = sum(told["bytes"][part] for part in STATE) / GIB
+        result = dry_run.run(given, pp_rank=pp_rank)
+        assert (result["refused"], result["stopped"]) == (None, None)
+        real = sum(result["bytes"][part] for part in STATE) / GIB
         ours = sum(float(closed[part][0, pp_rank]) for part in STATE)
         assert real == pytest.approx(ours, rel=0.005)
-        assert told["peak_bytes"] > sum(told["bytes"].values())
+        assert result["peak_bytes"] > sum(result["bytes"].values())
 
 
 def test_no_configuration_of_a_tuned_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_recomputation_frees_what_it_recomputes() -> None:
         ("configuration", "sequence parallel", {"sequence_parallel": True}),
     ],
 )  # fmt: skip
-def test_what_megatron_refuses_is_told_in_its_words(phase: str, words: str, knobs: dict[str, Any]) -> None:
+def test_a_refusal_of_megatron_is_quoted(phase: str, words: str, knobs: dict[str, Any]) -> None:
     found = refused(**knobs)
     assert found["phase"] == phase
     assert words in found["message"]
@@ -120,10 +120,10 @@ def test_what_megatron_refuses_is_told_in_its_words(phase: str, words: str, knob
 def test_what_fake_tensors_cannot_show_is_no_refusal() -> None:
     alone = {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Ettt|ttttt|m|L"}
     for end in (2, 3):
-        told = dry_run.run(recipe(LATENT, 8, SHARDED | alone), pp_rank=end)
-        assert told["refused"] is None
-        assert told["stopped"]["phase"] == "step"
-        assert set(told["bytes"]) == set(STATE)
+        result = dry_run.run(recipe(LATENT, 8, SHARDED | alone), pp_rank=end)
+        assert result["refused"] is None
+        assert result["stopped"]["phase"] == "step"
+        assert set(result["bytes"]) == set(STATE)
     assert dry_run.run(recipe(LATENT, 8, SHARDED | alone), pp_rank=0)["stopped"] is None
 
 

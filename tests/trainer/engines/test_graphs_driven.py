@@ -123,10 +123,10 @@ def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration()
     with megatron_on_cpu():
         around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # type: ignore[arg-type]
         for _ in range(2):  # of three before the capture
-            told = around(
+            returned = around(
                 model=object(), data_iterator=Feed(drawn, "cpu"), num_microbatches=2, seq_length=4, forward_only=False
             )
-            assert told == "losses"
+            assert returned == "losses"
         forget_the_burst()
     assert seen == [0, 1, 2, 3]
 

@@ -55,7 +55,7 @@ def test_a_knob_the_installed_megatron_has_no_field_for_is_named() -> None:
     assert configs_of(moe_paged_stash=True).unknown == ("moe_paged_stash",)
 
 
-def test_what_acts_is_told_in_the_words_of_the_recipe() -> None:
+def test_settings_that_act_are_described_in_the_words_of_the_recipe() -> None:
     from trainer.engines.megatron.config import MegatronConfigs
     from trainer.engines.megatron.train import acting_knobs
 

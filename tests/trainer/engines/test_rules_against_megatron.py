@@ -48,8 +48,8 @@ def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
     seen = errors - UNSEEN - NOT_YET
     if said is None:
         return f"only ours: {', '.join(sorted(seen))}" if seen else None
-    told = {finding.rule for finding in findings}
-    explained = any(row["rule"] in told and row["says"] in said.what for row in OLDER)
+    named = {finding.rule for finding in findings}
+    explained = any(row["rule"] in named and row["says"] in said.what for row in OLDER)
     return None if seen or explained else f"only Megatron-Core's: {said.place} {said.what}"
 
 

@@ -141,7 +141,7 @@ def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Pa
 
 
 @pytest.mark.parametrize("more_gib", [1.0, 79.0], ids=["fits", "runs out"])
-def test_every_gpu_tells_what_it_holds_beside_the_allocator(more_gib: float, tmp_path: Path) -> None:
+def test_every_gpu_reports_its_memory_outside_the_allocator(more_gib: float, tmp_path: Path) -> None:
     plain, more = (
         run(gpu_recipe(), tmp_path, number=number, machine=Machine(memory=Memory(outside_gib=gib)))
         for number, gib in enumerate((0.0, more_gib))
@@ -151,7 +151,7 @@ def test_every_gpu_tells_what_it_holds_beside_the_allocator(more_gib: float, tmp
     assert more.ok is (more_gib == 1.0)
 
 
-def test_ranks_on_cpus_tell_of_nothing_beside(tmp_path: Path) -> None:
+def test_ranks_on_cpus_report_no_memory_outside_the_allocator(tmp_path: Path) -> None:
     assert run(cpu_recipe(), tmp_path).outside_gib == []
 
 

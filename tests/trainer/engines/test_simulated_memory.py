@@ -290,7 +290,7 @@ def test_no_limit_and_a_wide_one_hold_everything() -> None:
     assert play(recipe).out_of_memory(max(play(recipe).peak_gib) + play(recipe).outside_gib) is None
 
 
-def test_a_machine_moves_activations_fragmentation_and_what_lies_outside() -> None:
+def test_a_machine_moves_activations_fragmentation_and_memory_outside_the_allocator() -> None:
     recipe = deepseek_v3()
     base = play(recipe)
     more = Machine.model_validate({"memory": {"activations": 1.1, "fragmentation": 0.0, "outside_gib": 2.0}})

@@ -24,7 +24,7 @@ RECIPES = 10
 
 
 def truths(folder: Path) -> list[dict[str, Any]]:
-    """Ten recipes on ten clusters: the true throughput, and what a burst told of steps and peaks."""
+    """Ten recipes on ten clusters: the true throughput, and the steps and peaks of a burst."""
     found = []
     every = scenarios()
     for number, scenario in enumerate(every[:: len(every) // RECIPES][:RECIPES]):
@@ -69,7 +69,7 @@ def test_every_process_has_the_same_truth() -> None:
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    print(json.dumps(truths(pathlib.Path(folder))))\n"
     )
-    told = {
+    versions = {
         subprocess.run(
             [sys.executable, "-c", program],
             cwd=ROOT,
@@ -80,7 +80,7 @@ def test_every_process_has_the_same_truth() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(versions) == 1
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ CASES = {
         rank=None,
         evidence="the launcher was killed by SIGKILL",
     ),
-    "everybody is told to end": Case(
+    "all ranks are asked to end": Case(
         acts={rank: [FORWARD, ["kill", "SIGTERM"]] for rank in range(2)},
         kind=FailureKind.INTERRUPTED,
         phase=BurstPhase.FORWARD,

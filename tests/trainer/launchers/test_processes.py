@@ -32,7 +32,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def sleeper() -> Iterator[Start]:
-    """Starts processes that sleep, marked as told; ends them with the test."""
+    """Starts processes that sleep, marked as asked; ends them with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**env: str) -> subprocess.Popen[bytes]:

@@ -65,7 +65,7 @@ def test_with_the_router_a_token_costs_what_the_paper_says(name: str, mtp_layers
     assert (model_flops_per_token(model, 4096) + router) / 1e9 == pytest.approx(gflop, rel=5e-4)
 
 
-def test_a_dense_model_costs_six_flops_a_parameter_beside_attention() -> None:
+def test_a_dense_model_costs_six_flops_a_parameter_without_attention() -> None:
     dense = presets()["mixtral-8x7b"].model_copy(update={"num_moe_experts": None, "ffn_hidden_size": 14336})
     longer = model_flops_per_token(dense, 8192) - model_flops_per_token(dense, 4096)
     weights = model_flops_per_token(dense, 4096) - longer

@@ -200,7 +200,7 @@ def test_theta_is_found_where_transformers_5_has_it() -> None:
     assert said["rotary_base"] == 250000.0
 
 
-def test_a_recipe_may_name_a_config_beside_it(tmp_path: Path) -> None:
+def test_a_recipe_may_name_a_config_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen3-30b-a3b"]))
     (tmp_path / "r.yaml").write_text("model: ./config.json\ncluster: {gpu: h100}\n")
     recipe = load_recipe(str(tmp_path / "r.yaml"))
@@ -260,6 +260,6 @@ def test_a_mixture_without_its_number_of_experts_is_no_dense_model() -> None:
         model_fields({key: value for key, value in NEXT.items() if key != "num_experts"}, where="x")
 
 
-def test_parts_beside_the_language_model_are_named() -> None:
+def test_parts_other_than_the_language_model_are_named() -> None:
     data = {"model_type": "qwen3_next", "text_config": NEXT, "vision_config": {"depth": 27}, "image_token_id": 3}
     assert parts_left_out(data) == ("vision_config",)

@@ -52,14 +52,14 @@ def test_the_name_alone_means_the_defaults() -> None:
         ("{hosts: [n1], shh: [-v]}", "r.yaml:4 burst.launcher.shh", "did you mean ssh?"),
     ],
 )
-def test_what_is_wrong_with_a_launcher_is_told_where_it_stands(written: str, where: str, hint: str) -> None:
+def test_an_error_in_a_launcher_names_its_place(written: str, where: str, hint: str) -> None:
     with pytest.raises(BadInputError) as raised:
         recipe(written)
     found: dict[str, Any] = {problem.where: problem.hint for problem in raised.value.problems}
     assert found[where] == hint
 
 
-def test_hosts_are_named_and_ssh_told_more() -> None:
+def test_hosts_are_named_and_ssh_takes_further_options() -> None:
     found = recipe("{hosts: [n1, n2], ssh: [-p, '2222']}").burst
     assert found.launcher_kind == "hosts"
     settings = hosts_settings(found.launcher)

@@ -29,9 +29,9 @@ def test_no_tuned_recipe_breaks_a_rule(recipes: list[Recipe]) -> None:
     assert {name: rules for name, rules in errors.items() if rules} == {}
 
 
-def test_a_format_the_gpu_does_not_have_is_told(recipes: list[Recipe]) -> None:
-    told = {recipe.name for recipe in recipes for finding in check(recipe) if finding.rule == "format-suits-gpu"}
-    assert told == MXFP8_ON_HOPPER
+def test_a_format_the_gpu_does_not_have_is_reported(recipes: list[Recipe]) -> None:
+    named = {recipe.name for recipe in recipes for finding in check(recipe) if finding.rule == "format-suits-gpu"}
+    assert named == MXFP8_ON_HOPPER
 
 
 def test_every_tuned_recipe_has_a_memory_estimate(recipes: list[Recipe]) -> None:

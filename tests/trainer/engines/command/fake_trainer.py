@@ -26,7 +26,7 @@ LINE = (
 )
 
 
-# what a line becomes: rewritten by a progress bar, coloured, told twice, run into others, of a locale with a comma
+# what a line becomes: rewritten by a progress bar, coloured, printed twice, run into others, of a locale with a comma
 LOOKS = {
     "bar": lambda line: f"\r 10%|#   | 1/9\r{line}\r 20%|##  | 2/9",
     "colour": lambda line: line.replace("iteration ", "\x1b[1;32miteration\x1b[0m ").replace(": ", ": \x1b[33m"),
@@ -60,7 +60,7 @@ def act(what: str | None) -> None:
 
 
 def handled() -> None:
-    """On every rank: an exception that is caught, and told."""
+    """Raises an exception on every rank, catches and prints it."""
     try:
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
@@ -74,7 +74,7 @@ def backward_step(what: str | None) -> None:
 def main() -> None:
     acts = json.loads(sys.argv[1])
     for name in acts.get("tell", ()):
-        os.write(1, f"told {RANK} {name}={os.environ.get(name)}\n".encode())  # whole: ranks may share the file
+        os.write(1, f"env {RANK} {name}={os.environ.get(name)}\n".encode())  # whole: ranks may share the file
     if "refuse" in acts:
         raise AssertionError(acts["refuse"])
     if "orphan" in acts:

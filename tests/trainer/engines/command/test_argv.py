@@ -77,7 +77,7 @@ def test_data_are_the_users_unless_mock_data_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("trace", "flag"), [("torch", "--use-pytorch-profiler"), ("nsys", "--profile")])
-def test_the_profiler_is_told_steps_and_ranks(trace: str, flag: str) -> None:
+def test_the_profiler_gets_steps_and_ranks(trace: str, flag: str) -> None:
     words = argv(cpu_recipe(), trace=trace)
     assert flag in words
     assert after(words, "--profile-ranks") == "0"

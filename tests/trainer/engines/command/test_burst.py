@@ -82,7 +82,7 @@ def test_lines_are_read_however_they_look(looks: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.faults
-def test_a_trainer_that_resumes_from_a_checkpoint_is_told_to_begin_with_the_first_iteration(tmp_path: Path) -> None:
+def test_a_trainer_that_resumes_from_a_checkpoint_starts_with_the_first_iteration(tmp_path: Path) -> None:
     failure = run(tmp_path, {"first": 1001}).failure
     assert failure is not None
     assert failure.kind is FailureKind.CONFIG
@@ -138,7 +138,7 @@ def test_of_a_log_that_is_large_the_ends_are_kept_and_all_is_read(tmp_path: Path
         ({"refuse": "EP must divide"}, FailureKind.CONFIG, BurstPhase.INIT, "EP must divide"),
     ],
 )
-def test_what_a_trainer_fails_of_is_told_apart(
+def test_causes_of_a_trainers_failure_are_distinguished(
     tmp_path: Path, acts: dict[str, Any], kind: FailureKind, phase: BurstPhase, evidence: str
 ) -> None:
     failure = run(tmp_path, acts).failure
@@ -200,7 +200,7 @@ def test_ranks_without_our_sitecustomize_are_asked_by_py_spy(tmp_path: Path) -> 
 
 
 @pytest.mark.faults
-def test_what_is_no_number_is_told_and_does_not_spoil_the_journal(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_reported_and_does_not_spoil_the_journal(tmp_path: Path) -> None:
     outcome = run(tmp_path, {"at": {"4": "nan"}})
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.NAN

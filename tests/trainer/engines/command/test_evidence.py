@@ -1,4 +1,4 @@
-"""Real logs of runs that failed, told apart as a burst would."""
+"""Real logs of failed runs, classified as a burst would."""
 
 from __future__ import annotations
 

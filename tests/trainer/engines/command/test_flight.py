@@ -97,7 +97,7 @@ def left(folder: Path, rank: int, *entries: dict[str, Any], ranks: str = "[0, 1,
     write_whole(folder / f"rank{rank}.flight.json", json.dumps(document).encode())
 
 
-def test_a_rank_in_another_collective_of_the_group_is_told_apart_from_one_that_did_not_come(tmp_path: Path) -> None:
+def test_a_rank_in_another_collective_is_distinguished_from_one_that_did_not_arrive(tmp_path: Path) -> None:
     """As NCCL writes it: drawn by hand, no GPU was there."""
     left(tmp_path, 0, entry(7, "all_to_all"), entry(8, "all_to_all", state="started"))
     left(tmp_path, 1, entry(7, "all_to_all"), entry(8, "_all_gather_base", state="started"))

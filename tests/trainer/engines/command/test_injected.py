@@ -63,7 +63,7 @@ def test_a_child_of_the_rank_leaves_nothing_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "ranks" / "rank0.phase").read_text().strip() == "forward"
 
 
-def test_memory_is_told_at_the_last_measured_step_or_at_the_end(tmp_path: Path) -> None:
+def test_memory_is_reported_at_the_last_measured_step_or_at_the_end(tmp_path: Path) -> None:
     module(tmp_path, "megatron.training.training", "def train_step():\n    return sum(range(100000))\n")
     program = (
         "import sys; sys.modules.setdefault('torch', type(sys)('torch')); sys.modules['torch'].cuda = "
@@ -93,7 +93,7 @@ cuda = type("cuda", (), {{
         ("raise RuntimeError('CUDA error: an illegal memory access was encountered')", None),
     ],
 )
-def test_what_a_gpu_holds_beside_the_allocator_is_told(tmp_path: Path, info: str, outside_gib: float | None) -> None:
+def test_memory_outside_the_allocator_is_reported(tmp_path: Path, info: str, outside_gib: float | None) -> None:
     module(tmp_path, "megatron.training.training", "def train_step():\n    return 1\n")
     (tmp_path / "torch.py").write_text(CUDA.format(info=info))
     run(tmp_path, "import torch; from megatron.training.training import train_step; train_step()")

@@ -1,5 +1,4 @@
-"""Lines that prepare the shell of every rank: that the trainer finds what they made, and that their failing is told as
-their own."""
+"""Lines that prepare the shell of every rank: the trainer finds what they made; their failure is reported as theirs."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ def environment_made(folder: Path) -> tuple[str, ...]:
     return (f". {folder}/modules.sh", "module load cuda", f"source {folder}/bin/activate")
 
 
-def told(text: str, rank: int) -> dict[str, str]:
-    return dict(re.findall(rf"told {rank} (\w+)=(.*)", text))
+def environment(text: str, rank: int) -> dict[str, str]:
+    return dict(re.findall(rf"env {rank} (\w+)=(.*)", text))
 
 
 def test_ranks_have_the_environment_that_the_exported_script_gives(
@@ -62,8 +61,8 @@ def test_ranks_have_the_environment_that_the_exported_script_gives(
     )
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        here = told((tmp_path / f"0001/log/rank{rank}.log").read_text(), rank)
-        exported = told(done.stdout, rank)
+        here = environment((tmp_path / f"0001/log/rank{rank}.log").read_text(), rank)
+        exported = environment(done.stdout, rank)
         injected, _, here["PYTHONPATH"] = here["PYTHONPATH"].partition(":")
         assert injected.endswith("engines/command/injected")
         exported["PATH"] = exported["PATH"].replace(path, os.environ["PATH"])
@@ -74,7 +73,7 @@ def test_ranks_have_the_environment_that_the_exported_script_gives(
         assert here["PATH"].startswith(f"{tmp_path}/bin:")
 
 
-def test_a_line_that_fails_is_told_and_is_no_recipes_failure(tmp_path: Path) -> None:
+def test_a_setup_line_that_fails_is_reported_and_is_not_the_recipes_failure(tmp_path: Path) -> None:
     with pytest.raises(
         ToolError, match=r"trainer.setup: `module load cuda` ended with 127: .*module: .*not found"
     ) as it:

@@ -266,8 +266,8 @@ UNEVEN = {  # layout -> PP
 def test_uneven_chunks_hold_what_the_simulated_schedule_holds(recipe: Recipe) -> None:
     """On every pipeline rank; the simulation plays the schedule allocation by allocation and shares no formula."""
     played = play_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
-    told = sum(memory_of(one(recipe)).by_part.values(), np.zeros(1))[0]
-    assert told == pytest.approx(played, rel=0.015)
+    estimated = sum(memory_of(one(recipe)).by_part.values(), np.zeros(1))[0]
+    assert estimated == pytest.approx(played, rel=0.015)
 
 
 def test_a_sharded_optimizer_saves_less_on_cpus_than_its_copies_take() -> None:

@@ -94,10 +94,10 @@ def test_precision_moves_only_where_numbers_may_change() -> None:
 
 
 def test_an_expected_layout_that_is_not_shown_has_its_reason(found: Search) -> None:
-    told = {one.layout: one.because for one in missing(found, choices(found, 3))}
-    assert all(told.values())
-    assert any("slower" in because for because in told.values())
-    own = next(because for layout, because in told.items() if "own" in layout)
+    reasons = {one.layout: one.because for one in missing(found, choices(found, 3))}
+    assert all(reasons.values())
+    assert any("slower" in because for because in reasons.values())
+    own = next(because for layout, because in reasons.items() if "own" in layout)
     assert "GiB" in own or "slower" in own
 
 

@@ -119,7 +119,7 @@ def test_chunks_of_an_interleaved_pipeline_wait_for_the_longest_of_every_round()
     assert uneven_wait_s == pytest.approx(even_wait_s + even_step_s / 2, rel=0.2)
 
 
-def test_a_graph_of_the_whole_iteration_is_told_alike_in_both_spellings() -> None:
+def test_a_graph_of_the_whole_iteration_has_one_meaning_in_both_spellings() -> None:
     """Megatron-Core 0.16.1 says `local` with that scope, 0.18 and later have a word of their own."""
     newer = recipe_of(cuda_graph_impl="full_iteration")
     older = recipe_of(cuda_graph_impl="local", cuda_graph_scope=("full_iteration",))
@@ -219,7 +219,7 @@ def test_what_no_published_run_has_widens_the_interval_and_is_said() -> None:
     assert any("sequences above" in text for text in long.assumptions)
 
 
-def test_every_constant_lies_within_its_bounds() -> None:
+def test_every_constant_is_within_its_bounds() -> None:
     from trainer.estimate.time.constants import constant_table
 
     for row in filled(constant_table().values()):

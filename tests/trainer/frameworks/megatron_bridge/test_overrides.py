@@ -47,7 +47,7 @@ def test_no_path_is_written_twice_and_every_knob_with_a_path_is_said_or_named_as
             assert knob.name in said, knob.name
 
 
-def test_what_bridge_lays_over_everything_is_taken_away_or_written_whole() -> None:
+def test_overrides_that_bridge_applies_last_are_removed_or_written_whole() -> None:
     words = overrides(recipe(grad_reduce_in_fp32=False, overlap_grad_reduce=True, bucket_size=7))
     assert words.index("comm_overlap=null") < words.index("ddp.overlap_grad_reduce=true")
     assert "ddp.bucket_size=7" in words

@@ -1,4 +1,4 @@
-"""What Megatron-Bridge refuses, by release, and what it cannot be told."""
+"""Refusals of Megatron-Bridge by release, and knobs it cannot express."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rules(given: Recipe, version: str) -> set[str]:
     return {finding.rule for finding in refused(given, version)}
 
 
-def test_what_the_megatron_core_beside_a_release_refuses_is_refused_for_that_release() -> None:
+def test_refusals_of_a_releases_megatron_core_hold_for_that_release() -> None:
     whole = recipe(cuda_graph_impl="full_iteration", use_te_rng_tracker=True, overlap_moe_expert_parallel_comm=True)
     assert "ep-overlap-local-graphs" in rules(whole, "0.3.1")
     assert "ep-overlap-local-graphs" not in rules(whole, "0.6.2")
@@ -28,6 +28,6 @@ def test_a_dispatcher_that_bridge_refuses_on_a_platform_is_an_error_to_it() -> N
     assert "deepep-platform" not in rules(recipe(moe_token_dispatcher_type="flex"), "0.6.2")
 
 
-def test_what_it_cannot_be_told_is_a_warning_that_names_the_knob() -> None:
+def test_a_knob_it_cannot_express_is_a_warning_that_names_it() -> None:
     found = [each for each in findings_for(recipe(cpu_affinity="spread")) if each.rule == "not-expressed"]
     assert [each.knobs for each in found] == [("cpu_affinity",)]

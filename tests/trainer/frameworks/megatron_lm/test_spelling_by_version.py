@@ -122,7 +122,7 @@ def test_yarn_without_latent_attention_is_refused_before_0_19() -> None:
     assert errors(given, "0.19") == set()
 
 
-def test_what_no_version_can_be_told_is_a_warning() -> None:
+def test_a_knob_no_version_can_express_is_a_warning() -> None:
     found = [each for each in findings_for(recipe("kimi-k2")) if each.rule == NOT_EXPRESSED]
     assert [each.knobs for each in found] == [("beta_fast",)]
     assert found[0].kind is FindingKind.WARNING

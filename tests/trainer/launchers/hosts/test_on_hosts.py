@@ -146,8 +146,8 @@ def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts
     assert outcome.failure is None
     for rank in range(2):
         said = (tmp_path / f"0001/log/rank{rank}.log").read_text()
-        assert f"told {rank} MODULE=cuda" in said
-        assert f"told {rank} PYTHONPATH={INJECTED}" in said
+        assert f"env {rank} MODULE=cuda" in said
+        assert f"env {rank} PYTHONPATH={INJECTED}" in said
 
 
 def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:

@@ -146,7 +146,7 @@ def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> No
         "slurm_load_jobs error: Protocol authentication error\n",
     ],
 )
-def test_a_squeue_that_fails_is_told_in_its_words_and_not_waited_for(
+def test_a_failing_squeue_is_quoted_and_not_waited_for(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_squeue(tmp_path, monkeypatch, words)
@@ -158,7 +158,7 @@ def test_a_squeue_that_fails_is_told_in_its_words_and_not_waited_for(
     assert run(["squeue"]) is None
 
 
-def test_a_squeue_that_may_not_be_run_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_squeue_that_may_not_be_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match=r"squeue fails: .*No such file or directory"):
         named("moe-ab-")

@@ -101,7 +101,7 @@ def test_a_job_a_burst_runs_a_trainer_of_the_users(reachable: Cluster, tmp_path:
     outcome = trained(tmp_path, with_trainer({"tell": ["MODULE"]}, launcher, setup=module_loaded(tmp_path)))
     assert outcome.failure is None
     assert outcome.step_us == [3000.0, 4000.0, 5000.0, 6000.0]
-    assert "told 1 MODULE=cuda" in (tmp_path / "0001/log/rank1.log").read_text()
+    assert "env 1 MODULE=cuda" in (tmp_path / "0001/log/rank1.log").read_text()
 
 
 def module_loaded(folder: Path) -> list[str]:

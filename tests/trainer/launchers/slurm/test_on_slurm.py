@@ -282,7 +282,7 @@ def test_a_partition_that_is_not_there_is_refused(
 def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
     cluster: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its ranks run on when Slurm gives the node up: their keeper is told by the control folder."""
+    """Its ranks run on when Slurm gives the node up: the control folder reaches their keeper."""
     with cluster.allocation() as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -31,7 +31,7 @@ def sbatch(asked: Asked = ON_GPUS, **settings: Any) -> list[str]:
     return sbatch_argv(asked, SlurmSettings(**settings), minutes=25, control=Path("/c"))
 
 
-def test_a_step_has_one_task_a_node_beside_the_other_steps_and_all_of_the_jobs_memory() -> None:
+def test_a_step_has_one_task_per_node_overlaps_other_steps_and_has_all_of_the_jobs_memory() -> None:
     assert srun() == [
         *("srun", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--mem=0"),
         *("--cpu-bind=none", "--job-name=moe-1", "--exclude=n7,n8", *KEEPER),

@@ -157,7 +157,7 @@ def test_a_job_that_is_over_says_why_though_its_state_does_not(words: str, state
     assert (settled(record), over(record, datetime(2026, 11, 22, 11, 38, 31))) == (state, why)
 
 
-def test_the_end_of_a_jobs_time_is_told_where_it_is_near() -> None:
+def test_the_end_of_a_jobs_time_is_announced_when_it_is_near() -> None:
     now = datetime(2026, 11, 22, 23, 59)
     record = {"EndTime": "2026-11-23T00:01:30"}
     assert ends_soon(record, now, 180.0) == "its time ends at 00:01:30"

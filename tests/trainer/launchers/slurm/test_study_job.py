@@ -174,9 +174,7 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
 
 
 @pytest.mark.slurm
-def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
-    reachable: Cluster, tmp_path: Path
-) -> None:
+def test_a_tuner_warned_of_the_end_of_its_time_says_so_and_ends_in_order(reachable: Cluster, tmp_path: Path) -> None:
     night_in(tmp_path, ASKED)
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
