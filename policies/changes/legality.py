@@ -13,6 +13,7 @@ from trainer.errors import BadInputError
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
+from trainer.recipe.rules import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,22 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
         derived = recipe.replace(moved)
     except BadInputError as error:
         return Refusal(reason=error.problems[0].what if error.problems else str(error))
-    errors = [finding for finding in findings_of(derived) if finding.kind == "error"]
-    return Refusal(reason=errors[0].message) if errors else derived
+    findings = findings_of(derived)
+    refusing = [finding for finding in findings if finding.kind == "error"] or _reset(recipe, moved, findings)
+    return Refusal(reason=refusing[0].message) if refusing else derived
 
 
 def numerics_of(changes: dict[str, Any]) -> Numerics:
     """Returns the strongest label among the changed knobs: `NUMERICS` is ordered from least to most."""
     labels = [KNOBS[knob].numerics for knob in changes]
     return max(labels, key=NUMERICS.index, default=NUMERICS[0])
+
+
+def _reset(recipe: Recipe, moved: dict[str, Any], findings: list[Finding]) -> list[Finding]:
+    """Returns the findings by which Megatron itself gives every moved knob its old value; [] if one keeps its new."""
+    autoset = [finding for finding in findings if finding.kind == "autoset"]
+    back = {knob for each in autoset for knob, value in each.suggestion.items() if value == recipe.knob(knob)}
+    return autoset if set(moved) <= back else []
 
 
 def _frozen(recipe: Recipe, moved: dict[str, Any]) -> str | None:

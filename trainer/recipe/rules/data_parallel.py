@@ -88,6 +88,17 @@ ROWS = (
         passing=example(num_distributed_optimizer_instances=2),
     ),
     Rule(
+        id="bucket-size-needs-grad-overlap",
+        kind=FindingKind.AUTOSET,
+        knobs=("bucket_size", "overlap_grad_reduce"),
+        broken=all_of(on("bucket_size"), off("overlap_grad_reduce"), off("use_megatron_fsdp")),
+        message="bucket_size without overlap_grad_reduce: Megatron-Core reduces all gradients at once",
+        nearest=fixed(bucket_size=None),
+        source="megatron/core/distributed/distributed_data_parallel.py:67 (0.16.1)",
+        breaking=example(bucket_size=100_000_000, overlap_grad_reduce=False, overlap_param_gather=False),
+        passing=example(bucket_size=100_000_000, overlap_grad_reduce=True),
+    ),
+    Rule(
         id="align-gather-needs-vpp",
         kind=FindingKind.AUTOSET,
         binds=MEGATRON_LM,

@@ -6,7 +6,8 @@ from typing import Any
 
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.predicates import all_of, among, on_gpu
+from trainer.recipe.predicates import all_of, among, on_cpu, on_gpu
+from trainer.recipe.rules.examples import CPU_CLUSTER
 from trainer.recipe.rules.rule import OURS, Rule, Suggestion, example
 from trainer.recipe.settings import Settings
 
@@ -29,6 +30,8 @@ NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
     IMPL: ("transformer_engine",),
     "attention_backend": ("flash", "fused"),
 }
+# fields of the architecture that local layers do not have
+NEEDING_FIELDS = ("softmax_type", "window_size", "moe_latent_size")
 
 
 def needing(recipe: Settings) -> dict[str, Any]:
@@ -39,6 +42,16 @@ def needing(recipe: Settings) -> dict[str, Any]:
         for knob, value in asked.items()
         if (value in NEED_TRANSFORMER_ENGINE[knob] if NEED_TRANSFORMER_ENGINE[knob] else value)
     }
+
+
+def needing_fields(recipe: Settings) -> dict[str, Any]:
+    """Returns the fields of the architecture that need Transformer Engine, with their values."""
+    moved = recipe.architecture.model_dump(exclude_defaults=True)
+    return {field: moved[field] for field in NEEDING_FIELDS if field in moved}
+
+
+def _is_trained_by_megatron(recipe: Settings) -> bool:
+    return recipe.burst.engine == "megatron"
 
 
 def _without(recipe: Settings) -> Suggestion:
@@ -53,7 +66,7 @@ ROWS = (
         broken=all_of(
             among(IMPL, "local"),
             on_gpu,
-            lambda recipe: recipe.burst.engine == "megatron",
+            _is_trained_by_megatron,
             lambda recipe: bool(needing(recipe)),
         ),
         message="transformer_impl is local, and what needs Transformer Engine is asked for beside it",
@@ -61,5 +74,16 @@ ROWS = (
         source="megatron-core 0.16.1 models/gpt/gpt_layer_specs.py get_gpt_layer_local_spec; engine megatron refuses",
         breaking=example(transformer_impl="local", moe_permute_fusion=True),
         passing=example(transformer_impl="local"),
+    ),
+    Rule(
+        id="engine-local-model",
+        binds=OURS,
+        knobs=(),
+        broken=all_of(on_cpu, _is_trained_by_megatron, lambda recipe: bool(needing_fields(recipe))),
+        message="softmax_type, window_size and moe_latent_size need Transformer Engine, which a CPU does not have",
+        hint="remove them from model, or use burst.engine simulated",
+        source="megatron-core 0.16.1 models/gpt/gpt_layer_specs.py get_gpt_layer_local_spec; engine megatron refuses",
+        breaking=example(cluster=CPU_CLUSTER, model={"moe_latent_size": 256}, moe_grouped_gemm=False, precision="fp32"),
+        passing=example(cluster=CPU_CLUSTER, moe_grouped_gemm=False, precision="fp32"),
     ),
 )
