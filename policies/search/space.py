@@ -116,15 +116,12 @@ def label(values: tuple[Any, ...]) -> str:
 
 def _choice(axis: str, names: tuple[str, ...], base: Recipe, legal: Candidates) -> Choice:
     found = [label(tuple(base.knob(name) for name in names))]
-    found += sorted(set(_labels(legal, names).tolist()))
+    found += sorted(map(label, legal.combinations(names)[0]))
     found += [label((value,)) for value in KNOBS[axis].tries] if axis in KNOBS else []
     return Choice(values=(*dict.fromkeys(found), OTHER))
 
 
 def _labels(table: Candidates, names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[Any]]:
     """Returns the name of each row's values, [N]."""
-    columns = [table.column(name) for name in names]
-    codes = [np.broadcast_to(column.codes, (table.count,)) for column in columns]
-    kinds, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
-    named = [label(tuple(c.choices[code] for c, code in zip(columns, kind, strict=True))) for kind in kinds.T]
-    return np.array(named, dtype=object)[rows.reshape(-1)]
+    kinds, rows = table.combinations(names)
+    return np.array([label(kind) for kind in kinds], dtype=object)[rows]

@@ -8,6 +8,7 @@ Shapes: N rows (candidates), P pipeline ranks (the most any row has).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,9 @@ SPLIT = (  # knobs that decide which layers a pipeline rank holds
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
+
+
+SPARSE = 8  # so many possible numbers for each one that there is: sorting them is quicker than marking them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,14 +195,20 @@ class Candidates:
         varied = [name for name in SPLIT if name in self.columns]
         if not varied:
             return [self.base], np.zeros((), dtype=np.int64)
-        codes = np.stack([np.broadcast_to(self.columns[name].codes, (self.count,)) for name in varied])
-        kinds, rows = np.unique(codes, axis=1, return_inverse=True)
-        choices = [self.columns[name].choices for name in varied]
-        recipes = [
-            self.base.replace({name: choices[i][code] for i, (name, code) in enumerate(zip(varied, kind, strict=True))})
-            for kind in kinds.T
-        ]
-        return recipes, rows.reshape(-1).astype(np.int64)
+        kinds, rows = self.combinations(varied)
+        return [self.base.replace(dict(zip(varied, kind, strict=True))) for kind in kinds], rows
+
+    def combinations(self, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Integers]:
+        """Returns the different values that these knobs have together, and which of them each row has, [N]."""
+        columns = [self.column(name) for name in names]
+        sizes = tuple(len(column.choices) for column in columns)
+        flat = np.zeros(self.count, dtype=np.int64)
+        for column, size in zip(columns, sizes, strict=True):
+            flat = flat * size + column.codes
+        kinds, rows = _distinct(flat, math.prod(sizes))
+        codes = zip(*np.unravel_index(kinds, sizes), strict=True) if names else [()]
+        values = [tuple(column.choices[code] for column, code in zip(columns, kind, strict=True)) for kind in codes]
+        return values, rows
 
     def take(self, rows: Any) -> Candidates:
         """The rows of an index, a slice or a mask."""
@@ -211,6 +221,16 @@ class Candidates:
 
     def recipe(self, row: int) -> Recipe:
         return self.base.replace(self.changes(row))
+
+
+def _distinct(numbers: Integers, below: int) -> tuple[Integers, Integers]:
+    """Returns the different numbers, ascending, and which of them each one is. All are less than `below`."""
+    if below > SPARSE * len(numbers):
+        kinds, of_each = np.unique(numbers, return_inverse=True)
+        return kinds, of_each.reshape(-1)
+    used = np.zeros(below, dtype=bool)
+    used[numbers] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[numbers]
 
 
 def _pieces(text: str | None) -> float:

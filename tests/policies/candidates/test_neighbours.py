@@ -13,7 +13,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import check
 
 HYBRIDEP = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
-BASE = gpu_recipe(HYBRIDEP | {"manual_gc": True, "manual_gc_interval": 100})
+BASE = gpu_recipe(HYBRIDEP | {"manual_gc": True, "manual_gc_interval": 100, "overlap_grad_reduce": True})
 SURROGATE = fit_surrogate([trial(BASE)], limit_gib=79.0)
 
 

@@ -248,7 +248,7 @@ def test_a_new_fix_is_a_candidate_by_its_claim_where_the_surrogate_sees_nothing(
     add_fix: Callable[[Fix], None],
 ) -> None:
     claim = Claim(wall=Wall.COMMUNICATION, parts=("experts_load",), fraction=0.8, source="planted")
-    fix = new_fix("bucket_size", 40_000_000, Phase.PROFILE, claims=(claim,))
+    fix = new_fix("CUDA_DEVICE_MAX_CONNECTIONS", 16, Phase.PROFILE, claims=(claim,))
     best = walled("experts_load")
     add_fix(fix)
     (found,) = [
@@ -256,7 +256,7 @@ def test_a_new_fix_is_a_candidate_by_its_claim_where_the_surrogate_sees_nothing(
         for each in claimed_fixes(knowledge(best), Phase.PROFILE)
         if each.claimed is not None and each.claimed.fix is fix
     ]
-    assert found.recipe.knob("bucket_size") == 40_000_000
+    assert found.recipe.knob("CUDA_DEVICE_MAX_CONNECTIONS") == 16
     proposal = _first(best, Phase.PROFILE)
     assert proposal.fix == fix.name
     assert proposal.reason is not None

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Integers
+from trainer.estimate.candidates import Candidates, Flags
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.check import ERRORS, RULES
 from trainer.recipe.rules.rule import FindingKind, Rule
@@ -49,7 +49,7 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
     read: set[str] = set()
     while True:
         names = sorted(read)
-        kinds, rows = _combinations(candidates, names)
+        kinds, rows = candidates.combinations(names)
         answers: list[bool] = []
         for kind in kinds:
             row = _Row(candidates.base, dict(zip(names, kind, strict=True)), candidates, undecided)
@@ -59,19 +59,6 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
                 break
         else:
             return np.array(answers, dtype=bool)[rows]
-
-
-def _combinations(candidates: Candidates, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Integers]:
-    """The different values these columns have together, and which of them each row has, [N]."""
-    if not names:
-        return [()], np.zeros(candidates.count, dtype=np.int64)
-    columns = [candidates.columns[name] for name in names]
-    sizes = tuple(len(column.choices) for column in columns)
-    flat = np.ravel_multi_index(tuple(column.codes for column in columns), sizes)
-    kinds, rows = np.unique(flat, return_inverse=True)
-    codes = np.stack(np.unravel_index(kinds, sizes), axis=1)
-    values = [tuple(column.choices[code] for column, code in zip(columns, kind, strict=True)) for kind in codes]
-    return values, rows.reshape(-1)
 
 
 class _UndecidedError(Exception):
