@@ -7,9 +7,11 @@ in its modules (`mixers.py`, `feeds.py`, `routed.py`), and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from trainer.engines.simulated.feeds import Feeds
 from trainer.engines.simulated.mixers import BACKWARD_LAUNCHES, Mixers

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
+from msgspec.structs import replace
 
 
 class Stream(IntEnum):
@@ -20,8 +23,7 @@ class Stream(IntEnum):
     NORM = 7
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Op:
+class Op(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel, or a few that follow each other.
 
     kernel: a name of kernels.py; us: device time when nothing runs beside it; launches: calls of the host for it; sms:

@@ -6,8 +6,9 @@ Launches are calls of the host, Python included, as multiples of a plain launch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from trainer.engines.simulated.ops import Beside, Op, Stream
 from trainer.engines.simulated.rates import GIGA, Rates

@@ -6,7 +6,9 @@ The time of a layer grows with the load of its hottest EP rank; it is simulated 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from trainer.engines.simulated.layer import Layers, Segments
 from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, Work

@@ -7,10 +7,11 @@ hottest or a late rank takes longer, the next collective of the others does: the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec.structs import replace
 
 from trainer.engines.simulated.ops import Op, Stream
 from trainer.engines.simulated.parts import Kind
