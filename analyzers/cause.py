@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from analyzers import verdict
 from analyzers.diagnosis import Cause, Diagnosis, Wall
-from analyzers.names.kernels import PIPELINE
+from analyzers.kernel_classes import PIPELINE
 from analyzers.ranks.job import Job
 from analyzers.ranks.late_ranks import MAIN_CAUSE, LateBy, LateRank
 from analyzers.walls.host import own_us as own_host_us

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from analyzers.kernel_classes import COMPUTE_CLASSES, KINDS
+from analyzers.wording import ACTIVITY_NAMES
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -25,12 +28,23 @@ STEP_TIMES = (
     "idle_us",
 )
 PLACE = ("path", "rank", "device")
-# columns of every table, even an empty one
-STEP_COLUMNS = (*PLACE, "step", "warm_up", "judged", "wall", *STEP_TIMES)
-KERNEL_COLUMNS = (*PLACE, "kernel", "compute_class", "kind", "precision", "count", "total_us", "mean_us", "share")
-RANK_COLUMNS = ("rank", "device", "clock_offset_us", "step_us", "own_us", "waiting_us")
-WHOLE_NUMBERS = ("rank", "device")  # may be missing
 IDLE_CAUSES = ("host_us", "bubble_us", "sync_us", "unattributed_us")
+# columns of every table, even an empty one
+STEP_COLUMNS = (
+    *(*PLACE, "step", "warm_up", "judged", "wall", *STEP_TIMES),
+    *(f"idle_{cause}" for cause in IDLE_CAUSES),
+    *(f"exposed_{kind}_us" for kind in KINDS),
+    *(f"waiting_{kind}_us" for kind in KINDS),
+    *(f"compute_{name}_us" for name in COMPUTE_CLASSES),
+    *(f"host_{name}_us" for name in ACTIVITY_NAMES),
+)
+KERNEL_COLUMNS = (*PLACE, "kernel", "compute_class", "kind", "precision", "count", "total_us", "mean_us", "share")
+RANK_COLUMNS = (
+    *("rank", "device", "clock_offset_us", "step_us", "own_us", "waiting_us"),
+    *(f"waiting_{kind}_us" for kind in KINDS),
+    *("expert_compute_us", "late_us", "late_to", "late_in"),
+)
+WHOLE_NUMBERS = ("rank", "device")  # may be missing
 
 
 def steps_frame(traces: Sequence[Any], judged: Sequence[Any]) -> DataFrame:
@@ -107,13 +121,11 @@ def ranks_frame(ranks: Sequence[Any]) -> DataFrame:
 
 
 def _frame(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
-    """Makes a table of rows; times that a row lacks are 0, other values missing."""
+    """Makes a table of rows with these columns; times that a row lacks are 0, other values missing."""
     from pandas import DataFrame
 
-    every = list(rows)
-    names = list(dict.fromkeys((*columns, *(name for row in every for name in row))))
-    table = [{name: row.get(name, 0.0 if name.endswith("_us") else None) for name in names} for row in every]
-    return DataFrame(table, columns=names).astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))
+    table = [{name: row.get(name, 0.0 if name.endswith("_us") else None) for name in columns} for row in rows]
+    return DataFrame(table, columns=list(columns)).astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))
 
 
 def _place(trace: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import numpy as np
 from analyzers.diagnosis import Partition, TraceReport
 from analyzers.errors import TraceError
 from analyzers.intervals import Floats, Intervals, intersect, merge, subtract, window
+from analyzers.kernel_classes import COMPUTE_CLASSES, KINDS
 from analyzers.names import kernels
-from analyzers.names.kernels import COMPUTE_CLASSES, KINDS
 from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.one_rank.gpu import GRAPH_CLASS
 from analyzers.one_rank.launches import launches

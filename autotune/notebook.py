@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
+from analyzers.diagnosis import Wall
 from autotune.looks.fix_names import names_text
 from autotune.looks.quantities import changes_text
 from autotune.looks.reasons import proposal_text, verdict_text
@@ -23,6 +24,52 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+class TrialRow(TypedDict):
+    """Columns of `LoadedStudy.trials`, the same in every study. A figure that a trial lacks is missing.
+
+    Gains are fractions of throughput (0.1 is 10 % more tokens per second), memory is GiB (2**30 bytes) of the rank with
+    the highest peak, step times are of steps without profiler.
+    """
+
+    trial: int
+    parent: int | None  # the trial that it changes
+    phase: str
+    fix: str  # the fix with the largest predicted share
+    fixes: str
+    changes: str  # knob old → new
+    status: str
+    verdict: str | None
+    provisional: bool
+    best: bool
+    step_us: float | None  # median, with its 95 % interval
+    step_low_us: float | None
+    step_high_us: float | None
+    steps: int
+    tokens_per_s_per_gpu: float | None
+    model_tflops_per_gpu: float | None
+    peak_gib: float | None
+    limit_gib: float | None
+    predicted_gain: float | None  # with its 90 % interval
+    predicted_gain_low: float | None
+    predicted_gain_high: float | None
+    gain_bound: float | None
+    predicted_peak_gib: float | None
+    wall: str | None
+    wall_recoverable_us: float | None
+    wall_share: float | None
+    memory_us: float | None  # time of the traced step that each wall takes; 0 for a wall that a trace does not show
+    communication_us: float | None
+    host_us: float | None
+    compute_us: float | None
+    bursts: int
+    cost_s: float | None
+    because: str
+    verdict_because: str | None
+
+
+WALLS = (Wall.MEMORY, Wall.COMMUNICATION, Wall.HOST, Wall.COMPUTE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedStudy:
     """A study read from its journal. `history.attempted[3].analysis` is the analysis of trial 3, which has tables of
@@ -32,25 +79,23 @@ class LoadedStudy:
     history: History
 
     def trials(self) -> DataFrame:
-        """Returns one row per trial in order, including the one that is running.
-
-        Gains are fractions of throughput (0.1 is 10 % more tokens per second), memory is GiB (2**30 bytes) of the rank
-        with the highest peak, step times are of steps without profiler; a figure that a trial lacks is missing (NaN or
-        None).
-        """
+        """Returns one row per trial in order, including the one that is running, with the columns of `TrialRow`."""
         from pandas import DataFrame
 
-        rows = DataFrame([self._row(trial) for trial in self.history.attempted.values()])
-        figures = {name: "float64" for name in rows if rows[name].isna().all()}  # a figure that no trial has
-        return rows.astype(figures | ({"parent": "Int64"} if len(rows) else {}))
+        rows = [self._row(trial) for trial in self.history.attempted.values()]
+        table = DataFrame(rows, columns=list(TrialRow.__annotations__))
+        figures = {name: "float64" for name, type_ in TrialRow.__annotations__.items() if "float" in str(type_)}
+        return table.astype(figures | {"parent": "Int64"})
 
-    def _row(self, trial: Trial) -> dict[str, Any]:
+    def _row(self, trial: Trial) -> TrialRow:
         figures = measured(trial)
         step = figures.step_us if figures else None
         predicted = trial.proposal.predicted
         diagnosis = trial.analysis.diagnosis if trial.analysis else None
         finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
         best = self.history.best
+        walls = {each.wall: each.recoverable_us for each in diagnosis.walls} if diagnosis else None
+        memory, communication, host, compute = (walls.get(wall, 0.0) if walls else None for wall in WALLS)
         return {
             "trial": trial.number,
             "parent": trial.proposal.parent,
@@ -78,6 +123,10 @@ class LoadedStudy:
             "wall": diagnosis.wall.value if diagnosis else None,
             "wall_recoverable_us": finding.recoverable_us if finding else None,
             "wall_share": finding.share if finding else None,
+            "memory_us": memory,
+            "communication_us": communication,
+            "host_us": host,
+            "compute_us": compute,
             "bursts": len(trial.bursts),
             "cost_s": figures.cost_s if figures else None,
             "because": proposal_text(trial.proposal),

@@ -11,8 +11,8 @@ from functools import cache, partial
 import numpy as np
 
 from analyzers.intervals import Floats
+from analyzers.kernel_classes import COMPUTE_CLASSES
 from analyzers.names import tables
-from analyzers.names.kernels import COMPUTE_CLASSES
 from analyzers.nesting import NONE, innermost
 from analyzers.timeline import Ints, Timeline
 

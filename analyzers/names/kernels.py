@@ -12,38 +12,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
+from analyzers.kernel_classes import OTHER, PRODUCTS, UNKNOWN_PRECISION
 from analyzers.names import tables
 from analyzers.names.kernel_name import own_name
-
-COMMUNICATION = "communication"
-OTHER = "other"
-RECOMPUTE = "recompute"
-GEMM = "gemm"
-GROUPED_GEMM = "grouped_gemm"
-# time in which two classes run at once counts for the first of them: the rarer and heavier first
-COMPUTE_CLASSES = (
-    RECOMPUTE,
-    "attention",
-    GROUPED_GEMM,
-    GEMM,
-    "convolution",
-    "optimizer",
-    "router",
-    "quantise",
-    "embedding",
-    "elementwise",
-    "indexing",
-    OTHER,
-)
-PRODUCTS = (GEMM, GROUPED_GEMM)  # the classes whose kernels have a precision
-ARITHMETIC = (*PRODUCTS, "attention", "convolution")  # the classes whose work is counted as the model's FLOPs
-UNKNOWN_PRECISION = "unknown"
-PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
-# bound by memory traffic, not by arithmetic: fusing them into other kernels could save their time
-MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
-# the same for communication exposed at the same time
-PIPELINE = "pp"
-KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")
 
 
 @dataclass(frozen=True, kw_only=True)

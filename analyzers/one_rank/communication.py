@@ -17,8 +17,8 @@ from functools import cache, partial
 import numpy as np
 
 from analyzers.intervals import Bools
+from analyzers.kernel_classes import KINDS
 from analyzers.names import kernels, tables
-from analyzers.names.kernels import KINDS
 from analyzers.nesting import NONE, innermost
 from analyzers.one_rank.expert_exchange import Launched, exchanges
 from analyzers.timeline import Ints, Spans, Timeline, look_up

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import Bools, Floats, Intervals, merge
-from analyzers.names.kernels import GEMM, GROUPED_GEMM, KINDS, PIPELINE
+from analyzers.kernel_classes import GEMM, GROUPED_GEMM, KINDS, PIPELINE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART
 from analyzers.timeline import Ints, Spans

@@ -15,8 +15,8 @@ import numpy as np
 
 from analyzers.diagnosis import Coverage
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
+from analyzers.kernel_classes import COMPUTE_CLASSES, KINDS, RECOMPUTE
 from analyzers.names import kernels
-from analyzers.names.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
 from analyzers.nesting import NONE, innermost, outermost
 from analyzers.one_rank import communication
 from analyzers.one_rank.communication import Collectives

@@ -15,14 +15,7 @@ import numpy as np
 
 from analyzers.diagnosis import Partition, TraceReport
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
-from analyzers.names.kernels import (
-    ARITHMETIC,
-    COMPUTE_CLASSES,
-    GROUPED_GEMM,
-    KINDS,
-    PIPELINE,
-    RECOMPUTE,
-)
+from analyzers.kernel_classes import ARITHMETIC, COMPUTE_CLASSES, GROUPED_GEMM, KINDS, PIPELINE, RECOMPUTE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.course import Course, course
 from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of

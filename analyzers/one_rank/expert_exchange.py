@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import Bools, Floats
-from analyzers.names.kernels import COMPUTE_CLASSES, KINDS
+from analyzers.kernel_classes import COMPUTE_CLASSES, KINDS
 from analyzers.nesting import NONE
 from analyzers.timeline import Ints
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzers.diagnosis import Wall
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract, union
-from analyzers.names.kernels import ARITHMETIC, COMPUTE_CLASSES, MEMORY_BOUND, RECOMPUTE
+from analyzers.kernel_classes import ARITHMETIC, COMPUTE_CLASSES, MEMORY_BOUND, RECOMPUTE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import OFFLOAD
 from analyzers.timeline import Spans

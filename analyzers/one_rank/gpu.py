@@ -8,9 +8,7 @@ import numpy as np
 
 from analyzers.diagnosis import Coverage, UnknownKernel
 from analyzers.intervals import EMPTY, Bools, Intervals, intersect, merge
-from analyzers.names import kernels
-from analyzers.names.contexts import in_context
-from analyzers.names.kernels import (
+from analyzers.kernel_classes import (
     COMMUNICATION,
     COMPUTE_CLASSES,
     GEMM,
@@ -19,6 +17,8 @@ from analyzers.names.kernels import (
     RECOMPUTE,
     UNKNOWN_PRECISION,
 )
+from analyzers.names import kernels
+from analyzers.names.contexts import in_context
 from analyzers.one_rank import communication
 from analyzers.one_rank.communication import Collectives
 from analyzers.one_rank.expert_exchange import Launched

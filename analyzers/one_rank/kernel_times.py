@@ -8,7 +8,8 @@ import numpy as np
 
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import Floats
-from analyzers.names.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
+from analyzers.kernel_classes import COMMUNICATION, COMPUTE_CLASSES, KINDS
+from analyzers.names.kernels import kernel
 from analyzers.repeats import Repeats
 from analyzers.timeline import Ints, Labels, Spans, in_use
 

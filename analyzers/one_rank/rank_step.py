@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.kernel_classes import ARITHMETIC, PIPELINE, RECOMPUTE
 from analyzers.names.host_activities import ALLOCATOR
-from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
 
 BUBBLE_PART = "bubble"  # of waiting_by_cause: a late rank waits for its pipeline
 HOST_PART = "host:"  # of waiting_by_cause: what a late rank's host was doing

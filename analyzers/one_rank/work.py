@@ -13,7 +13,7 @@ import numpy as np
 
 from analyzers.diagnosis import Coverage, KernelTime
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
-from analyzers.names.kernels import KINDS
+from analyzers.kernel_classes import KINDS
 from analyzers.timeline import Ints, Labels, Spans
 
 

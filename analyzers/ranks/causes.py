@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import EMPTY, Bools, Floats
-from analyzers.names.kernels import KINDS, PIPELINE
+from analyzers.kernel_classes import KINDS, PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.ranks.clocks import Clock, median
 from analyzers.ranks.matching import NONE, Match

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
-from analyzers.names.kernels import PIPELINE
+from analyzers.kernel_classes import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from analyzers.kernel_classes import GEMM, GROUPED_GEMM, KINDS
 from analyzers.names.host_activities import ALLOCATOR
-from analyzers.names.kernels import GEMM, GROUPED_GEMM, KINDS
 from analyzers.one_rank.course import COPIES, DENSE, EXPERTS, ROUTED
 from analyzers.one_rank.course import unrouted as unrouted_classes
 from analyzers.one_rank.digest import Digest

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzers.diagnosis import RankTime
 from analyzers.intervals import Floats
-from analyzers.names.kernels import GROUPED_GEMM
+from analyzers.kernel_classes import GROUPED_GEMM
 from analyzers.one_rank.course import EXPERTS, UNROUTED
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import HOST_PART, RankStep, average

@@ -14,7 +14,7 @@ shortest of its kind is the bubble.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.names.kernels import PIPELINE
+from analyzers.kernel_classes import PIPELINE
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.ranks.stragglers import COMPUTE, Place

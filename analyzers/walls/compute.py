@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.names.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
+from analyzers.kernel_classes import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.wall_kind import WallKind

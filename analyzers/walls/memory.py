@@ -14,8 +14,8 @@ another run can show it.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
+from analyzers.kernel_classes import RECOMPUTE
 from analyzers.memory.evidence import memory_evidence
-from analyzers.names.kernels import RECOMPUTE
 from analyzers.one_rank.rank_step import OFFLOAD, RankStep
 from analyzers.outcome import RunOutcome
 from analyzers.ranks.job import Job

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wall
 from analyzers.errors import TraceError
+from analyzers.kernel_classes import GEMM
 from analyzers.lanes import Kept, Lanes
-from analyzers.names.kernels import GEMM
 from autotune.diagnose.lanes import lanes_json, lanes_legend, safe_json, too_many
 from autotune.diagnose.memory import memory_curve, memory_table
 from autotune.diagnose.next_steps import NextSteps, flag_words, gives_back_words

@@ -21,8 +21,8 @@ from analyzers.diagnosis import (
     Wall,
     WallFinding,
 )
+from analyzers.kernel_classes import UNKNOWN_PRECISION
 from analyzers.memory.phases import OUTSIDE
-from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.diagnose.next_steps import NextSteps, show_next
 from autotune.looks.kernel_names import cut, short_name

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from analyzers.kernel_classes import COMMUNICATION, COMPUTE_CLASSES, PRECISIONS
 from analyzers.names import tables
 from analyzers.names.kernel_name import own_name
-from analyzers.names.kernels import COMMUNICATION, COMPUTE_CLASSES, PRECISIONS, kernel, operator
+from analyzers.names.kernels import kernel, operator
 from analyzers.one_rank.communication import MEANINGS
 from tests.rows import filled
 

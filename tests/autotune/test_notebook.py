@@ -49,7 +49,11 @@ def test_a_study_is_a_table_of_its_trials(tmp_path: Path) -> None:
 
 
 def test_a_study_that_has_just_started_is_a_table_too_and_a_folder_without_a_study_is_an_error(tmp_path: Path) -> None:
-    assert len(autotune.load_study(write_study(tmp_path / "study", events(STEPS[:0]))).trials()) == 0
+    started = autotune.load_study(write_study(tmp_path / "study", events(STEPS[:0]))).trials()
+    assert len(started) == 0
+    whole = autotune.load_study(write_study(tmp_path / "whole")).trials()
+    assert list(started.columns) == list(whole.columns)
+    assert (whole["host_us"].isna() == whole["wall"].isna()).all()
     with pytest.raises(BadInputError, match=r"it has no journal\.jsonl"):
         autotune.load_study(tmp_path)
 
@@ -76,7 +80,7 @@ def test_tables_of_nothing_have_their_columns() -> None:
     nothing = Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because="no trace")
     empty = Analysis(diagnosis=nothing, traces=[])
     assert len(empty.steps()) == len(empty.kernels()) == 0
-    assert {"step", "duration_us", "wall"} <= set(empty.steps())
+    assert {"step", "duration_us", "wall", "exposed_ep_dispatch_us"} <= set(empty.steps())
     assert {"kernel", "total_us"} <= set(empty.kernels())
     assert {"rank", "own_us"} <= set(empty.ranks())  # type: ignore[operator]
 

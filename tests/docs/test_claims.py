@@ -15,13 +15,11 @@ from tests.places import ROOT
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
-from trainer.recipe.rules import RULES
 from trainer.recipe.source import parse_source
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOVING = sum(bool(knob.tries) or knob.together for knob in KNOBS.values())
 COUNTS = {  # what a document says: how many there are
-    r"(\d+) rules of Megatron-Core": len(RULES),
     r"one of (\d+) presets": len(presets()),
     r"with (\d+) fixes": len(FIXES),
     r"(\d+) factors have a spread": len(factors()),
