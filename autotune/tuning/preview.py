@@ -26,9 +26,12 @@ from autotune.tuning.study import DEFAULT_SEED
 from policies.trial import PHASES, Changes, FixShare, Phase, Proposal, Status, Trial
 from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
+from trainer.dry_run import STATE
 from trainer.estimate.candidates import tabulate
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
+from trainer.recipe.launching import slurm_settings
+from trainer.recipe.machine import Machine
 from trainer.recipe.rules.rule import Finding
 
 MAX_PROPOSALS = 4  # of the expected path
@@ -57,17 +60,28 @@ class Preview(TypedDict):
     memory: Memory
     proposals: list[Expected]
     bursts: int | None
-    hours: float | None  # predicted for these bursts, without starting ranks
+    hours: float | None  # predicted for these bursts, with starting ranks and models
     gpu_hours: float | None
+    startup_hours: float | None  # of `hours`: assumed, not predicted
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostPreview:
-    """Predicted cost of all bursts, without starting ranks, for which there is no table."""
+    """Cost of all bursts: steps as predicted, starting ranks and models as the simulated cluster's defaults assume."""
 
     bursts: int
-    hours: float
-    gpu_hours: float
+    gpus: int
+    steps_s: float
+    first_start_s: float
+    later_start_s: float  # of every burst after the first
+
+    @property
+    def startup_s(self) -> float:
+        return self.first_start_s + (self.bursts - 1) * self.later_start_s
+
+    @property
+    def hours(self) -> float:
+        return (self.steps_s + self.startup_s) / 3600
 
 
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
@@ -75,7 +89,7 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    cost = _cost(path, budget)
+    cost = cost_of(path, memory, budget)
     _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, cost)
     return {
         "schema": 1,
@@ -85,7 +99,8 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
         "proposals": [_document(trial, path[0].recipe) for trial in path[1:]],
         "bursts": cost.bursts if cost else None,
         "hours": cost.hours if cost else None,
-        "gpu_hours": cost.gpu_hours if cost else None,
+        "gpu_hours": cost.hours * cost.gpus if cost else None,
+        "startup_hours": cost.startup_s / 3600 if cost else None,
     }
 
 
@@ -138,15 +153,30 @@ def _trial(number: int, proposal: Proposal, outcome: Outcome, changes: Changes) 
     )
 
 
-def _cost(path: Sequence[Trial], budget: int) -> CostPreview | None:
+def cost_of(path: Sequence[Trial], memory: Memory, budget: int) -> CostPreview | None:
     """Returns the cost if all bursts take as long as those of the path on average; None if none has step times."""
     steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
     if not steps:
         return None
-    burst, world = path[0].recipe.burst, path[0].recipe.world_size
-    run = burst.warmup_steps + burst.measure_steps + burst.trace_steps
-    hours = budget * run * sum(steps) / len(steps) / 3600
-    return CostPreview(bursts=budget, hours=hours, gpu_hours=hours * world)
+    recipe = path[0].recipe
+    run = recipe.burst.warmup_steps + recipe.burst.measure_steps + recipe.burst.trace_steps
+    startup = (recipe.burst.machine or Machine()).startup
+    state_gib = sum(gib for part, gib in memory["by_part"].items() if part in STATE)
+    launch_s = startup.launch_s + startup.per_1024_ranks_s * recipe.world_size / 1024
+    build_s = startup.build_s_per_gib * state_gib + startup.first_step_s
+    return CostPreview(
+        bursts=budget,
+        gpus=recipe.world_size,
+        steps_s=budget * run * sum(steps) / len(steps),
+        first_start_s=launch_s + build_s,
+        later_start_s=build_s if _keeps_ranks(recipe) else launch_s + build_s,
+    )
+
+
+def _keeps_ranks(recipe: Recipe) -> bool:
+    """Returns whether ranks stay up between bursts: not those of the user's command, nor those of one job per burst."""
+    per_burst = recipe.burst.launcher_kind == "slurm" and slurm_settings(recipe.burst.launcher).job != "allocation"
+    return recipe.burst.engine != "command" and not per_burst
 
 
 def _document(trial: Trial, base: Recipe) -> Expected:
@@ -190,11 +220,17 @@ def _show(
             say(console, shares, lead="   shares: ")
         say(console, _because(trial), lead="   why: ")
     if cost:
-        hours, gpu_hours = significant(cost.hours, 2), significant(cost.gpu_hours, 2)
+        hours, gpu_hours = significant(cost.hours, 2), significant(cost.hours * cost.gpus, 2)
         need = "needs" if cost.bursts == 1 else "need"
-        said = f"{counted(cost.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours"
         console.print()
-        say(console, f"{said}, not counting startup of ranks and models")
+        say(console, f"{counted(cost.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours")
+        starting = significant(cost.startup_s / 3600 * cost.gpus, 2)
+        first, later = significant(cost.first_start_s, 2), significant(cost.later_start_s, 2)
+        say(
+            console,
+            f"of these {starting} {unit}-hours for starting ranks and models: assumed {first} s for the first burst, "
+            f"{later} s for each later one",
+        )
 
 
 def _because(trial: Trial) -> str:

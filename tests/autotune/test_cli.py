@@ -267,7 +267,7 @@ def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
     said = " ".join(capsys.readouterr().out.split())
     assert "estimated peak" in said
     assert "moe_token_dispatcher_type" in said
-    for text in ("tokens/s/GPU", "gain (90 %)", "from the tables only", "20 bursts need about", "GPU-hours"):
+    for text in ("tokens/s/GPU", "gain (90 %)", "from the tables only", "20 bursts need about", "for starting ranks"):
         assert text in said
     assert list(tmp_path.iterdir()) == [recipe]
 
