@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import check_for
-from trainer.recipe.rules import FindingKind
+from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.rule import FrameworkName
 
 FLEX = "shared-overlap-flex"
@@ -21,8 +21,11 @@ def errors(recipe: Recipe, framework: FrameworkName) -> set[str]:
 
 def test_what_one_framework_alone_refuses_is_an_error_to_it_alone() -> None:
     gathered = given(overlap_param_gather=True, use_distributed_optimizer=True)
-    assert "param-gather-needs-grad-overlap" in errors(gathered, FrameworkName.MEGATRON_LM)
-    assert "param-gather-needs-grad-overlap" not in errors(gathered, FrameworkName.MEGATRON_BRIDGE)
+    whole = given(fp8_param_gather=True, precision="fp8_current", use_distributed_optimizer=False)
+    for recipe, rule in ((gathered, "param-gather-needs-grad-overlap"), (whole, "fp8-params-need-sharding")):
+        assert rule in errors(recipe, FrameworkName.MEGATRON_LM)
+        assert rule not in {found.rule for found in check_for(recipe, FrameworkName.MEGATRON_BRIDGE)}
+        assert [found.kind for found in check(recipe) if found.rule == rule] == [FindingKind.WARNING]
 
 
 def test_a_warning_to_everyone_is_an_error_to_the_framework_that_stops() -> None:

@@ -32,11 +32,15 @@ ROWS = (
     Rule(
         id="param-gather-needs-grad-overlap",
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
+        kind=FindingKind.WARNING,
         knobs=("overlap_param_gather", "overlap_grad_reduce"),
         broken=all_of(on("overlap_param_gather"), off("overlap_grad_reduce")),
-        message="overlap_param_gather without overlap_grad_reduce",
+        message="overlap_param_gather without overlap_grad_reduce: Megatron-LM's command line refuses it, "
+        "Megatron-Bridge and Megatron-Core start it",
         nearest=fixed(overlap_grad_reduce=True),
-        source="megatron/training/arguments.py:1029",
+        source="megatron/training/arguments.py:1029; no such check in Megatron-Core 0.16.1 to 0.19.0 "
+        "(distributed_data_parallel_config.py) or Megatron-Bridge 0.3.1 to 0.6.2 (training/config.py)",
         breaking=example(overlap_param_gather=True, overlap_grad_reduce=False),
         passing=example(overlap_param_gather=True),
     ),

@@ -91,11 +91,15 @@ ROWS = (
     Rule(
         id="fp8-params-need-sharding",
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
+        kind=FindingKind.WARNING,
         knobs=(PARAM_GATHER, "use_distributed_optimizer"),
         broken=all_of(on(PARAM_GATHER), off("use_distributed_optimizer"), off("use_megatron_fsdp")),
-        message="fp8_param_gather without the distributed optimizer: no parameters are gathered",
+        message="fp8_param_gather without the distributed optimizer: no parameters are gathered; Megatron-LM's "
+        "command line refuses it, Megatron-Bridge and Megatron-Core start it",
         nearest=fixed(use_distributed_optimizer=True),
-        source="megatron/training/arguments.py:1097",
+        source="megatron/training/arguments.py:1097; no such check in Megatron-Core 0.16.1 to 0.19.0 or "
+        "Megatron-Bridge 0.3.1 to 0.6.2 (training/config.py, mixed_precision.py)",
         breaking=example(fp8_param_gather=True, precision="fp8_current", use_distributed_optimizer=False),
         passing=example(fp8_param_gather=True, precision="fp8_current"),
     ),
