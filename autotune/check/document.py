@@ -9,7 +9,7 @@ import msgspec
 from autotune.estimate.memory import Memory
 from trainer.recipe.rules import Finding, FindingKind, Rule
 from trainer.recipe.rules.examples import recipe_of
-from trainer.recipe.rules.rule import FrameworkName
+from trainer.recipe.rules.rule import Effect, FrameworkName
 from trainer.recipe.tables import read_table
 
 
@@ -49,6 +49,7 @@ class RulePage(TypedDict):
     knobs: tuple[str, ...]
     binds: tuple[FrameworkName, ...]
     versions: str
+    effect: Effect | None  # null where a check stops the recipe, or where it only costs
     source: str
     compared: list[str]  # where Megatron's own behaviour differs
     breaking: dict[str, Any]
@@ -81,6 +82,7 @@ def rule_document(rule: Rule) -> RulePage:
         "knobs": rule.knobs,
         "binds": rule.binds,
         "versions": rule.releases_text,
+        "effect": rule.effect,
         "source": rule.source,
         "compared": list(dict.fromkeys(row["why"] for row in compared)),
         "breaking": _differences(rule.breaking),

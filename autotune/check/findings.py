@@ -36,6 +36,13 @@ FRAMEWORKS = {
     "megatron-bridge": "Megatron-Bridge",
     "moe-autotune": "this program",
 }
+# effect of what no check stops → its words
+EFFECTS: dict[str, str] = {
+    "fails": "no check stops it: it hangs or crashes later",
+    "trains-wrongly": "nothing stops it: it trains wrongly",
+    "may-train-wrongly": "nothing stops it: it may train wrongly",
+    "inaccurate": "nothing stops it: it trains, and a figure of it is off",
+}
 
 
 def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> None:
@@ -81,6 +88,7 @@ def show_rule(page: RulePage) -> None:
         ("knobs", ", ".join(page["knobs"]) or "none: it depends on the model or the cluster"),
         ("applies to", ", ".join(FRAMEWORKS[framework] for framework in page["binds"])),
         ("releases", page["versions"]),
+        ("effect", EFFECTS[page["effect"]] if page["effect"] else ""),
         ("source", page["source"]),
         ("compared", "; ".join(page["compared"])),
         ("violates", _written(page["breaking"])),
@@ -110,6 +118,7 @@ def _print_finding(console: Console, finding: Finding, style: str) -> None:
     _indented(console, 4, Text(f"→ {finding.hint}" + (f" (nearest: {nearest})" if nearest else "")))
     origin = [*(framework.value for framework in finding.binds if framework.value != "core")]
     origin += [finding.versions] if finding.versions != EVERY_RELEASE_WORD else []
+    origin += [EFFECTS[finding.effect]] if finding.effect else []
     _indented(console, 4, Text(" · ".join([*origin, finding.source]), style="dim"))
 
 

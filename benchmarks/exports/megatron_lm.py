@@ -77,7 +77,7 @@ def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
 
 def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str, Any]) -> Verdict:
     recipe, findings = asked.recipe, findings_for(asked.recipe, version)
-    ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR)
+    ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR and not found.effect)
     autoset = {knob for found in findings if found.kind is FindingKind.AUTOSET for knob in found.knobs}
     said = answer["refused"] or answer["configuration"]
     if said:

@@ -1,7 +1,7 @@
 """Checks a recipe for one framework in one version: by its own rules and Megatron-Core's, no other framework's.
 
-A rule is a warning to everyone where only one framework, or only older releases, refuse the recipe: to that framework,
-in such a version, it is an error.
+A rule is a warning to everyone where only one framework, or only older releases, refuse the recipe or train it wrongly:
+to that framework, in such a version, it is an error. It stays a warning where that may happen only, or is slight.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from trainer.recipe.rules.check import RULES
 from trainer.recipe.rules.releases import NEWEST, is_among
-from trainer.recipe.rules.rule import Finding, FindingKind, FrameworkName, Rule
+from trainer.recipe.rules.rule import CERTAIN, Finding, FindingKind, FrameworkName, Rule
 from trainer.recipe.schema import Recipe
 
 NOT_EXPRESSED = "not-expressed"  # id of the finding that no words say it: the job starts without
@@ -32,7 +32,7 @@ def _binds(rule: Rule, framework: FrameworkName, version: str) -> bool:
 
 def _said_by(rule: Rule, finding: Finding, framework: FrameworkName, version: str) -> Finding:
     """The finding, as an error where this framework in this version stops at it."""
-    past = rule.kind is FindingKind.WARNING and not is_among(rule.versions, NEWEST)
+    past = rule.kind is FindingKind.WARNING and not is_among(rule.versions, NEWEST) and rule.effect in CERTAIN
     refused = framework in rule.refuses
     if rule.core_refuses is not None:
         refused = is_among(rule.core_refuses, version) and (framework not in rule.binds or refused)

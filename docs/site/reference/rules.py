@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune.check.document import rule_document
-from autotune.check.findings import FRAMEWORKS, KINDS
+from autotune.check.findings import EFFECTS, FRAMEWORKS, KINDS
 from docs.site.page import Page, code, facts, plain, table
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, Rule
@@ -40,6 +40,7 @@ def _page(rule: Rule) -> str:
         ("knobs", _knobs(page["knobs"]) or "none: it depends on the model or the cluster"),
         ("applies to", _frameworks(rule)),
         ("releases", page["versions"]),
+        ("effect", EFFECTS[page["effect"]] if page["effect"] else ""),
         ("source", page["source"]),
         ("compared", "; ".join(page["compared"])),
         ("violates", _example(page["breaking"])),

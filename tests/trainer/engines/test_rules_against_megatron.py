@@ -22,6 +22,8 @@ from tests.trainer.engines.megatron_verdict import Refusal, refusal, transformer
 from tests.trainer.recipe import tuned_recipes
 from tests.trainer.recipe.mutants import mutants
 from trainer.recipe.rules import RULES, Finding, FindingKind, check
+from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.releases import is_among
 from trainer.recipe.schema import Recipe
 from trainer.recipe.tables import read_table
 
@@ -80,6 +82,13 @@ def test_the_rules_and_megatron_core_agree_on_thousands_of_recipes(cases: int) -
     assert counts["illegal here, refused there"] > cases / 5
     errors_of_gpus = {rule.id for rule in RULES if rule.kind is FindingKind.ERROR and not rule.id.startswith("cpu-")}
     assert errors_of_gpus <= set(fired)
+
+
+def test_what_a_rule_says_nothing_stops_this_megatron_core_takes() -> None:
+    unstopped = [rule for rule in RULES if rule.effect and is_among(rule.versions, version("megatron-core"))]
+    with transformer_engine_played():
+        for rule in filled(unstopped):
+            assert refusal(recipe_of(rule.breaking)) is None, rule.id
 
 
 def test_the_table_of_differences_names_rules_that_exist_and_says_why() -> None:

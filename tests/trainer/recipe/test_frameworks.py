@@ -10,9 +10,8 @@ from trainer.recipe.rules.rule import FrameworkName
 FLEX = "shared-overlap-flex"
 
 
-def given(**knobs: object) -> Recipe:
-    plain = Recipe.model_validate({"name": "r", "model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "nodes": 2}})
-    return plain.replace(dict(knobs))
+def given(model: str = "qwen3-30b-a3b", gpu: str = "h100", **knobs: object) -> Recipe:
+    return Recipe.model_validate({"name": "r", "model": model, "cluster": {"gpu": gpu, "nodes": 2}}).replace(knobs)
 
 
 def errors(recipe: Recipe, framework: FrameworkName) -> set[str]:
@@ -52,3 +51,45 @@ def test_what_one_framework_mends_and_an_old_core_refuses_is_an_error_to_the_oth
         },  # 0.3.1 stops: python -m benchmarks.exports_bridge
         (FrameworkName.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
     }
+
+
+def test_what_older_releases_train_wrongly_is_an_error_to_them_and_what_is_slight_a_warning() -> None:
+    parameters = given(
+        gpu="b200",
+        precision="mxfp8",
+        use_distributed_optimizer=True,
+        fp8_param_gather=True,
+        reuse_grad_buf_for_mxfp8_param_ag=True,
+    )
+    norm = given(
+        tensor_model_parallel_size=2, sequence_parallel=True, expert_model_parallel_size=8, moe_grouped_gemm=True
+    )
+    kinds = {
+        (rule, version): [found.kind for found in check_for(recipe, framework, version) if found.rule == rule]
+        for rule, recipe in (("mxfp8-params-without-overlap", parameters), ("expert-gradient-norm", norm))
+        for framework in (FrameworkName.MEGATRON_LM, FrameworkName.MEGATRON_BRIDGE)
+        for version in ("0.16.1", "head")
+    }
+    assert kinds == {
+        ("mxfp8-params-without-overlap", "0.16.1"): [FindingKind.ERROR],
+        ("mxfp8-params-without-overlap", "head"): [],
+        ("expert-gradient-norm", "0.16.1"): [FindingKind.WARNING],
+        ("expert-gradient-norm", "head"): [],
+    }
+
+
+def test_the_biases_of_gpt_oss_are_refused_beside_a_graph_of_delayed_gradients() -> None:
+    recipe = given(
+        model="gpt-oss-20b",
+        expert_model_parallel_size=8,
+        overlap_moe_expert_parallel_comm=True,
+        delay_wgrad_compute=True,
+        overlap_grad_reduce=True,
+        cuda_graph_impl="transformer_engine",
+        cuda_graph_scope=("attn",),
+        use_te_rng_tracker=True,
+    )
+    for version, refused in (("0.16.1", False), ("0.17", True), ("head", True)):
+        found = {each.rule for each in check_for(recipe, FrameworkName.MEGATRON_BRIDGE, version)}
+        assert ("delayed-wgrad-bias" in found) == refused
+        assert "delayed-wgrad-hooks" in found

@@ -27,7 +27,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def refused(recipe: Recipe, version: str | None = None) -> list[Finding]:
-    """Returns the errors among the findings: each keeps the job from starting."""
+    """Returns the errors among the findings: each keeps the job from starting, or from training as meant."""
     return [finding for finding in findings_for(recipe, version) if finding.kind is FindingKind.ERROR]
 
 

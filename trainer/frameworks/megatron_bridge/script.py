@@ -22,6 +22,7 @@ HELD = (
     "# buffers (tp_comm_overlap_cfg) and deferred embedding gradients are removed with it.",
     "# checkpoint.ckpt_format matches the use of Megatron FSDP.",
 )
+_REFUSED, _WRONG = "REFUSED by that release", "NOT TRAINED AS MEANT by that release"
 
 
 def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
@@ -35,7 +36,7 @@ def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
         *_base(recipe),
         *HELD,
         *(_lost(each) for each in unsaid(recipe, release)),
-        *(comment(f"REFUSED by that release: {each.message}") for each in refused(recipe, named)),
+        *(comment(f"{_WRONG if each.effect else _REFUSED}: {each.message}") for each in refused(recipe, named)),
         "",
         *(f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items()),
         "",

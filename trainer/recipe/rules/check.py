@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 
 from trainer.recipe import rules
 from trainer.recipe.rules.repair import Repair
-from trainer.recipe.rules.rule import Finding, FindingKind, Rule
+from trainer.recipe.rules.rule import Effect, Finding, FindingKind, Rule
 from trainer.recipe.schema import Recipe
 
 
@@ -18,12 +18,14 @@ def _discovered() -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = _discovered()
+# of every recipe whatever will run it; what is slightly off is said where the framework and its release are known
+GENERAL: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is not Effect.INACCURATE)
 ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 
 
 def check(recipe: Recipe) -> list[Finding]:
-    """Every rule the recipe breaks, errors first."""
-    findings = [finding for rule in RULES if (finding := rule.finding(recipe))]
+    """Every general rule that the recipe breaks, errors first."""
+    findings = [finding for rule in GENERAL if (finding := rule.finding(recipe))]
     return sorted(findings, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 

@@ -26,6 +26,18 @@ class FindingKind(StrEnum):
     FALLBACK = "fallback"  # Megatron does something else instead
 
 
+class Effect(StrEnum):
+    """The outcome of a recipe that no check stops, in the releases that the rule holds for."""
+
+    FAILS = "fails"  # no check says so: it hangs or crashes after its start
+    TRAINS_WRONGLY = "trains-wrongly"  # nothing stops it: its gradients or its updates are wrong
+    MAY_TRAIN_WRONGLY = "may-train-wrongly"  # nothing stops it: wrong by timing, by the data, or in one report
+    INACCURATE = "inaccurate"  # nothing stops it: it trains, and a norm, a scale or a count is off
+
+
+CERTAIN = (None, Effect.FAILS, Effect.TRAINS_WRONGLY)  # no release that is known to do so should be started
+
+
 class FrameworkName(StrEnum):
     """A reader of recipes that rules name. What Megatron-Core refuses, every framework refuses."""
 
@@ -55,6 +67,7 @@ class Finding:
     source: str
     binds: tuple[FrameworkName, ...] = CORE
     versions: str = EVERY_RELEASE_WORD
+    effect: Effect | None = None
     suggestion: Suggestion = field(default_factory=dict)
 
 
@@ -102,8 +115,12 @@ class Rule:
     framework is known to run it. What only older releases, or one framework of two, refuse is a warning that says so.
 
     `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release where
-    it says one), or the measurement it came from; `versions` names the Megatron-Core releases it holds for, `binds`
-    the frameworks. `breaking` and `passing` are examples: the conformance tests run every one.
+    it says one), the thread of an issue tracker (Megatron-LM#2272) or the measurement it came from; `versions` names
+    the Megatron-Core releases it holds for, `binds` the frameworks. `breaking` and `passing` are examples: the
+    conformance tests run every one.
+
+    `effect` is None where a check of the release or the framework stops the recipe, or where it only costs. Otherwise
+    no check does: it says what follows, and `source` names the thread.
     """
 
     id: str
@@ -119,6 +136,7 @@ class Rule:
     refuses: tuple[FrameworkName, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
     versions: SpecifierSet = EVERY_RELEASE
     versions_note: str = ""  # about the releases, for people
+    effect: Effect | None = None
     core_refuses: SpecifierSet | None = None  # releases that refuse what the frameworks of `binds` mend
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
@@ -148,6 +166,7 @@ class Rule:
             source=self.source,
             binds=self.binds,
             versions=self.releases_text,
+            effect=self.effect,
             suggestion=suggestion,
         )
 

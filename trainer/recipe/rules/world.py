@@ -1,9 +1,11 @@
 """Ranks into grids: attention's TP·PP·CP·DP and, apart from it, the experts' ETP·EP·PP·EDP."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import all_of, is_moe
 from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, closest, divisors, expert_grid, grid
-from trainer.recipe.rules.rule import Rule, Suggestion, example
+from trainer.recipe.rules.rule import Effect, Rule, Suggestion, example
 from trainer.recipe.settings import Settings
 
 INSTANCES = "num_distributed_optimizer_instances"
@@ -63,7 +65,10 @@ ROWS = (
         message="with EP 1 and ETP {etp} and TP {tp} the replicas of an expert diverge without an error: "
         "Megatron-Core reduces their gradients over the wrong group",
         nearest=lambda recipe: {ETP: layout_of(recipe).tp},
-        source="measured with megatron-core 0.16.1: losses 5.577 and 5.655 on two ranks after three steps",
+        source="measured with megatron-core 0.16.1: losses 5.577 and 5.655 on two ranks after three steps; "
+        "Megatron-LM#1628, fixed in Megatron-LM#5916",
+        versions=SpecifierSet(">=0.15,<0.19"),
+        effect=Effect.TRAINS_WRONGLY,
         breaking=example(
             tensor_model_parallel_size=2,
             sequence_parallel=True,
