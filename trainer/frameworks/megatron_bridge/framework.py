@@ -7,7 +7,7 @@ from trainer.frameworks.megatron_bridge.acting import acting_in_folder
 from trainer.frameworks.megatron_bridge.burst import burst_argv
 from trainer.frameworks.megatron_bridge.command import CONFIGURATION, rank_command, words_by_path
 from trainer.frameworks.megatron_bridge.reader import READER
-from trainer.frameworks.megatron_bridge.refusals import findings_for
+from trainer.frameworks.megatron_bridge.refusals import command_findings, findings_for
 from trainer.frameworks.megatron_bridge.script import script
 from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
 
@@ -21,6 +21,7 @@ FRAMEWORK = Framework(
     configuration=CONFIGURATION,
     words_by_setting=words_by_path,
     findings=findings_for,
+    command_findings=command_findings,
     script=script,
     reader=READER,
 )

@@ -14,8 +14,10 @@ import yaml
 from pydantic import ValidationError
 
 from trainer.frameworks.megatron_bridge.overrides import ALSO, UNSET
+from trainer.frameworks.megatron_bridge.packing import packing_paths
 from trainer.frameworks.megatron_bridge.precision import NAMES
 from trainer.frameworks.megatron_lm.read import FP8_RECIPES
+from trainer.frameworks.packing import kept_packing
 from trainer.frameworks.reading import Kept, Reading
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
@@ -68,7 +70,14 @@ def read_overrides(words: Sequence[str]) -> Reading:
             rest.append(word)
     if knobs.get("pipeline_model_parallel_layout") is not None:
         knobs.pop("virtual_pipeline_model_parallel_size", None)  # the layout says it
-    return Reading(model=model, knobs=knobs, rest=tuple(rest), kept=_kept(unread), passed=_passed(rest))
+    kept = (*_kept(unread), *kept_packing(packing_of(words)))
+    return Reading(model=model, knobs=knobs, rest=tuple(rest), kept=kept, passed=_passed(rest))
+
+
+def packing_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Returns the paths of the overrides that pack sequences; of equal paths the last counts."""
+    matches = (OVERRIDE.fullmatch(word) for word in words)
+    return packing_paths({match[1]: _hydra(match[2]) for match in matches if match}.items())
 
 
 def read_config(config: Mapping[str, Any]) -> Reading:
@@ -80,7 +89,8 @@ def read_config(config: Mapping[str, Any]) -> Reading:
         _take(path, value, model, knobs, unread)
     if precision := _precision(config):
         knobs["precision"] = precision
-    return Reading(model=_whole_model(config, model), knobs=_plain_knobs(knobs), kept=_kept(unread))
+    kept = (*_kept(unread), *kept_packing(packing_paths(_flat(config, ""))))
+    return Reading(model=_whole_model(config, model), knobs=_plain_knobs(knobs), kept=kept)
 
 
 def preset_of(recipe_name: str) -> str | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainer.frameworks.megatron_bridge.overrides import Unsaid, unsaid
+from trainer.frameworks.megatron_bridge.read import packing_of
 from trainer.frameworks.megatron_bridge.versions import GRAPH_MODULES, core_of, version_of
+from trainer.frameworks.packing import packed_findings
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
 from trainer.recipe.identity import effective
@@ -29,6 +33,11 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 def refused(recipe: Recipe, version: str | None = None) -> list[Finding]:
     """Returns the errors among the findings: each keeps the job from starting, or from training as meant."""
     return [finding for finding in findings_for(recipe, version) if finding.kind is FindingKind.ERROR]
+
+
+def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
+    """Returns a warning where the user's command packs sequences beside CUDA graphs."""
+    return packed_findings(packing_of(command), recipe, FrameworkName.MEGATRON_BRIDGE)
 
 
 def _finding(each: Unsaid, version: str) -> Finding:

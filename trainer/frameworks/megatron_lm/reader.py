@@ -14,7 +14,9 @@ from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, last_batch, 
 from trainer.frameworks.megatron_lm.checkout import version_beside
 from trainer.frameworks.megatron_lm.command import of_a_fork, with_recipe
 from trainer.frameworks.megatron_lm.log import has_arguments, logged_values
+from trainer.frameworks.megatron_lm.packing import packing_flags, packing_values
 from trainer.frameworks.megatron_lm.read import read, read_values
+from trainer.frameworks.packing import kept_packing
 from trainer.frameworks.reading import Difference, Document, ImportRequest, Kept, Reader, Reading
 from trainer.launch_scripts.launchers import Sizes
 from trainer.recipe import Recipe
@@ -42,7 +44,8 @@ def starts(argv: Sequence[str]) -> bool:
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
     """Divides the argument list. `stays`: names whose words are left in it although the recipe has them."""
     reading = _with_last_batch(read(argv, world_size=request.ranks, stays=stays), argv)
-    return replace(reading, notes=_by_version(reading, argv))
+    kept = (*reading.kept, *kept_packing(packing_flags(argv)))
+    return replace(reading, kept=kept, notes=_by_version(reading, argv))
 
 
 def _with_last_batch(reading: Reading, argv: Sequence[str]) -> Reading:
@@ -90,7 +93,8 @@ def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
 def _read_final(values: Mapping[str, Any]) -> Reading:
     """Reads values after validation; what a recipe does not hold of them is kept."""
     reading = read_values({**defaults(), **values}, world_size=values.get("world_size"))
-    return replace(reading, kept=tuple(Kept(words=field, why=why) for field, why in reading.unread.items()))
+    unread = (Kept(words=field, why=why) for field, why in reading.unread.items())
+    return replace(reading, kept=(*unread, *kept_packing(packing_values(values))))
 
 
 def _differences(

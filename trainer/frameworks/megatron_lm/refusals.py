@@ -9,8 +9,10 @@ from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, schedule_of
 from trainer.frameworks.megatron_lm.command import of_a_fork, unmentioned
 from trainer.frameworks.megatron_lm.flags import since, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings
+from trainer.frameworks.megatron_lm.packing import packing_flags
 from trainer.frameworks.megatron_lm.required import required_environment
 from trainer.frameworks.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
+from trainer.frameworks.packing import packed_findings
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
 from trainer.recipe.rules import Finding, FindingKind
@@ -34,9 +36,10 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
-    """Returns warnings of what the user's command decides instead of the recipe."""
+    """Returns warnings of what the user's command decides instead of the recipe, and of packed data beside graphs."""
     left = [_left(field, flag) for field, flag in unmentioned(command, recipe)]
     left += [_not_judged(field, words) for field, words in of_a_fork(command)]
+    left += packed_findings(packing_flags(command), recipe, FrameworkName.MEGATRON_LM)
     return left + _scheduled(recipe, command)
 
 
