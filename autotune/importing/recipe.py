@@ -12,6 +12,7 @@ import yaml
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
 from autotune.importing.gpu import GPU, Gpu, gpu_of, gpus_of_a_node
+from trainer.above_peak import above_peak
 from trainer.errors import BadInputError, Problem, refused
 from trainer.frameworks.presets import same_preset
 from trainer.launch_scripts.jobs import job_settings
@@ -77,7 +78,9 @@ def built(found: Found, asked: Asked) -> Imported:
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
-    return Imported(recipe=recipe, found=found, environment=environment, changed={})
+    doubts = above_peak(recipe, reported=found.reading.reported_tflops)
+    reading = replace(found.reading, notes=(*found.reading.notes, *doubts))
+    return Imported(recipe=recipe, found=replace(found, reading=reading), environment=environment, changed={})
 
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:

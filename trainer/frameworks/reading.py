@@ -45,6 +45,7 @@ class Reading:
     unread: Mapping[str, str] = field(default_factory=dict)  # knob or field -> why a recipe does not hold its value
     sizes: Sizes = field(default_factory=Sizes)
     notes: tuple[str, ...] = ()
+    reported_tflops: float | None = None  # per GPU, as a log says: the median of its iterations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,6 +185,16 @@ def test_a_log_is_a_recipe_without_a_command() -> None:
     assert any("a log has no command" in note for note in made.found.notes)
 
 
+@pytest.mark.skipif(not LOGS.is_dir(), reason="without ../shared")
+def test_a_log_above_the_peak_of_the_gpu_is_said_to_be_wrong(tmp_path: Path) -> None:
+    text = (LOGS / "mlm_2026_08_ep2_trace.log").read_text()
+    file = tmp_path / "fast.log"
+    file.write_text(text.replace("(TFLOP/s/GPU): 0.0", "(TFLOP/s/GPU): 1937.0"))
+    assert file.read_text() != text
+    made = imported(Asked(file=str(file), gpu="h200"))
+    assert any("the trainer reports 1,937 TFLOP/s per GPU" in note for note in made.found.notes)
+
+
 def test_words_that_a_recipe_would_not_say_again_stay_in_the_command() -> None:
     made = imported(asked_of("latent_slurm.sh"))
     assert made.recipe.trainer is not None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trainer.above_peak import above_peak
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.engines.command.follow import Followed
 from trainer.engines.command.job import Job
@@ -62,6 +63,8 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
     tokens = recipe.training.global_batch_size * recipe.training.seq_length
     rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and failure is None else None
     reported = [each.tflops for each in measured if each.tflops]
+    counted = None if rate is None else _tflops(recipe, rate)
+    as_reported = statistics.median(reported) if reported else None
     return Outcome(
         failure=failure,
         step_us=step_us,
@@ -75,13 +78,18 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         tokens_per_step=tokens,
         ranks=recipe.world_size,
         tokens_per_s_per_gpu=rate,
-        model_tflops_per_gpu=None if rate is None else _tflops(recipe, rate),
-        reported_tflops_per_gpu=statistics.median(reported) if reported else None,
+        model_tflops_per_gpu=counted,
+        reported_tflops_per_gpu=as_reported,
         attainable_tflops_per_gpu=recipe.peak_tflops,
         cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher_kind == "local" else None,
         acting=_acting(job),
         versions=usage[min(usage)].versions if usage else {},
-        warnings=[*unknown, *_warnings(reading, ended.followed), *_unmasked(job)],
+        warnings=[
+            *unknown,
+            *_warnings(reading, ended.followed),
+            *above_peak(recipe, counted=counted, reported=as_reported),
+            *_unmasked(job),
+        ],
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainer.above_peak import above_peak
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.failures import Evidence, RankEvidence, classify
 from trainer.frameworks.megatron_lm.required import required_environment
@@ -132,6 +133,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
     tokens = recipe.training.global_batch_size * recipe.training.seq_length
     rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and not failure else None
     flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
+    counted = rate * flops / 1e12 if rate is not None else None
     measured = [r.attainable_tflops for r in reports if r.attainable_tflops is not None]
     return Outcome(
         failure=failure,
@@ -144,7 +146,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         tokens_per_step=tokens,
         ranks=recipe.world_size,
         tokens_per_s_per_gpu=rate,
-        model_tflops_per_gpu=rate * flops / 1e12 if rate is not None else None,
+        model_tflops_per_gpu=counted,
         attainable_tflops_per_gpu=min(measured) if measured else recipe.peak_tflops,
         cores_per_rank=first.cores,
         startup_s=max(r.startup_s for r in reports),
@@ -154,5 +156,5 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         versions=first.versions,
         acting=first.acting,
         unlike_production=list({row.what: row for r in reports for row in r.differences}.values()),
-        warnings=sorted({text for r in reports for text in r.warnings}),
+        warnings=[*sorted({text for r in reports for text in r.warnings}), *above_peak(recipe, counted=counted)],
     )

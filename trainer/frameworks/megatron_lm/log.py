@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import statistics
 from typing import Any
 
 _PLAIN = r"\d(?:[\d.,]*\d)?"  # a locale may put a comma where others have a point
@@ -44,6 +45,15 @@ def logged_values(text: str) -> dict[str, Any]:
     dump = text[begin.end() : end.start() if end else len(text)]
     matches = (_LINE.match(line.rstrip()) for line in dump.splitlines())
     return {match[1]: _value(match[2].strip()) for match in matches if match}
+
+
+def logged_tflops(text: str) -> float | None:
+    """Returns the median throughput of a log's iterations, in TFLOP/s per GPU; None where it has none above 0."""
+    said = (found["tflops"] for found in re.finditer(LOG_PATTERNS["tflops"], text))
+    figures = [
+        figure for each in said if "," not in each and (figure := float(each)) > 0
+    ]  # a locale's comma is unclear
+    return statistics.median(figures) if figures else None
 
 
 def _value(text: str) -> Any:

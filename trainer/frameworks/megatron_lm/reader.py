@@ -13,7 +13,7 @@ from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, last_batch, schedule_of
 from trainer.frameworks.megatron_lm.checkout import version_beside
 from trainer.frameworks.megatron_lm.command import of_a_fork, with_recipe
-from trainer.frameworks.megatron_lm.log import has_arguments, logged_values
+from trainer.frameworks.megatron_lm.log import has_arguments, logged_tflops, logged_values
 from trainer.frameworks.megatron_lm.packing import packing_flags, packing_values
 from trainer.frameworks.megatron_lm.read import read, read_values
 from trainer.frameworks.packing import kept_packing
@@ -72,6 +72,7 @@ def read_log(text: str, request: ImportRequest) -> Reading:
     return replace(
         _read_final(values),
         sizes=Sizes(nodes=nodes, gpus_per_node=per_node, tasks=world, gpu=_gpu_in(text)),
+        reported_tflops=logged_tflops(text),
         notes=(
             "a log has no command: bursts run our own model (engine megatron); import the script for yours",
             *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),

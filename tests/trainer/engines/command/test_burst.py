@@ -24,11 +24,13 @@ from trainer.recipe import Recipe
 
 OF_THE_RECIPE = ("burst.json", "command.txt")  # what is said there was asked for
 FAKE = Path(__file__).with_name("fake_trainer.py")
+SLOW = {"name": "toy", "bf16_tflops": 5.0, "memory_gib": 40.0, "hbm_tb_s": 1.0, "nvlink_gb_s": 100.0}
 
 
-def recipe(acts: dict[str, Any], **trainer: Any) -> Recipe:
+def recipe(acts: dict[str, Any], *, gpu: dict[str, Any] | None = None, **trainer: Any) -> Recipe:
     base = cpu_recipe()
     data = base.model_dump(mode="json")
+    data["cluster"]["gpu"] = gpu or data["cluster"]["gpu"]
     data["burst"] |= {
         "engine": "command",
         "warmup_steps": 2,
@@ -53,11 +55,12 @@ def run(folder: Path, acts: dict[str, Any], *, patience: Patience = LONG, **trai
 
 
 def test_a_burst_reads_the_measured_steps_between_warm_up_and_profile(tmp_path: Path) -> None:
-    outcome = run(tmp_path, {})
+    outcome = run(tmp_path, {}, gpu=SLOW)
     assert outcome.failure is None
     assert outcome.step_us == [3000.0, 4000.0, 5000.0, 6000.0]  # iterations 3 to 6; 7 to 9 are the profiler's
     assert outcome.loss[:2] == [5.99, 5.98]
     assert outcome.reported_tflops_per_gpu == 12.5
+    assert any("the trainer reports 12 TFLOP/s per GPU" in text for text in outcome.warnings)
     assert outcome.cost_s is not None
     assert sorted(path.name for path in (tmp_path / "0001" / "trace").iterdir()) == [
         "rank0.pt.trace.json.gz",
