@@ -17,7 +17,7 @@ def estimate(
         float | None,
         Parameter(
             validator=Number(gte=1, lte=10_000),
-            help="Tokens of the hottest expert rank over the mean, for the upper bound.",
+            help="Tokens of the hottest expert rank over the mean, for the upper bound of memory and for the time.",
         ),
     ] = None,
     software: Annotated[

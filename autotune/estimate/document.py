@@ -89,9 +89,10 @@ class Estimate:
 
 
 def estimated(recipe: Recipe, *, imbalance: float | None = None, release: str | None = None) -> Estimate:
-    """Estimates one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound;
-    `release`: a row of software.csv, None for the latest."""
-    memory, time = estimate_memory(recipe, imbalance=imbalance), estimate_time(recipe, release=release)
+    """Estimates one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound of memory
+    and for the time; `release`: a row of software.csv, None for the latest."""
+    memory = estimate_memory(recipe, imbalance=imbalance)
+    time = estimate_time(recipe, release=release, imbalance=imbalance)
     by_part = memory_of(one(recipe)).by_part
     names = memory_order(list(by_part))
     ranks = range(recipe.parallelism.pipeline_model_parallel_size)

@@ -328,7 +328,8 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
     at = {name: part[..., rows, ranks] for name, part in stages.parts.items()}
     waits = at["grouped"] * (1 - 1 / load)
     at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
-    work = stages.busy[..., rows, ranks] + (stages.dp_exposed + stages.optimizer + stages.gc)[..., rows] + stages.fixed
+    once = stages.dp_exposed + stages.optimizer + stages.offload_exposed + stages.gc
+    work = stages.busy[..., rows, ranks] + once[..., rows] + stages.fixed
     return {
         "gemm": at["gemm"] + at["head"],
         **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
@@ -336,7 +337,7 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
         "optimizer": stages.optimizer[..., rows],
         **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
         "dp_exposed": stages.dp_exposed[..., rows],
-        "host": at["host"] + stages.fixed,
+        "host": at["host"] + stages.offload_exposed[..., rows] + stages.fixed,
         "gc": stages.gc[..., rows],
         "waiting": np.maximum(stages.step[..., rows] - work, 0.0),
     }

@@ -30,6 +30,7 @@ class GpuFigures(Section):
     hbm_tb_s: Rate
     nvlink_gb_s: Rate  # to the other GPUs of its node, all links together: NVLink, Infinity Fabric, …
     network_gbit_s: Rate | None = None  # per GPU, between nodes
+    host_link_gb_s: Rate | None = None  # to the memory of its host: PCIe, NVLink-C2C
     fp8_tflops: Rate | None = None
     fp4_tflops: Rate | None = None
     vendor: str | None = Field(default=None, min_length=1)  # "nvidia", "amd", …
@@ -87,6 +88,7 @@ def _from_figures(gpu: GpuFigures, gpus_per_node: int) -> Hardware:
         nvlink_domain_gpus=gpu.nvlink_domain_gpus or gpus_per_node,
         gpus_per_node=gpus_per_node,
         scaleout_gbit_s=gpu.network_gbit_s,
+        host_link_gb_s=gpu.host_link_gb_s,
         sms=gpu.compute_units,
         watts=None,
         compute_capability=gpu.compute_capability,

@@ -45,6 +45,7 @@ class Hardware:
     nvlink_domain_gpus: int
     gpus_per_node: int
     scaleout_gbit_s: float | None  # per GPU
+    host_link_gb_s: float | None  # one way, per GPU, to the memory of its host
     sms: int | None  # compute units of other vendors
     watts: float | None  # thermal design power: what long products sustain goes with it
     reference: Hardware | None = None  # whose peak and power the fitted shares are of; None: its own
@@ -124,6 +125,7 @@ def _hardware(row: dict[str, str], reference: Hardware | None) -> Hardware:
         nvlink_domain_gpus=_count(row["nvlink_domain_gpus"]) or 1,
         gpus_per_node=_count(row["gpus_per_node"]) or 1,
         scaleout_gbit_s=_number(row["scaleout_gbit_s_per_gpu"]),
+        host_link_gb_s=_number(row["host_link_gb_s"]),
         sms=_count(row["sms"]),
         watts=_number(row["tdp_w"]),
         reference=reference,

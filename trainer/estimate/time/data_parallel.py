@@ -63,16 +63,21 @@ def _left(overlapped: Flags, least: float | Floats, seconds: Floats, room: Float
     return np.where(overlapped, seconds - hidden, seconds)
 
 
-def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters) -> Floats:
-    """Adam over this rank's shard, bound by memory."""
-    hardware = candidates.base.hardware
+def stepped_parameters(candidates: Candidates, held: HeldParameters) -> Floats:
+    """Returns the parameters that a rank's optimizer steps: its shard, or all that it holds."""
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
-    shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)
+    shard: Floats = dense / (candidates.dp * candidates.cp) + experts / candidates.edp
+    return np.where(sharded, shard, dense + experts)
+
+
+def optimizer_s(candidates: Candidates, values: Constants, parameters: Floats) -> Floats:
+    """Adam over `parameters` on the device, bound by memory."""
+    hardware = candidates.base.hardware
     rate = (
         values["cpu_optimizer_tb_s"]
         if hardware.is_cpu
         else known(hardware, hardware.memory_tb_s, "hbm_tb_s") * values["optimizer_rate"]
     )
-    seconds: Floats = shard * values["optimizer_bytes"] / (rate * TERA)
+    seconds: Floats = parameters * values["optimizer_bytes"] / (rate * TERA)
     return seconds

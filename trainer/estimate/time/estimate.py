@@ -22,9 +22,10 @@ from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.bound import distance, spread
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
-from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
+from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s, stepped_parameters
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
+from trainer.estimate.time.offload import offloaded_share, optimizer_offload_s
 from trainer.estimate.time.stage_table import StageTable, stretched
 from trainer.estimate.time.work import (
     MULTIPLY_ADD,
@@ -40,14 +41,15 @@ from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
 CLASSES = ("gemm", "grouped", "attention", "permute", "quantize", "memory_bound")  # of compute
-LAYER_PARTS = (*CLASSES, "compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
+SENT = tuple(f"{kind}{side}" for kind in ("ep", "tp", "cp", "offload") for side in ("", "_exposed"))
+LAYER_PARTS = (*CLASSES, "compute", "recompute", *SENT)
 PARTS = tuple(name for name in (*LAYER_PARTS, "head", "loss", "host") if name not in CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeTable:
-    """Seconds a step, [N] each. Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s` count hidden
-    communication too, and `host_s` is only what the device waits for."""
+    """Seconds a step, [N] each. Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s`, `offload_s`
+    count what is hidden too, and `host_s` is only what the device waits for."""
 
     by_part: dict[str, Floats]
     step_s: Floats
@@ -69,10 +71,16 @@ class TimeEstimate:
     assumptions: tuple[str, ...]
 
 
-def time_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> TimeTable:
+def time_of(
+    candidates: Candidates,
+    *,
+    release: str | None = None,
+    constants: Constants | None = None,
+    imbalance: float | None = None,
+) -> TimeTable:
     """Step time of every candidate. `release` is a row of software.csv (None: the latest); `constants` are those that
-    are not the table's."""
-    stages = stages_of(candidates, release=release, constants=constants)
+    are not the table's; `imbalance`: tokens of the hottest expert rank over the mean (None: what is usual)."""
+    stages = stages_of(candidates, release=release, constants=constants, imbalance=imbalance)
     slowest = stages.slowest[:, None]
     parts = {f"{name}_s": np.take_along_axis(stages.parts[name], slowest, axis=1)[:, 0] for name in PARTS}
     parts["head_s"] = parts["head_s"] + parts.pop("loss_s")
@@ -80,16 +88,25 @@ def time_of(candidates: Candidates, *, release: str | None = None, constants: Co
     parts |= {"pp_s": stages.pp, "pp_exposed_s": stages.pp_exposed, "pp_bubble_s": stages.pp_bubble}
     parts["gc_s"] = stages.gc
     parts |= {"dp_s": stages.dp, "dp_exposed_s": stages.dp_exposed, "optimizer_s": stages.optimizer}
-    work = np.take_along_axis(stages.busy, slowest, axis=1)[:, 0] + stages.pp_exposed + stages.pp_bubble
-    parts["sync_s"] = stages.step - (work + stages.dp_exposed + stages.optimizer + stages.fixed + stages.gc)
+    parts["offload_s"] = parts["offload_s"] + stages.offload
+    parts["offload_exposed_s"] = parts["offload_exposed_s"] + stages.offload_exposed
+    parts["sync_s"] = stages.step - stages.work
     return _table(candidates, parts, stages.step)
 
 
-def stages_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> StageTable:
+def stages_of(
+    candidates: Candidates,
+    *,
+    release: str | None = None,
+    constants: Constants | None = None,
+    imbalance: float | None = None,
+) -> StageTable:
     """The same by pipeline rank. Of K sets of constants (arrays [K, 1] among them) every figure has a first axis K."""
     values, software = {**fitted(), **(constants or {})}, releases()[release or latest()]
     dense = layer_time(candidates, values, software, is_moe=False)
-    moe = layer_time(candidates, values, software, is_moe=True) if _has_experts(candidates) else dense
+    moe = dense
+    if candidates.base.architecture.num_moe_experts is not None:
+        moe = layer_time(candidates, values, software, is_moe=True, given_load=imbalance)
     stage = _stage(candidates, values, dense, moe)
     micro_batches = candidates.microbatches[..., None]
     sets = np.broadcast_shapes(*map(np.shape, (constants or {}).values()))[:-1]
@@ -103,13 +120,16 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     bubble = (candidates.pp - 1) / candidates.vpp * filled * values["bubble_time"]
     held = held_parameters(candidates)
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
-    optimizer = optimizer_s(candidates, values, held)
+    stepped = stepped_parameters(candidates, held)
+    optimizer = optimizer_s(candidates, values, (1 - offloaded_share(candidates)) * stepped)
+    offload, offload_exposed = optimizer_offload_s(candidates, values, stepped)
     fixed = values["cpu_step_ms" if candidates.base.hardware.is_cpu else "host_step_ms"] * 1e-3
     bubble = bubble + values["chunks_uneven"] * _chunks_wait(candidates, stage, dense, moe) * candidates.microbatches
     gc = collections_s(candidates, values)
-    work = longest + bubble + dp_exposed + optimizer + fixed + gc
+    work = longest + bubble + dp_exposed + optimizer + offload_exposed + fixed + gc
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
     once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer, "gc": gc}
+    once |= {"offload": offload, "offload_exposed": offload_exposed}
     once |= {"step": work * (1 + values["sync_share"] * (candidates.base.world_size > 1))}
     table = StageTable(
         parts=parts,
@@ -137,10 +157,10 @@ def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> Ti
     )
 
 
-def estimate_time(recipe: Recipe, *, release: str | None = None) -> TimeEstimate:
-    """The estimate of one recipe. Raises KeyError for a release that has no row."""
+def estimate_time(recipe: Recipe, *, release: str | None = None, imbalance: float | None = None) -> TimeEstimate:
+    """The estimate of one recipe. `imbalance`: as `time_of`. Raises KeyError for a release that has no row."""
     candidates = one(recipe)
-    table = time_of(candidates, release=release)
+    table = time_of(candidates, release=release, imbalance=imbalance)
     return TimeEstimate(
         by_part={name: float(part[0]) for name, part in table.by_part.items()},
         step_s=float(table.step_s[0]),
@@ -148,17 +168,19 @@ def estimate_time(recipe: Recipe, *, release: str | None = None) -> TimeEstimate
         model_tflops_per_gpu=float(table.model_tflops_per_gpu[0]),
         spread=float(table.spread[0]),
         release=release or latest(),
-        assumptions=_assumptions(candidates, release or latest()),
+        assumptions=_assumptions(candidates, release or latest(), imbalance),
     )
 
 
-def _assumptions(candidates: Candidates, release: str) -> tuple[str, ...]:
+def _assumptions(candidates: Candidates, release: str, imbalance: float | None) -> tuple[str, ...]:
     said = [f"step time with the software of NeMo {release}"]
     if bool(unbalanced(candidates).any()):
-        load = fitted()["natural_imbalance"]
+        load = fitted()["natural_imbalance"] if imbalance is None else imbalance
         said.append(
             f"nothing forces a balance of experts: in every layer ranks wait for one with {load:g} times the mean load"
         )
+    if bool((offloaded_share(candidates) > 0).any()) and candidates.base.hardware.host_cpu != "x86":
+        said.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")
     if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
         said.append("of Mamba and gated delta net layers the products are counted, not the scans")
     return (*said, *_of_figures(candidates), *distance(candidates))
@@ -183,10 +205,6 @@ def _of_figures(candidates: Candidates) -> Iterator[str]:
     )
     for field in gpu.unknown(candidates.base.training.precision):
         yield f"{gpu.name}: {field} is unknown, {COUNTED[field]}"
-
-
-def _has_experts(candidates: Candidates) -> bool:
-    return candidates.base.architecture.num_moe_experts is not None
 
 
 def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime) -> dict[str, Floats]:

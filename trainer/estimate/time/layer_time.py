@@ -13,9 +13,10 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.activations import wide_bytes
-from trainer.estimate.memory.bound import unbalanced
+from trainer.estimate.memory.bound import most_load, unbalanced
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
+from trainer.estimate.time.offload import activation_offload_s
 from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
 from trainer.model.layer import attention_channels
@@ -43,6 +44,8 @@ class LayerTime:
     tp_exposed: Floats
     cp: Floats
     cp_exposed: Floats
+    offload: Floats  # of activations
+    offload_exposed: Floats
     host: Floats
 
     @property
@@ -51,11 +54,16 @@ class LayerTime:
 
     @property
     def device(self) -> Floats:
-        return self.compute + self.recompute + self.ep_exposed + self.tp_exposed + self.cp_exposed
+        exposed = self.ep_exposed + self.tp_exposed + self.cp_exposed + self.offload_exposed
+        return self.compute + self.recompute + exposed
 
 
-def layer_time(candidates: Candidates, values: Constants, release: Release, *, is_moe: bool) -> LayerTime:
-    load = imbalance(candidates, values) if is_moe else np.ones(())
+def layer_time(
+    candidates: Candidates, values: Constants, release: Release, *, is_moe: bool, given_load: float | None = None
+) -> LayerTime:
+    """Time of a layer with experts or without. `given_load`: tokens of the hottest expert rank over the mean, where
+    nothing forces a balance; None: those of `imbalance`."""
+    load = imbalance(candidates, values, given=given_load) if is_moe else np.ones(())
     forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=load)
     one_way = dispatch_s(candidates, values) * load if is_moe else np.zeros(())
     again, dispatches = _recomputed(candidates, forward)
@@ -75,6 +83,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
     among = _expert_tensor_parallel(candidates, values) * load * (4.0 + 2.0 * dispatches) if is_moe else np.zeros(())
     cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
+    offload, offload_exposed = activation_offload_s(candidates, values, is_moe=is_moe, load=load, compute=compute)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
     return LayerTime(
@@ -86,6 +95,8 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
         tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)) + among,
         cp=cp,
         cp_exposed=cp_exposed,
+        offload=offload,
+        offload_exposed=offload_exposed,
         host=host,
     )
 
@@ -102,16 +113,17 @@ def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
     }
 
 
-def imbalance(candidates: Candidates, values: Constants) -> Floats:
-    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity.
+def imbalance(candidates: Candidates, values: Constants, *, given: float | None = None) -> Floats:
+    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity, else `given`.
 
-    Loads of a rank's experts even out as 1/√experts, and of more ranks one is hotter (the largest of n draws lies
-    √(2 ln n) deviations out); `natural_imbalance` is of 16 ranks with 8 experts each.
+    Without `given`, loads of a rank's experts even out as 1/√experts, and of more ranks one is hotter (the largest of n
+    draws lies √(2 ln n) deviations out); `natural_imbalance` is of 16 ranks with 8 experts each.
     """
     held = (candidates.base.architecture.num_moe_experts or 1) / candidates.ep
     ranks = np.maximum(candidates.ep, 2.0)
     over = (EXPERTS_HELD / held) ** values["imbalance_spread"] * np.sqrt(np.log(ranks) / np.log(EXPERT_RANKS))
-    hottest = np.maximum(1 + (values["natural_imbalance"] - 1) * over, 1.0)
+    usual = np.maximum(1 + (values["natural_imbalance"] - 1) * over, 1.0)
+    hottest = np.minimum(usual if given is None else given, most_load(candidates))
     return np.where(unbalanced(candidates), hottest, 1.0)
 
 

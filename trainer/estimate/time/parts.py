@@ -10,6 +10,7 @@ STEP_PARTS = {
     "ep_exposed_s": "EP exposed",
     "tp_exposed_s": "TP exposed",
     "cp_exposed_s": "CP exposed",
+    "offload_exposed_s": "offload exposed",
     "pp_exposed_s": "PP sends exposed",
     "dp_exposed_s": "DP exposed",
     "pp_bubble_s": "pipeline bubble",

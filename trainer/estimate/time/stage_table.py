@@ -15,7 +15,7 @@ from trainer.estimate.time.constants import Constants
 
 EXPOSED = ("ep_exposed", "tp_exposed", "cp_exposed")  # of what ranks send each other inside a stage's work
 SENT = (*EXPOSED, "ep", "tp", "cp", "pp", "pp_exposed", "dp", "dp_exposed")
-ONCE = ("pp", "pp_exposed", "dp", "dp_exposed", "optimizer", "gc")
+ONCE = ("pp", "pp_exposed", "dp", "dp_exposed", "optimizer", "offload", "offload_exposed", "gc")
 TINY_S = 1e-12
 
 
@@ -36,7 +36,9 @@ class StageTable:
     pp_bubble: Floats
     dp: Floats
     dp_exposed: Floats
-    optimizer: Floats
+    optimizer: Floats  # on the device
+    offload: Floats  # of the optimizer: copies and the host's step
+    offload_exposed: Floats
     fixed: float | Floats  # host work once a step
     gc: Floats  # garbage collected by hand
     step: Floats
@@ -53,7 +55,8 @@ class StageTable:
     def work(self) -> Floats:
         """The step without what its ranks wait for each other, [N]."""
         longest = self.busy.max(axis=-1) + self.pp_exposed + self.pp_bubble
-        seconds: Floats = longest + self.dp_exposed + self.optimizer + self.fixed + self.gc
+        once = self.dp_exposed + self.optimizer + self.offload_exposed + self.fixed + self.gc
+        seconds: Floats = longest + once
         return seconds
 
 

@@ -17,7 +17,7 @@ from trainer.recipe.schema import Recipe
 
 INSIDE = (  # parts that a step is made of; the others tell how much of it is communication, hidden or not
     *("compute_s", "recompute_s", "ep_exposed_s", "tp_exposed_s", "cp_exposed_s", "head_s", "host_s"),
-    *("pp_exposed_s", "pp_bubble_s", "dp_exposed_s", "optimizer_s", "sync_s"),
+    *("pp_exposed_s", "pp_bubble_s", "dp_exposed_s", "optimizer_s", "offload_exposed_s", "sync_s"),
 )
 
 
@@ -158,6 +158,18 @@ def test_ranks_that_share_experts_pass_on_every_copy_of_a_token(again: dict[str,
     among = tp_s(2, {}) - tp_s(1, {})
     assert 1.5 < tp_s(2, {}) / tp_s(1, {}) < 3.0
     assert tp_s(2, again) - tp_s(1, again) == pytest.approx(times * among, rel=1e-6)
+
+
+def test_a_busier_expert_rank_takes_its_load_longer_and_a_capacity_bounds_it() -> None:
+    natural = recipe_of(expert_model_parallel_size=32, moe_router_force_load_balancing=False)
+    even, uneven = (estimate_time(natural, imbalance=load).by_part for load in (1.0, 3.0))
+    assert uneven["compute_s"] > 1.2 * even["compute_s"]
+    assert uneven["ep_s"] > 2 * even["ep_s"]
+    assert even["ep_s"] < estimate_time(natural).by_part["ep_s"] < uneven["ep_s"]
+    bounded = natural.replace({"moe_expert_capacity_factor": 1.0})
+    assert estimate_time(bounded, imbalance=3.0).step_s == pytest.approx(estimate_time(bounded, imbalance=1.0).step_s)
+    forced = natural.replace({"moe_router_force_load_balancing": True})
+    assert estimate_time(forced, imbalance=3.0).step_s == estimate_time(forced).step_s
 
 
 def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
