@@ -1,0 +1,79 @@
+"""Answers of the product to one row of `guides.csv`, and the recipes and comparisons that rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.recipe import Recipe
+from trainer.recipe.load import recipe_from
+from trainer.recipe.source import Source
+
+EVEN_LOAD: dict[str, Any] = {
+    "moe_grouped_gemm": True,
+    "moe_router_fusion": True,
+    "moe_permute_fusion": True,
+    "moe_router_force_load_balancing": True,
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "grad_reduce_in_fp32": False,
+    "cross_entropy_loss_fusion": True,
+    "cpu_affinity": "spread",
+}  # settings that tuned runs of the guides share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One row's answer. `agrees` is None where the row cannot be computed; `says` then says why."""
+
+    says: str
+    agrees: bool | None
+
+
+Ask = Callable[[], Answer]
+
+
+def recipe_of(
+    model: str,
+    gpu: str | dict[str, Any],
+    gpus: int,
+    *,
+    each: int,
+    training: dict[str, Any],
+    knobs: dict[str, Any],
+    **sizes: int,
+) -> Recipe:
+    """Returns a recipe on `gpus` GPUs, `each` in a node. `sizes`: parallelism, in a recipe's aliases. Raises
+    BadInputError for what the product does not know."""
+    data = {
+        "name": f"{model}-{gpus}-gpus",
+        "model": model,
+        "cluster": {"gpu": gpu, "nodes": gpus // each, "gpus_per_node": each},
+        "training": {"micro_batch_size": 1, **training},
+        "parallelism": sizes,
+        "knobs": knobs,
+    }
+    return recipe_from(Source(name="guides", data=data))
+
+
+def compared(found: Sequence[float], published: Sequence[float], *, within: float) -> Answer:
+    """Returns the answer of figures that should each lie within a share of the published ones."""
+    errors = [ours / theirs - 1 for ours, theirs in zip(found, published, strict=True)]
+    pairs = zip(found, published, errors, strict=True)
+    said = ", ".join(f"{ours:,.4g} for {theirs:,.4g} ({error:+.0%})" for ours, theirs, error in pairs)
+    return Answer(says=said, agrees=all(abs(error) <= within for error in errors))
+
+
+def together(*answers: Answer) -> Answer:
+    """Returns one answer for several: it agrees if all do, and is open where none disagrees and one is open."""
+    verdicts = [answer.agrees for answer in answers]
+    agrees = False if False in verdicts else None if None in verdicts else True
+    return Answer(says="; ".join(answer.says for answer in answers), agrees=agrees)
+
+
+def holds(statements: dict[str, bool]) -> Answer:
+    """Returns the answer of statements that should all be true."""
+    said = "; ".join(f"{statement}: {'yes' if true else 'no'}" for statement, true in statements.items())
+    return Answer(says=said, agrees=all(statements.values()))

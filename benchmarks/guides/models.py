@@ -1,0 +1,121 @@
+"""Rows of `guides.csv` on what recipes may name: models, GPUs, dispatchers, and combinations that rules know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.check.frameworks import findings_of_framework
+from autotune.plan.document import planned
+from benchmarks.guides.answer import EVEN_LOAD, Answer, Ask, holds, recipe_of, together
+from trainer.errors import BadInputError
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.hugging_face import model_types
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules.check import check, errors_of
+
+# model_type of a configuration, as transformers and the models' own files write it
+FAMILIES = (
+    *("qwen3_next", "qwen3_5_moe", "nemotron_h", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m2"),
+    *("kimi_k25", "ernie4_5_moe", "bailing_moe_v2"),
+)
+GPUS = ("a100", "h20", "h800", "gh200", "mi300x", "mi325x", "mi355x", "vr200")
+TRAINING: dict[str, Any] = {"seq_length": 4096, "global_batch_size": 256, "precision": "bf16"}
+
+
+def families() -> Answer:
+    unknown = [name for name in FAMILIES if name not in model_types()]
+    refused = []
+    for name in ("qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b"):
+        recipe = recipe_of(name, "h100", 32, each=8, training=TRAINING, knobs=EVEN_LOAD, ep=8)
+        if errors_of(recipe):
+            refused.append(name)
+    return together(
+        holds({f"config.json of every family is read (unknown: {', '.join(unknown) or 'none'})": not unknown}),
+        holds({f"check accepts hybrid presets (refused: {', '.join(refused) or 'none'})": not refused}),
+    )
+
+
+def packing() -> Answer:
+    """Packed sequences are no setting of a recipe; the order of recompute is asked of `plan`."""
+    known = [name for name in KNOBS if "pack" in name]
+    training = TRAINING | {"seq_length": 262144, "global_batch_size": 64}
+    plan = planned(recipe_of("qwen3-235b-a22b", "gb200", 256, each=4, training=training, knobs={}), top=5)
+    again = [choice.recipe.knob("recompute_modules") or () for choice in plan.choices]
+    full = [choice for choice in plan.choices if choice.recipe.knob("recompute_granularity") == "full"]
+    return holds(
+        {
+            "a recipe can say that sequences are packed": bool(known),
+            "plan repeats no attention at 256K": not full and not any("core_attn" in modules for modules in again),
+        }
+    )
+
+
+def half_precision() -> Answer:
+    knobs = EVEN_LOAD | {"overlap_moe_expert_parallel_comm": True}
+    training = TRAINING | {"precision": "fp16"}
+    recipe = recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=training, knobs=knobs, ep=16)
+    return holds({"FP16 with EP overlap is legal": not errors_of(recipe)})
+
+
+def delayed_gradients() -> Answer:
+    knobs = EVEN_LOAD | {
+        "overlap_moe_expert_parallel_comm": True,
+        "delay_wgrad_compute": True,
+        "cuda_graph_impl": "transformer_engine",
+        "cuda_graph_scope": ["attn", "moe_router"],
+        "use_te_rng_tracker": True,
+    }
+    recipe = recipe_of("gpt-oss-20b", "h100", 16, each=8, training=TRAINING, knobs=knobs, ep=16)
+    said = [f for f in findings_of_framework(recipe, "megatron-bridge") if "delay_wgrad_compute" in f.knobs]
+    return holds({"check --for megatron-bridge names it with attention biases": bool(said)})
+
+
+WANTED = {"h100": "deepep", "b200": "deepep", "gb200": "hybridep", "gb300": "hybridep"}
+
+
+def dispatchers() -> Answer:
+    found = {}
+    for gpu, wanted in WANTED.items():
+        nodes = known_hardware()[gpu].gpus_per_node
+        recipe = recipe_of(
+            "deepseek-v3", gpu, 256, each=nodes, training=TRAINING | {"global_batch_size": 4096}, knobs={}
+        )
+        first = planned(recipe, top=1).choices[0].recipe
+        kind = str(first.knob("moe_token_dispatcher_type"))
+        chosen = str(first.knob("moe_flex_dispatcher_backend")) if kind == "flex" else kind
+        found[f"{gpu}: {wanted} (plan's first choice: {chosen})"] = chosen == wanted
+    return holds(found)
+
+
+def gpus() -> Answer:
+    given = {"name": "own", "memory_gib": 80, "bf16_tflops": 500, "hbm_tb_s": 3, "nvlink_gb_s": 300}
+    try:
+        recipe_of("qwen3-30b-a3b", given, 8, each=8, training=TRAINING, knobs={}, ep=8)
+        described = True
+    except BadInputError:
+        described = False
+    return holds({f"{name} by name": name in known_hardware() for name in GPUS} | {"any GPU by its figures": described})
+
+
+def silent_damage() -> Answer:
+    knobs: dict[str, Any] = {"fp8_param_gather": True, "use_distributed_optimizer": True, "overlap_grad_reduce": False}
+    training = TRAINING | {"precision": "mxfp8"}
+    recipe = recipe_of("qwen3-30b-a3b", "b200", 16, each=8, training=training, knobs=knobs, ep=8)
+    named = [finding for finding in check(recipe) if {"fp8_param_gather", "overlap_param_gather"} <= {*finding.knobs}]
+    return holds(
+        {
+            "check names MXFP8 parameters gathered without DP overlap": bool(named),
+            "hierarchical CP without its sizes is refused": "hierarchical_context_parallel_sizes" in KNOBS,
+        }
+    )
+
+
+ASKS: dict[str, Ask] = {
+    "HY1": families,
+    "LC5": packing,
+    "AT1": half_precision,
+    "OV1": delayed_gradients,
+    "DI1": dispatchers,
+    "GP1": gpus,
+    "SW1": silent_damage,
+}
