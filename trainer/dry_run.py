@@ -89,7 +89,7 @@ def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
 
 
 def _refuse(recipe: Recipe, pp_rank: int) -> None:
-    if recipe.architecture.hybrid:
+    if recipe.architecture.hybrid_pattern:
         raise BadInputError(
             Problem(
                 where=f"{recipe.name}: model",

@@ -29,6 +29,15 @@ MLA: dict[str, Any] = {
     "qk_pos_emb_head_dim": 8,
     "v_head_dim": 16,
 }
+DELTA_NET: dict[str, Any] = {
+    "experimental_attention_variant": "gated_delta_net",
+    "linear_attention_freq": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+    "attention_output_gate": True,
+}
 
 
 def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, batch: int = 4, **model: Any) -> Recipe:
@@ -134,6 +143,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recompute shared_experts": ({**EP2, **selective("shared_experts")}, {"moe_shared_expert_intermediate_size": 64}),
     "recompute moe_act": ({**EP2, **selective("moe_act"), "moe_grouped_gemm": True, "precision": "bf16"}, {}),
     "recompute mla_up_proj": ({**EP2, **selective("mla_up_proj")}, MLA),
+    "gated delta net": ({**TP2, **EP2, "expert_tensor_parallel_size": 1}, DELTA_NET),
 }
 
 

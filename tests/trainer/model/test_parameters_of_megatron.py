@@ -24,7 +24,7 @@ pytestmark = pytest.mark.megatron
 
 RANDOM_MODELS = 240
 BUILDABLE = sorted(  # last the one with most experts with biases, which are built one by one
-    (name for name, model in presets().items() if model.hybrid is None),
+    (name for name, model in presets().items() if model.hybrid_pattern is None),
     key=lambda name: presets()[name].add_bias_linear * (presets()[name].num_moe_experts or 1),
 )
 # model, GPUs, sizes: what production runs use and what stresses the sharing

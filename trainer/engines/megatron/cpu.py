@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainer.engines.megatron import compat
+from trainer.engines.megatron import compat, delta_net
 
 CPU = torch.device("cpu")
 
@@ -169,6 +169,7 @@ def _patches() -> Iterator[Any]:
     if grouped_gemm is not None and grouped_gemm.grouped_gemm is None:
         yield mock.patch.object(grouped_gemm, "grouped_gemm", True)
         yield mock.patch.object(grouped_gemm, "ops", _GroupedGemmOnCpu)
+    yield from delta_net.patches()
 
 
 def _not_about_one_generator(record: logging.LogRecord) -> bool:

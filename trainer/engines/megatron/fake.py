@@ -19,6 +19,7 @@ from trainer.engines.megatron import compat
 from trainer.engines.megatron.cpu import megatron_on_cpu
 from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.layers import LocalModules
+from trainer.model.mixers.gated_delta_net import DELTA_CHUNK
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -66,6 +67,7 @@ def _patches() -> Iterator[Any]:
     import megatron.core.optimizer.distrib_optimizer as distrib_optimizer
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.multi_latent_attention as mla
+    from megatron.core.ssm import gated_delta_net
     from megatron.core.transformer.moe.experts import SequentialMLP
 
     yield mock.patch.object(torch.nn.Module, "bfloat16", _to_bfloat16)
@@ -80,6 +82,7 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(mrandom.CudaRNGStatesTracker, "fork", return_value=contextlib.nullcontext())
     yield mock.patch.object(buffers, "_coalescing_manager", _uncoalesced)
     yield mock.patch.object(SequentialMLP, "forward", _with_even_shares(SequentialMLP.forward))
+    yield mock.patch.object(gated_delta_net, "chunk_gated_delta_rule", _delta_rule)
     grouped_gemm = compat.grouped_gemm_module()
     if grouped_gemm is not None:
         yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
@@ -207,3 +210,21 @@ class _KeptByFlash(torch.autograd.Function):
     def backward(ctx: Any, _: Any) -> Any:
         query, key, value, _output, _sum = ctx.saved_tensors
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _delta_rule(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> tuple[Any, None]:
+    """The gated delta rule by the tensors that its kernel keeps; query, key [b, s, h, d], value [b, s, h, dv] →
+    ([b, s, h, dv], no state)."""
+    return _KeptByDeltaRule.apply(query, key, value, g, beta), None
+
+
+class _KeptByDeltaRule(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, g: Any, beta: Any) -> Any:
+        ctx.save_for_backward(query, key, value, g, beta, query.new_empty(*query.shape[:-1], DELTA_CHUNK))
+        return torch.empty_like(value)
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> Any:
+        *read, _products = ctx.saved_tensors
+        return tuple(torch.empty_like(tensor) for tensor in read)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.engines.megatron.config import MegatronConfigs
+from trainer.engines.megatron.delta_net import delta_net_block
 from trainer.engines.megatron.fusions import accumulating_without_apex
 from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
 from trainer.model.parameters import vocabulary
@@ -139,7 +140,10 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
     )
 
     kind = {"use_transformer_engine": local is None, "vp_stage": vp_stage}
-    decoder = get_gpt_decoder_block_spec(config, **kind)
+    if config.experimental_attention_variant:
+        decoder = delta_net_block(config, vp_stage, transformer_engine=local is None)
+    else:
+        decoder = get_gpt_decoder_block_spec(config, **kind)
     mtp = None
     if config.mtp_num_layers:  # a stage of MTP alone has no decoder layer to copy: then the model's last one
         alike = decoder if decoder.layer_specs else get_gpt_decoder_layer_specs(config, local is None)[-1]
