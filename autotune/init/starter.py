@@ -26,6 +26,8 @@ from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
 from trainer.recipe.rules import check
+from trainer.recipe.rules.check import errors_of
+from trainer.recipe.rules.mixers import engine_builds
 from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
@@ -66,7 +68,7 @@ def starter(*, model: str, gpu: str, gpus: int) -> Starter:
 
 
 def _base(model: str, gpu: str, gpus: int) -> Recipe:
-    """Returns the recipe before planning: model, cluster, batch."""
+    """Returns the recipe before planning: model, cluster, batch; simulated where engine megatron has no such layers."""
     hardware = _known(known_hardware(), gpu, "--gpu")
     experts = _model(model).num_moe_experts or 1
     per_node = gpus if hardware.is_cpu else min(gpus, hardware.gpus_per_node)
@@ -86,16 +88,20 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
         "parallelism": {"ep": next(ep for ep in (8, 4, 2, 1) if per_node % ep == 0 and experts % ep == 0)},
         "knobs": {"use_distributed_optimizer": True},
     }
-    return recipe_from(Source(name="init", data=data))
+    recipe = recipe_from(Source(name="init", data=data))
+    if engine_builds(recipe):
+        return recipe
+    return recipe_from(Source(name="init", data=data | {"burst": {"engine": "simulated"}}))
 
 
 def _with_suggestions(recipe: Recipe) -> Recipe:
-    """Applies the suggestions of the rules that the recipe violates."""
+    """Applies the suggestions of the rules that the recipe violates, but for those that make another error."""
     for _ in range(MAX_SUGGESTIONS):
-        suggestion = next((finding.suggestion for finding in check(recipe) if finding.suggestion), None)
-        if suggestion is None:
+        changed = (recipe.replace(finding.suggestion) for finding in check(recipe) if finding.suggestion)
+        better = next((each for each in changed if len(errors_of(each)) <= len(errors_of(recipe))), None)
+        if better is None:
             break
-        recipe = recipe.replace(suggestion)
+        recipe = better
     return recipe
 
 

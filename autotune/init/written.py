@@ -28,7 +28,7 @@ parallelism:    # tp pp cp ep etp vpp are accepted too
 knobs:    # anything else of Megatron's that is not at its default
 {knobs}
 burst:    # one short training run; the tuner runs many
-  engine: megatron    # megatron (real training), command (your own script: see `import`) or simulated
+  engine: {engine}    # megatron (real training), command (your own script: see `import`) or simulated
   launcher: {launcher}
   warmup_steps: 3
   measure_steps: 8    # timed
@@ -69,6 +69,7 @@ def written(recipe: Recipe, *, model: str, because: Sequence[str]) -> str:
         gpu=recipe.cluster.gpu_name,
         nodes=recipe.cluster.nodes,
         gpus_per_node=recipe.ranks_per_node,
+        engine=recipe.burst.engine,
         launcher="local" if recipe.cluster.nodes == 1 else "slurm    # several nodes: inside an allocation of them",
         parallelism="".join(_parallelism(recipe)),
         knobs="".join(_knobs(recipe)),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from trainer.model.layer import dense_width, expert_width, matrices
+from trainer.model.layer import dense_width, expert_input, expert_width, matrices, windowed_mean
 from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
 
@@ -35,10 +35,10 @@ def layer_flops(model: Architecture, seq_length: int) -> LayerFlops:
         (kind, windowed): FLOPS_PER_WEIGHT * _layer(model, kind, _seen(model, seq_length, windowed=windowed))
         for kind, windowed in set(kinds)
     }
-    last = _layer(model, kinds[-1][0], _seen(model, seq_length, windowed=False))
+    mtp = _layer(model, model.mtp_kind, seq_length / 2)
     return LayerFlops(
         layers=tuple(each[kind] for kind in kinds),
-        mtp=FLOPS_PER_WEIGHT * (last + 2 * model.hidden_size**2),
+        mtp=FLOPS_PER_WEIGHT * (mtp + 2 * model.hidden_size**2),
         head=FLOPS_PER_WEIGHT * model.hidden_size * model.vocab_size,
     )
 
@@ -57,10 +57,14 @@ def model_flops_per_token(model: Architecture, seq_length: int) -> float:
 def attended(model: Architecture, seq_length: int) -> tuple[float, ...]:
     """Positions a token attends to in each layer: fewer where a layer sees a window, none where it has no attention."""
     layers = zip(model.layer_kinds, model.windowed_layers, strict=True)
-    return tuple(
-        _seen(model, seq_length, windowed=windowed) if mixers()[kind.mixer].attends else 0.0
-        for kind, windowed in layers
-    )
+    return tuple(_attended(model, kind, seq_length, windowed=windowed) for kind, windowed in layers)
+
+
+def _attended(model: Architecture, kind: LayerKind, seq_length: int, *, windowed: bool) -> float:
+    mixer = mixers()[kind.mixer]
+    if mixer.positions is not None:
+        return mixer.positions(model, seq_length)
+    return _seen(model, seq_length, windowed=windowed) if mixer.attends else 0.0
 
 
 def mean_attended(model: Architecture, seq_length: int) -> float:
@@ -70,10 +74,9 @@ def mean_attended(model: Architecture, seq_length: int) -> float:
 
 def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:
     """Positions a token attends to, on average over a causal sequence."""
-    if not windowed or model.window_size is None or not 0 < model.window_size[0] < seq_length:
+    if not windowed or model.window_size is None or model.window_size[0] <= 0:
         return seq_length / 2
-    window = model.window_size[0]
-    return window - window * window / (2 * seq_length)
+    return windowed_mean(model.window_size[0], seq_length)
 
 
 def _dense(model: Architecture) -> float:
@@ -81,7 +84,7 @@ def _dense(model: Architecture) -> float:
 
 
 def _moe(model: Architecture) -> float:
-    hidden, seen = model.hidden_size, model.moe_latent_size or model.hidden_size
+    hidden, seen = model.hidden_size, expert_input(model)
     routed = model.moe_router_topk * seen * expert_width(model)
     shared = hidden * (model.moe_shared_expert_intermediate_size or 0)
     latent = 2 * hidden * seen if model.moe_latent_size else 0

@@ -55,12 +55,22 @@ def attention_channels(model: Architecture) -> tuple[int, int, int]:
     return heads * each, groups * each, groups * each
 
 
+def windowed_mean(window: float, seq_length: float) -> float:
+    """Positions a token attends to on average over a causal sequence, where it attends to `window` at most."""
+    return window - window * window / (2 * seq_length) if window < seq_length else seq_length / 2
+
+
 def dense_width(model: Architecture) -> int:
     return model.ffn_hidden_size or 4 * model.hidden_size
 
 
 def expert_width(model: Architecture) -> int:
     return model.moe_ffn_hidden_size or dense_width(model)
+
+
+def expert_input(model: Architecture) -> int:
+    """Width of the tokens that the routed experts see: the latent one where the model has it."""
+    return model.moe_latent_size or model.hidden_size
 
 
 def norm_parameters(model: Architecture, width: int) -> int:

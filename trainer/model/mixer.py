@@ -44,8 +44,11 @@ class TensorModules:
 class Mixer:
     """One way to mix the tokens of a layer, its first norm included.
 
-    `flops` are weights, and scores as weights, that one token meets where it attends to so many positions. `modules`
-    has every tensor of `saved` but those that all mixers keep (`activations.csv`).
+    `flops` are weights, and scores as weights, that one token meets where it attends to so many positions, as
+    Megatron's counter has them. `modules` has every tensor of `saved` but those that all mixers keep
+    (`activations.csv`) and those of the mixer it extends. `positions` are those that a token of a causal sequence
+    really attends to on average, where they are not the counter's. `not_priced` names work that the step time leaves
+    out, because no measurement gives its rate.
     """
 
     name: str
@@ -54,3 +57,5 @@ class Mixer:
     saved: Callable[[Architecture, SavedSizes], Tensors]
     modules: dict[str, TensorModules]
     attends: bool = False  # to the positions before a token
+    positions: Callable[[Architecture, float], float] | None = None
+    not_priced: str = ""

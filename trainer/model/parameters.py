@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from trainer.model.layer import LayerParameters, dense_width, each_field, expert_width, matrices, norm_parameters
+from trainer.model.layer import (
+    LayerParameters,
+    dense_width,
+    each_field,
+    expert_input,
+    expert_width,
+    matrices,
+    norm_parameters,
+)
 from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
 
@@ -28,14 +36,14 @@ def layer_parameters(model: Architecture, *, is_moe: bool) -> LayerParameters:
 
 def kind_parameters(model: Architecture, kind: LayerKind) -> LayerParameters:
     """One layer of a kind, exactly."""
-    return mixers()[kind.mixer].parameters(model) + FEEDS[kind.feed](model)
+    return mixers()[kind.mixer].parameters(model) + FEEDS[kind.feed](model) + _streams(model)
 
 
 def mtp_parameters(model: Architecture) -> LayerParameters:
-    """One multi-token-prediction layer: a layer of the last kind, the projection of two hiddens and three norms."""
+    """One multi-token-prediction layer: a layer, the projection of two hiddens and three norms."""
     hidden = model.hidden_size
     own = LayerParameters(split=2 * hidden * hidden, whole=3 * norm_parameters(model, hidden))
-    return kind_parameters(model, model.layer_kinds[-1]) + own
+    return kind_parameters(model, model.mtp_kind) + own
 
 
 def vocabulary(model: Architecture, tp: Any) -> Any:
@@ -63,6 +71,7 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
     tables = 1 + model.untie_embeddings_and_output_weights
     extra = (model.mtp_num_layers or 0) * mtp_parameters(model).total if mtp else 0
     ends = tables * table_parameters(model, 1) + norm_parameters(model, model.hidden_size)
+    ends += _streams(model).whole / 2  # before the output head much as before a sublayer
     return int(layers + ends + extra + position_parameters(model, seq_length))
 
 
@@ -78,7 +87,7 @@ def _dense(model: Architecture) -> LayerParameters:
 def _moe(model: Architecture) -> LayerParameters:
     """Router, routed and shared experts, and the latent projections around the routed ones."""
     hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
-    bias, width, seen = int(model.add_bias_linear), expert_width(model), model.moe_latent_size or hidden
+    bias, width, seen = int(model.add_bias_linear), expert_width(model), expert_input(model)
     shared = model.moe_shared_expert_intermediate_size or 0
     latent = 2 * hidden * seen + bias * (hidden + seen) if model.moe_latent_size else 0
     gate = hidden if shared and model.moe_shared_expert_gate else 0
@@ -87,6 +96,14 @@ def _moe(model: Architecture) -> LayerParameters:
         experts=experts * (count * seen * width + bias * ((count - 1) * width + seen)),
         whole=experts * (hidden + bias) + latent + gate + norm_parameters(model, hidden),
     )
+
+
+def _streams(model: Architecture) -> LayerParameters:
+    """Mappings between residual streams, before and after both sublayers. Source: hyper_connection.py of Megatron-LM's
+    dev branch."""
+    streams = model.num_residual_streams if model.enable_hyper_connections else 0
+    mixed = streams * (streams + 2)
+    return LayerParameters(whole=2 * (mixed * streams * model.hidden_size + mixed + 3) if streams else 0)
 
 
 def _nothing(_: Architecture) -> LayerParameters:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Variant = Literal["gated_delta_net"]  # mixers that take the place of attention in all but every N-th layer
+# Mixers that take the place of attention; the last two in every layer, others in all but every N-th
+Variant = Literal["gated_delta_net", "lightning_attention", "mamba1", "dsa", "dsv4_hybrid"]
 ActivationName = Literal["silu", "gelu", "quick_gelu", "squared_relu"]
 
 
@@ -52,7 +53,7 @@ class Architecture(Section):
     moe_layer_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[Literal[0, 1], ...], Field(strict=False)] = 1
     moe_router_num_groups: int | None = Field(default=None, gt=0)
     moe_router_group_topk: int | None = Field(default=None, gt=0)
-    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     moe_router_pre_softmax: bool = False  # softmax over all experts, before the choice
     moe_router_topk_scaling_factor: float | None = Field(default=None, gt=0.0)  # of the chosen experts' weights
     moe_router_enable_expert_bias: bool = False  # balances without a loss: the choice is by score plus bias
@@ -109,7 +110,10 @@ class Architecture(Section):
     moe_latent_size: int | None = Field(default=None, gt=0)  # experts work in this width; None: in the hidden one
     make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)  # times TP; None: vocab_size as it is
     experimental_attention_variant: Variant | None = None
-    linear_attention_freq: int | None = Field(default=None, gt=0)  # N: every N-th layer keeps full attention
+    # N: every N-th layer keeps full attention; a tuple of 0/1: which layers have none
+    linear_attention_freq: (
+        Annotated[int, Field(gt=0)] | Annotated[tuple[Literal[0, 1], ...], Field(strict=False)] | None
+    ) = None
     linear_conv_kernel_dim: int = Field(default=4, gt=0)
     linear_key_head_dim: int = Field(default=128, gt=0)
     linear_value_head_dim: int = Field(default=128, gt=0)
@@ -119,7 +123,20 @@ class Architecture(Section):
     mamba_head_dim: int = Field(default=64, gt=0)
     mamba_state_dim: int = Field(default=128, gt=0)
     mamba_num_groups: int = Field(default=8, gt=0)
-    hybrid: str | None = None  # a layer pattern that GPTModel cannot build (Mamba, gated delta net): said, not run
+    mamba_dt_rank: int | None = Field(default=None, gt=0)  # of Mamba's first kind; None: a sixteenth of the hidden size
+    hybrid: str | None = None  # the layers in the letters of Megatron-Core's hybrid pattern, or in words
+    mtp_hybrid_override_pattern: str | None = None  # letters of one MTP layer; None: as the last decoder layer
+    dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # of sparse attention's indexer
+    dsa_indexer_head_dim: int | None = Field(default=None, gt=0)
+    dsa_indexer_topk: int | None = Field(default=None, gt=0)  # positions a query attends to
+    # DeepSeek-V4's attention (Megatron-LM's dev branch): 0 a window, 4 and 128 compressed keys, one a layer
+    csa_compress_ratios: Annotated[tuple[Literal[0, 4, 128], ...], Field(strict=False)] | None = None
+    csa_window_size: int = Field(default=128, gt=0)
+    o_groups: int | None = Field(default=None, gt=0)  # of heads, each with an output projection of rank o_lora_rank
+    o_lora_rank: int | None = Field(default=None, gt=0)
+    enable_hyper_connections: bool = False  # residual streams mixed before and after each sublayer
+    num_residual_streams: int = Field(default=4, gt=0)
+    moe_n_hash_layers: int = Field(default=0, ge=0)  # first layers whose experts the token's own number chooses
 
     @property
     def activation(self) -> ActivationName:
@@ -156,17 +173,34 @@ class Architecture(Section):
 
         Source: Megatron-Core `get_linear_attention_pattern`; `mamba_hybrid_layer_allocation.py` for the letters.
         """
-        letters = HYBRID_LETTERS.match(self.hybrid or "")
-        if letters and len(letters[0]) == self.num_layers:
-            return tuple(_OF_LETTER[letter] for letter in letters[0])
-        every, variant = self.linear_attention_freq, self.experimental_attention_variant
+        letters = self.hybrid_pattern
+        if letters and len(letters) == self.num_layers:
+            return tuple(_OF_LETTER[letter] for letter in letters)
         return tuple(
-            LayerKind(
-                mixer=variant if variant and every and (layer + 1) % every else "attention",
-                feed="moe" if is_moe else "dense",
-            )
-            for layer, is_moe in enumerate(self.moe_layers)
+            LayerKind(mixer=mixer, feed="moe" if is_moe else "dense")
+            for mixer, is_moe in zip(self._mixers(), self.moe_layers, strict=False)
         )
+
+    def _mixers(self) -> tuple[str, ...]:
+        """The mixer of each layer of a model that is not said in letters."""
+        variant, every, layers = self.experimental_attention_variant, self.linear_attention_freq, self.num_layers
+        if variant == "dsa":
+            return (variant,) * layers
+        if variant == "dsv4_hybrid" and self.csa_compress_ratios:
+            return tuple(_OF_RATIO[ratio] for ratio in self.csa_compress_ratios)
+        if variant is None or not every:
+            return ("attention",) * layers
+        linear = every if isinstance(every, tuple) else tuple((layer + 1) % every for layer in range(layers))
+        return tuple(variant if flag else "attention" for flag in linear)
+
+    @property
+    def mtp_kind(self) -> LayerKind:
+        """One layer of multi-token prediction: as the last decoder layer, or what its own letters add up to."""
+        if not self.mtp_hybrid_override_pattern:
+            return self.layer_kinds[-1]
+        kinds = [_OF_LETTER[letter] for letter in self.mtp_hybrid_override_pattern]
+        mixers, feeds = ([part for part in parts if part != "none"] for parts in zip(*kinds, strict=True))
+        return LayerKind(mixer=mixers[0] if mixers else "none", feed=feeds[0] if feeds else "none")
 
     @property
     def windowed_layers(self) -> tuple[bool, ...]:
@@ -187,6 +221,7 @@ class LayerKind(NamedTuple):
 
 
 HYBRID_LETTERS = re.compile(r"[ME*-]+")  # of Megatron-Core's hybrid pattern, at the start of `hybrid`
+_OF_RATIO = {0: "window_attention", 4: "csa", 128: "hca"}  # of csa_compress_ratios
 _OF_LETTER = {
     "M": LayerKind("mamba", "none"),
     "*": LayerKind("attention", "none"),

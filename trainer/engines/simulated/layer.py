@@ -14,12 +14,13 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from trainer.engines.simulated.feeds import Feeds
-from trainer.engines.simulated.mixers import BACKWARD_LAUNCHES, Mixers
+from trainer.engines.simulated.mixers import BACKWARD_LAUNCHES, PROJECTED, Mixers
 from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.routed import Routed
 from trainer.model.layer import expert_width, matrices
+from trainer.model.mixers import mixers
 from trainer.recipe.schema import Recipe
 
 BACKWARD_KERNELS = {"norm": "norm_backward", "activation": "activation_backward"}
@@ -159,13 +160,12 @@ class Layers:
 
     def _again(self, module: str, kind: Kind, load: float) -> Segment:
         moe = kind.feed == "moe"
-        attends = kind.mixer == "attention"
+        attends = mixers()[kind.mixer].attends
+        latent = kind.mixer in PROJECTED and self.model.multi_latent_attention
         found: dict[str, Callable[[], Segment]] = {
             "core_attn": lambda: [self.mixers.core(kind, backward=False)] if attends else [],
             "layernorm": lambda: [self.parts.norm("attn"), self.parts.norm("mlp")],
-            "mla_up_proj": lambda: (
-                self.mixers.up_projections(kind) if attends and self.model.multi_latent_attention else []
-            ),
+            "mla_up_proj": lambda: self.mixers.up_projections(kind) if latent else [],
             "moe_act": lambda: (
                 self.routed.activation(load, self.parts.launches("moe", kind), backward=False) if moe else []
             ),

@@ -10,6 +10,14 @@ from trainer.model.mixers import mixers
 BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
 UNFUSED_PASSES = 5.0  # over the scores of attention that no kernel keeps on chip
 
+PROJECTED = ("attention", "dsa")  # with projections of queries, keys and values
+COMPRESSED = {"window_attention": 0, "csa": 4, "hca": 128}  # positions in a key, beside those of the window
+
+
+def _mean_reach(most: float, length: float) -> float:
+    """Returns the mean number of keys before a position that are seen, of `length` keys; 0 means no limit."""
+    return most - most * most / (2 * length) if 0 < most < length else length / 2
+
 
 class Mixers:
     """The mixers of one recipe, forward."""
@@ -30,12 +38,13 @@ class Mixers:
     def mixer(self, kind: Kind) -> list[Op | Beside]:
         if kind.mixer == "none":
             return []
-        if kind.mixer != "attention":
-            return self._linear_mixer(kind)
+        if kind.mixer not in PROJECTED:
+            return self._other_mixer(kind)
         hidden, rates, launches = self.model.hidden_size, self.rates, self.parts.launches("attn", kind)
         ops: list[Op | Beside] = [
             self.parts.norm("attn"),
             *self.parts.around_tp(self.parts.tp_ring("AllGather", self.tokens), self._projections(kind)),
+            *self._indexer(kind),
             Op(
                 kernel="rope",
                 us=rates.memory_us(2 * self.tokens * (self.query + self.key) / self.tp),
@@ -92,17 +101,30 @@ class Mixers:
             Op(kernel="residual", us=self.rates.memory_us(entries), launches=launches(4)),
         ]
 
-    def _linear_mixer(self, kind: Kind) -> list[Op | Beside]:
-        """Mamba and gated delta net: their products, and scans bound by memory."""
+    def _indexer(self, kind: Kind) -> list[Op]:
+        """Products of the indexer, whole on every tensor-parallel rank; its scores and top-k are not simulated."""
+        if kind.mixer != "dsa":
+            return []
+        heads, width = self.model.dsa_indexer_n_heads or 0, self.model.dsa_indexer_head_dim or 0
+        weights = (self.model.q_lora_rank or self.model.hidden_size) * heads * width
+        weights += self.model.hidden_size * (width + heads)
+        return [self.parts.gemm("index", float(weights), self.parts.launches("attn", kind)(12), kind)]
+
+    def _other_mixer(self, kind: Kind) -> list[Op | Beside]:
+        """Mixers by their products: linear ones with scans bound by memory, others with attention between."""
         launches = self.parts.launches("attn", kind)
-        weights = mixers()[kind.mixer].flops(self.model, 0.0) / self.tp
+        attends = mixers()[kind.mixer].attends
+        each = mixers()[kind.mixer].parameters(self.model)
+        weights = each.split / self.tp + each.whole if attends else self._scanned_weights(kind)
         hidden = self.model.hidden_size
         ops = [
             self.parts.norm("attn"),
             *self.parts.around_tp(
                 self.parts.tp_ring("AllGather", self.tokens), [self.parts.gemm("in", 0.7 * weights, launches(10), kind)]
             ),
-            Op(kernel="scan", us=self.rates.memory_us(12 * self.tokens * hidden / self.tp), launches=launches(25)),
+            self.core(kind, backward=False)
+            if attends
+            else Op(kernel="scan", us=self.rates.memory_us(12 * self.tokens * hidden / self.tp), launches=launches(25)),
             *self.parts.around_tp(
                 self.parts.tp_ring("ReduceScatter", self.tokens),
                 [self.parts.gemm("out", 0.3 * weights, launches(8), kind)],
@@ -111,10 +133,18 @@ class Mixers:
         ]
         return inside(ops, "attention")
 
+    def _scanned_weights(self, kind: Kind) -> float:
+        return mixers()[kind.mixer].flops(self.model, 0.0) / self.tp
+
     def _seen(self, kind: Kind) -> float:
         length = float(self.recipe.training.seq_length)
-        window = self.model.window_size[0] if kind.windowed and self.model.window_size else 0
-        return window - window * window / (2 * length) if 0 < window < length else length / 2
+        if kind.mixer in COMPRESSED:
+            ratio, most = COMPRESSED[kind.mixer], self.model.dsa_indexer_topk if kind.mixer == "csa" else None
+            keys = _mean_reach(most or 0, length / ratio) if ratio else 0.0
+            return _mean_reach(self.model.csa_window_size, length) + keys
+        if kind.mixer == "dsa":
+            return _mean_reach(self.model.dsa_indexer_topk or 0, length)
+        return _mean_reach(self.model.window_size[0] if kind.windowed and self.model.window_size else 0, length)
 
     # --- communication ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.state import quantizes
-from trainer.model.layer import dense_width, expert_width
+from trainer.model.layer import dense_width, expert_input, expert_width
 from trainer.model.mixer import MASK_BYTES, SavedSizes, Tensors
 from trainer.model.mixers import mixers
 from trainer.recipe.architecture import LayerKind
@@ -118,7 +118,8 @@ def _experts(candidates: Candidates) -> Tensors:
         "shared_hidden": gate * shared * wide,
         "shared_activation": shared * narrow,
         "router": (model.num_moe_experts or 0) * (4 * ROUTER_TENSORS + MASK_BYTES) / along(candidates),
-        "expert_input": copies * model.hidden_size * narrow,
+        "expert_input": copies * expert_input(model) * narrow,
+        "latent_output": (model.moe_latent_size or 0) / along(candidates) * narrow,
         "expert_hidden": copies * gate * width * wide,
         "expert_unweighted": copies * width * wide * unfused,
         "expert_activation": copies * width * narrow,

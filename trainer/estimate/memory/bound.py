@@ -18,14 +18,20 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.state import is_fp8
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.tables import read_table
+
+
+def _is_hybrid(model: Architecture) -> bool:
+    return model.hybrid is not None or model.experimental_attention_variant is not None
+
 
 OTHER_VENDOR = "libraries of another vendor's GPU"
 # what a recipe can have -> which rows have it
 FEATURES: dict[str, Callable[[Candidates], Flags]] = {
     "experts": lambda c: np.full((), c.base.architecture.num_moe_experts is not None),
     "multi-latent attention": lambda c: np.full((), c.base.architecture.multi_latent_attention),
-    "hybrid layers": lambda c: np.full((), c.base.architecture.hybrid is not None),
+    "hybrid layers": lambda c: np.full((), _is_hybrid(c.base.architecture)),
     "interleaved pipeline": lambda c: c.vpp > 1,
     "context parallel": lambda c: c.cp > 1,
     "fp8": is_fp8,

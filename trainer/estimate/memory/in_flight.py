@@ -63,10 +63,10 @@ def activation_bytes(candidates: Candidates) -> Held:
 
 
 def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
-    """{MoE or not: layers of each rank [N, P]}; MTP layers are of the model's last kind."""
+    """{MoE or not: layers of each rank [N, P]}; MTP layers are of a kind of their own."""
     model, stages = candidates.base.architecture, candidates.stages
     kinds = {False: stages.dense} | ({True: stages.moe} if model.num_moe_experts else {})
-    last = model.moe_layers[-1]
+    last = model.mtp_kind.feed == "moe"
     return kinds | {last: kinds[last] + stages.mtp}
 
 

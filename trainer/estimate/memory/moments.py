@@ -33,7 +33,7 @@ def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
 def _of_rows(candidates: Candidates, of_kind: LayersHeld, of_last: Floats, of_row: Integers) -> LayersHeld:
     """Expands layers held from different splits [U] to rows [N], and adds the MTP layers of the last chunk."""
     found = {is_moe: layers[of_row] for is_moe, layers in of_kind.items()}
-    last_kind = candidates.base.architecture.moe_layers[-1]
+    last_kind = candidates.base.architecture.mtp_kind.feed == "moe"
     return found | {last_kind: found[last_kind] + candidates.stages.mtp * of_last[of_row]}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.activations import along, copies_of_a_token, keeps_scores, named, select, total, wide_bytes
 from trainer.estimate.memory.constants import constant
+from trainer.model.layer import expert_input
 from trainer.model.mixer import Tensors
 
 FP32 = 4.0
@@ -41,13 +42,13 @@ def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool)
     attention = read + saved.get("attention_output", np.zeros(())) + 2 * scores * wide
     if not is_moe:
         return np.maximum(attention, 1.5 * saved.get("dense_hidden", np.zeros(())) + hidden)
-    experts = saved["expert_hidden"] * 1.5 + copies_of_a_token(candidates) * hidden
+    experts = saved["expert_hidden"] * 1.5 + copies_of_a_token(candidates) * expert_input(model) * wide
     return np.maximum(attention, experts + dispatch(candidates))
 
 
 def dispatch(candidates: Candidates) -> Floats:
     """Buffers of one dispatch or combine: what goes out and what comes in; an all-gather brings every rank's tokens."""
-    hidden = candidates.base.architecture.hidden_size * wide_bytes(candidates)
+    hidden = expert_input(candidates.base.architecture) * wide_bytes(candidates)
     gathered = candidates.ep * candidates.etp / along(candidates)
     exchanged = 2 * copies_of_a_token(candidates)
     apart = (candidates.ep > 1) | (candidates.etp > 1)

@@ -38,6 +38,8 @@ from trainer.estimate.time.work import (
 )
 from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
+from trainer.model.mixers import mixers
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.schema import Recipe
 
 CLASSES = ("gemm", "grouped", "attention", "permute", "quantize", "memory_bound")  # of compute
@@ -181,9 +183,16 @@ def _assumptions(candidates: Candidates, release: str, imbalance: float | None) 
         )
     if bool((offloaded_share(candidates) > 0).any()) and candidates.base.hardware.host_cpu != "x86":
         said.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")
-    if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
-        said.append("of Mamba and gated delta net layers the products are counted, not the scans")
-    return (*said, *_of_figures(candidates), *distance(candidates))
+    return (*said, *_not_priced(candidates.base.architecture), *_of_figures(candidates), *distance(candidates))
+
+
+def _not_priced(model: Architecture) -> Iterator[str]:
+    """Notes on work of the model's mixers and residual streams that the step time leaves out."""
+    kinds = {*model.layer_kinds, *((model.mtp_kind,) if model.mtp_num_layers else ())}
+    parts = sorted({mixers()[kind.mixer].not_priced for kind in kinds} - {""})
+    parts += ["mixing of residual streams"] if model.enable_hyper_connections else []
+    if parts:
+        yield f"not priced, because no measurement gives its rate: {'; '.join(parts)}"
 
 
 # Fields that a GPU given by figures may leave open -> what is counted instead
@@ -210,7 +219,7 @@ def _of_figures(candidates: Candidates) -> Iterator[str]:
 def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime) -> dict[str, Floats]:
     """Seconds a micro batch of every pipeline rank, [N, P]."""
     held, model = candidates.stages, candidates.base.architecture
-    mtp_moe = held.mtp * float(model.moe_layers[-1])
+    mtp_moe = held.mtp * float(model.mtp_kind.feed == "moe")
     moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
     parts = {
         name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
@@ -247,7 +256,7 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
         return np.broadcast_to(values, stage["busy"].shape)[..., rows, :]
 
     ends, busy = of_rows(stage["head"] + stage["loss"]), of_rows(stage["busy"])
-    mtp_moe = float(candidates.base.architecture.moe_layers[-1])
+    mtp_moe = float(candidates.base.architecture.mtp_kind.feed == "moe")
     mtp = of_rows(held.mtp) * (mtp_moe * each_moe + (1 - mtp_moe) * each_dense)
     uneven = of_rows(held.attending - held.dense - held.moe) * each_attention
     layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp

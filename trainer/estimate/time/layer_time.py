@@ -19,7 +19,7 @@ from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of,
 from trainer.estimate.time.offload import activation_offload_s
 from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
-from trainer.model.layer import attention_channels
+from trainer.model.layer import attention_channels, expert_input
 
 TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
 TP_BACKWARD = 1.5
@@ -189,7 +189,7 @@ def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats
     dispatch to all of them send as much."""
     model = candidates.base.architecture
     copies = candidates.tokens / candidates.tp * float(model.moe_router_topk)
-    gb = copies * (candidates.etp - 1) * model.hidden_size * wide_bytes(candidates) / GB
+    gb = copies * (candidates.etp - 1) * expert_input(model) * wide_bytes(candidates) / GB
     return collective_s(candidates, values, gb, candidates.etp, stride=np.ones(())) * values["tp_time"]
 
 

@@ -17,6 +17,7 @@ from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
 from trainer.measured.architectures import known
 from trainer.measured.links import copies
+from trainer.model.layer import expert_input
 from trainer.recipe.hardware import Hardware
 
 GB = 1e9
@@ -87,7 +88,7 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     if model.num_moe_experts is None:
         return np.zeros(())
     # A rank's tokens: sequence parallel divides them over TP
-    token_gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
+    token_gb = candidates.tokens / candidates.tp * expert_input(model) * wide_bytes(candidates) / GB
     topk = float(model.moe_router_topk)
     # EP ranks are neighbours but for expert TP between them: expert groups fill a domain before they leave it
     near = np.minimum(ranks, np.maximum(1.0, domain_of(candidates) / candidates.etp))

@@ -20,7 +20,7 @@ from trainer.estimate.time.constants import Constants
 from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
-from trainer.model.layer import attention_channels, dense_width, expert_width, matrices
+from trainer.model.layer import attention_channels, dense_width, expert_input, expert_width, matrices
 from trainer.model.parameters import layer_parameters
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, Hardware
@@ -124,7 +124,7 @@ def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     up = 0.0
     if model.multi_latent_attention:
         up = (model.q_lora_rank or model.hidden_size) * query + (model.kv_lora_rank or 0) * (key - rope + value)
-    routed = float(matrices(model) * model.hidden_size * expert_width(model) * model.moe_router_topk)
+    routed = float(matrices(model) * expert_input(model) * expert_width(model) * model.moe_router_topk)
     return {
         "split": float(layer.split - shared - dense),
         "whole": float(layer.whole),
@@ -212,13 +212,13 @@ def _memory_bound(
     rows = topk if is_moe else np.ones(())
     norms = 10.0 * model.hidden_size + 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
     activation = (rows * width + shared) * (gates + 1)
-    permute = constants["permute_passes"] * 2.0 * (topk + 1) * model.hidden_size if is_moe else np.zeros(())
+    permute = constants["permute_passes"] * 2.0 * (topk + 1) * expert_input(model) if is_moe else np.zeros(())
     if is_moe and model.add_bias_linear:
-        activation = activation + constants["bias_passes"] * topk * (gates * width + model.hidden_size)
+        activation = activation + constants["bias_passes"] * topk * (gates * width + expert_input(model))
     inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
     narrow = quantizes(candidates)
     quantize = narrow * constants["quantize_passes"] * inputs
-    experts = narrow * _expert_passes(candidates, constants) * topk * (model.hidden_size + width) if is_moe else 0.0
+    experts = narrow * _expert_passes(candidates, constants) * topk * (expert_input(model) + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())
     rate = memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
     return {

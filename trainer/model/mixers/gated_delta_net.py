@@ -25,7 +25,7 @@ def _flops(model: Architecture, _: float) -> float:
     keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
     values = heads * model.linear_value_head_dim
     convolution = (keys + values) * model.linear_conv_kernel_dim
-    state = DELTA_PASSES * values * model.linear_key_head_dim
+    state = DELTA_PASSES * values * model.linear_value_head_dim  # Megatron's counter takes heads as square
     return model.hidden_size * (keys + 3 * values + 2 * heads) + convolution + state
 
 
@@ -62,4 +62,5 @@ MIXER = Mixer(
         # output of its norm: input of its last projection
         "delta_normed": TensorModules(graph="attn"),
     },
+    not_priced="the scans of gated delta net",
 )

@@ -59,4 +59,5 @@ MIXER = Mixer(
         # output of Mamba's own norm: input of its last projection
         "mamba_normed": TensorModules(graph="mamba"),
     },
+    not_priced="Mamba's scans",
 )

@@ -43,11 +43,15 @@ def _router_groups_broken(recipe: Settings) -> bool:
 
 
 def _layer_pattern_broken(recipe: Settings) -> bool:
-    return len(recipe.architecture.moe_layers) != recipe.architecture.num_layers
+    model = recipe.architecture
+    patterns = (model.moe_layers, model.linear_attention_freq, model.csa_compress_ratios)
+    return any(isinstance(flags, tuple) and len(flags) != model.num_layers for flags in patterns)
 
 
 def _mla_incomplete(recipe: Settings) -> bool:
     model = recipe.architecture
+    if model.experimental_attention_variant == "dsv4_hybrid":
+        return False  # one key and value without a rank
     needed = (model.kv_lora_rank, model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim)
     return model.multi_latent_attention and None in needed
 
@@ -201,7 +205,8 @@ ROWS = (
         id="layer-pattern-length",
         knobs=(),
         broken=_layer_pattern_broken,
-        message="moe_layer_freq does not have one flag for each of the {num_layers} layers",
+        message="moe_layer_freq, linear_attention_freq or csa_compress_ratios does not have one entry for each of the "
+        "{num_layers} layers",
         hint="write as many flags as layers, or one whole number",
         source="megatron/core/models/gpt/gpt_layer_specs.py: assert len(pattern) == num_layers",
         breaking=example(model={"moe_layer_freq": (1, 1, 0)}),

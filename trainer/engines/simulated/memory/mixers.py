@@ -7,7 +7,8 @@ LayerNormLinear, Linear and DotProductAttention save; delta net and Mamba by the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.sizes import FP32, MASK, Sizes
@@ -17,6 +18,7 @@ from trainer.model.mixers.mamba import MAMBA_EXPANSION
 from trainer.recipe.layout import layout_of
 
 ATTENTION, MAMBA = Modules(graph=("attn",)), Modules(graph=("mamba",))
+POSITION = 8.0  # bytes of a chosen position
 OUTPUT = Modules(offload="attn_proj", graph=("attn",))
 LATENT_NORM = Modules(recompute=("layernorm",), offload="qkv_linear", graph=("attn",))
 
@@ -30,6 +32,8 @@ def attention(tape: Tape, sizes: Sizes) -> None:
         _latent_inputs(tape, sizes)
     else:
         _direct_inputs(tape, sizes)
+    if sizes.model.experimental_attention_variant == "dsa":
+        _index(tape, sizes)
     _scores(tape, sizes)
     if sizes.model.attention_output_gate:
         _output_gate(tape, sizes)
@@ -149,6 +153,16 @@ def _scores(tape: Tape, sizes: Sizes) -> None:
     )
 
 
+def _index(tape: Tape, sizes: Sizes) -> None:
+    """Queries, key and weights of the indexer, and the positions that it chose; no gradient goes through them."""
+    model = sizes.model
+    heads, width = model.dsa_indexer_n_heads or 0, model.dsa_indexer_head_dim or 0
+    chosen = min(model.dsa_indexer_topk or 0, sizes.recipe.training.seq_length) * POSITION
+    read = (heads * width + width + heads) * sizes.wide
+    tape.tensor("index", Tensor(sizes.tokens * (read + chosen), 0.0, ATTENTION))
+    tape.op(Op(reads=("normed",), writes=("index",), saves=("normed", "index")))
+
+
 def _unfused_scores(tape: Tape, sizes: Sizes) -> float:
     """Bytes of one tensor of scores; kept are their softmax and, with dropout, the mask and what it left."""
     dropout = sizes.model.attention_dropout > 0
@@ -239,6 +253,54 @@ def mamba(tape: Tape, sizes: Sizes) -> None:
     _last_projection(tape, sizes, "mamba_normed", MAMBA)
 
 
+def lightning_attention(tape: Tape, sizes: Sizes) -> None:
+    """`x` → `r`: one projection, a scan, a norm, a gate, a projection."""
+    width = sizes.model.linear_num_value_heads * sizes.model.linear_value_head_dim
+    _chain(tape, sizes, {"lightning_projected": 4 * width, "lightning_scanned": width, "lightning_normed": width})
+
+
+def mamba1(tape: Tape, sizes: Sizes) -> None:
+    """`x` → `r`: one projection, a convolution, projections of step sizes and states, a scan, a gate, a projection."""
+    model = sizes.model
+    inner = MAMBA_EXPANSION * model.hidden_size
+    steps = (model.mamba_dt_rank or model.hidden_size // 16) + 2 * model.mamba_state_dim
+    widths = {"mamba1_projected": 2 * inner, "mamba1_chosen": 2 * inner + steps, "mamba1_scanned": inner}
+    _chain(tape, sizes, widths | {"mamba1_gated": inner})
+
+
+def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
+    """Returns DeepSeek-V4's attention with one key for `ratio` positions; 0: with a window only."""
+
+    def play(tape: Tape, sizes: Sizes) -> None:
+        model = sizes.model
+        head = model.v_head_dim or 0
+        queries = model.num_attention_heads * head
+        windows, index = (2, model.dsa_indexer_head_dim or 0) if ratio == 4 else (1, 0)
+        keys = 2 * windows * (head + index) + index * (model.dsa_indexer_n_heads or 0) if ratio else 0
+        widths = {
+            "compressed_latents": sizes.tp * (2 * (model.q_lora_rank or 0) + 2 * head + keys),
+            "compressed_queries": queries,
+            "compressed_output": queries,
+            "compressed_groups": (model.o_groups or 0) * (model.o_lora_rank or 0),
+        }
+        _chain(tape, sizes, widths)
+
+    return play
+
+
+def _chain(tape: Tape, sizes: Sizes, widths: Mapping[str, float]) -> None:
+    """Tensors of these widths over all tensor-parallel ranks, each made of the one before it."""
+    tape.first = _input(tape, sizes, ATTENTION)
+    names = list(widths)
+    for name, width in widths.items():
+        make = sizes.narrow_tensor if name == names[-1] and sizes.quantized else sizes.wide_tensor
+        tape.tensor(name, make(sizes.tokens / sizes.tp * width, ATTENTION))
+    fused_norm(tape, sizes, "x", names[0], ATTENTION)
+    for read, write in pairwise(names):
+        _save_and_write(tape, read, write)
+    _last_projection(tape, sizes, names[-1], ATTENTION)
+
+
 def _save_and_write(tape: Tape, read: str, write: str, *beside: str) -> None:
     tape.op(Op(reads=(read,), writes=(write,), saves=(read, *beside)))
 
@@ -264,6 +326,12 @@ def nothing(tape: Tape, sizes: Sizes) -> None:
 
 MIXERS: dict[str, Callable[[Tape, Sizes], None]] = {
     "attention": attention,
+    "dsa": attention,
+    "csa": compressed_attention(4),
+    "hca": compressed_attention(128),
+    "window_attention": compressed_attention(0),
+    "lightning_attention": lightning_attention,
+    "mamba1": mamba1,
     "gated_delta_net": gated_delta_net,
     "mamba": mamba,
     "none": nothing,

@@ -82,8 +82,7 @@ class _Player:
         )
 
     def _predicting(self) -> LayerPlay:
-        """An MTP layer is of the model's last kind."""
-        layer = self._layer(self._recipe.architecture.layer_kinds[-1], quantizes(self._recipe))
+        layer = self._layer(self._recipe.architecture.mtp_kind, quantizes(self._recipe))
         return checkpoint([layer], self._recompute.share) if self._recompute else layer
 
     def _layer(self, kind: LayerKind, narrow: bool) -> LayerPlay:

@@ -1,0 +1,54 @@
+"""Lightning attention: linear attention with a fixed decay by head, a norm and an output gate, as in MiniMax-Text-01.
+
+Source: modeling_minimax.py of transformers 5.23 (`MiniMaxLightningAttention`). Megatron-Core has no such layer and its
+counter of FLOPs no term: counted are the products and, at least, one write and one read of the state a token.
+"""
+
+from __future__ import annotations
+
+from trainer.model.layer import LayerParameters, norm_parameters
+from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.recipe.architecture import Architecture
+
+STATE_PASSES = 2.0  # write, read
+
+
+def _width(model: Architecture) -> int:
+    return model.linear_num_value_heads * model.linear_value_head_dim
+
+
+def _parameters(model: Architecture) -> LayerParameters:
+    """Queries, keys, values, gate and output, all as wide; a norm over that width."""
+    hidden, width = model.hidden_size, _width(model)
+    return LayerParameters(split=5 * hidden * width + width, whole=norm_parameters(model, hidden))
+
+
+def _flops(model: Architecture, _: float) -> float:
+    width = _width(model)
+    return 5.0 * model.hidden_size * width + STATE_PASSES * width * model.linear_key_head_dim
+
+
+def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
+    """Into the scan: queries, keys and values; out of it; the gate; the norm's output."""
+    width = _width(model) / sizes.tp
+    return {
+        "lightning_read": 3 * width * sizes.wide_bytes,
+        "lightning_gated": 2 * width * sizes.wide_bytes,
+        "lightning_normed": width * sizes.narrow_bytes,
+        "residual": model.hidden_size / sizes.along * sizes.wide_bytes,
+        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+    }
+
+
+MIXER = Mixer(
+    name="lightning_attention",
+    parameters=_parameters,
+    flops=_flops,
+    saved=_saved,
+    modules={
+        "lightning_read": TensorModules(graph="attn"),  # queries, keys and values
+        "lightning_gated": TensorModules(graph="attn"),  # the scan's output and its gate
+        "lightning_normed": TensorModules(graph="attn"),  # the norm's output: input of the last projection
+    },
+    not_priced="the scans of lightning attention",
+)

@@ -1,0 +1,70 @@
+"""Mamba of the first kind: a convolution, a selective scan with its own step size a channel, a gate, as in Jamba.
+
+Source: modeling_jamba.py of transformers 5.23 (`JambaMambaMixer`). Megatron-Core has Mamba-2 only; the scan is counted
+with the operations that its counter of FLOPs gives Mamba-2's.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from trainer.model.layer import LayerParameters, norm_parameters
+from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.model.mixers.mamba import MAMBA_CONVOLUTION, MAMBA_EXPANSION, SCAN_PASSES
+from trainer.recipe.architecture import Architecture
+
+HIDDEN_OF_RANK = 16  # hidden size over the rank of the step sizes, where that is not given
+
+
+def _sizes(model: Architecture) -> tuple[int, int]:
+    """Returns the inner width, and the width of step sizes, B and C together."""
+    rank = model.mamba_dt_rank or ceil(model.hidden_size / HIDDEN_OF_RANK)
+    return MAMBA_EXPANSION * model.hidden_size, rank + 2 * model.mamba_state_dim
+
+
+def _products(model: Architecture) -> int:
+    """Weights of the projections: in, of step sizes and states, of step sizes, out."""
+    inner, chosen = _sizes(model)
+    steps = chosen - 2 * model.mamba_state_dim
+    return model.hidden_size * 3 * inner + inner * chosen + steps * inner
+
+
+def _parameters(model: Architecture) -> LayerParameters:
+    inner, chosen = _sizes(model)
+    own = inner * (MAMBA_CONVOLUTION + 1) + inner * (model.mamba_state_dim + 2)  # with biases; A_log, D
+    return LayerParameters(
+        split=_products(model) + own, whole=norm_parameters(model, chosen) + norm_parameters(model, model.hidden_size)
+    )
+
+
+def _flops(model: Architecture, _: float) -> float:
+    inner, _chosen = _sizes(model)
+    return _products(model) + inner * (MAMBA_CONVOLUTION + SCAN_PASSES * model.mamba_state_dim)
+
+
+def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
+    """The projected, the convolved, step sizes and states, the scanned and what its gate made of it."""
+    inner, chosen = _sizes(model)
+    return {
+        "mamba1_projected": 2 * inner / sizes.tp * sizes.wide_bytes,
+        "mamba1_chosen": (2 * inner / sizes.tp + chosen) * sizes.wide_bytes,
+        "mamba1_scanned": inner / sizes.tp * sizes.wide_bytes,
+        "mamba1_gated": inner / sizes.tp * sizes.narrow_bytes,
+        "residual": model.hidden_size / sizes.along * sizes.wide_bytes,
+        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+    }
+
+
+MIXER = Mixer(
+    name="mamba1",
+    parameters=_parameters,
+    flops=_flops,
+    saved=_saved,
+    modules={
+        "mamba1_projected": TensorModules(graph="mamba"),  # into the convolution, and the gate
+        "mamba1_chosen": TensorModules(graph="mamba"),  # the convolved, the step sizes, B and C
+        "mamba1_scanned": TensorModules(graph="mamba"),  # out of the scan
+        "mamba1_gated": TensorModules(graph="mamba"),  # input of the last projection
+    },
+    not_priced="Mamba's scans",
+)

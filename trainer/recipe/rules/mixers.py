@@ -1,0 +1,92 @@
+"""Mixers in place of attention: which trainers can build them, and the fields that they need."""
+
+from trainer.recipe.predicates import Test, above_one, all_of, among, negated
+from trainer.recipe.rules.examples import MLA
+from trainer.recipe.rules.nearest import CP
+from trainer.recipe.rules.rule import LM_AND_BRIDGE, OURS, FindingKind, Rule, example, fixed
+from trainer.recipe.settings import Settings
+
+SIZES = ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk")
+# mixer -> fields that no default suits
+NEEDED: dict[str, tuple[str, ...]] = {
+    "dsa": SIZES,
+    "dsv4_hybrid": (*SIZES, "csa_compress_ratios", "q_lora_rank", "v_head_dim", "o_groups", "o_lora_rank"),
+}
+UNRELEASED = ("lightning_attention", "mamba1", "dsv4_hybrid")
+SPARSE = {
+    **MLA,
+    "q_lora_rank": 128,
+    "experimental_attention_variant": "dsa",
+    "dsa_indexer_n_heads": 8,
+    "dsa_indexer_head_dim": 64,
+    "dsa_indexer_topk": 512,
+}
+LIGHTNING = {"experimental_attention_variant": "lightning_attention", "linear_attention_freq": 4}
+
+
+def engine_builds(recipe: Settings) -> bool:
+    """True if engine megatron can build the model's layers."""
+    model = recipe.architecture
+    return model.hybrid_pattern is None and model.experimental_attention_variant in (None, "gated_delta_net")
+
+
+def _is(*variants: str) -> Test:
+    return lambda recipe: recipe.architecture.experimental_attention_variant in variants
+
+
+def _incomplete(recipe: Settings) -> bool:
+    model = recipe.architecture
+    return any(getattr(model, name) is None for name in NEEDED.get(model.experimental_attention_variant or "", ()))
+
+
+ROWS = (
+    Rule(
+        id="engine-mixers",
+        binds=OURS,
+        knobs=(),
+        broken=lambda recipe: (
+            recipe.burst.engine == "megatron"
+            and recipe.architecture.hybrid_pattern is None
+            and not engine_builds(recipe)
+        ),
+        message="GPTModel of Megatron-Core 0.16 cannot build layers of {experimental_attention_variant}",
+        hint="run it with your own script, or plan it with `burst: {engine: simulated}`",
+        source="0.16.1 models/gpt/experimental_attention_variant_module_specs.py builds gated delta net only",
+        breaking=example(model=LIGHTNING),
+        passing=example(model=LIGHTNING, engine="simulated"),
+    ),
+    Rule(
+        id="mixer-unreleased",
+        kind=FindingKind.WARNING,
+        binds=LM_AND_BRIDGE,
+        refuses=LM_AND_BRIDGE,
+        knobs=(),
+        broken=_is(*UNRELEASED),
+        message="no release of Megatron-Core has layers of {experimental_attention_variant}",
+        hint="train it with a trainer of your own, or plan it with `burst: {engine: simulated}`",
+        source="transformer_config.py:301 names gated delta net and dsa; dsv4_hybrid is on the dev branch",
+        breaking=example(model=LIGHTNING, engine="simulated"),
+        passing=example(model=SPARSE, engine="simulated"),
+    ),
+    Rule(
+        id="mixer-fields",
+        knobs=(),
+        broken=_incomplete,
+        message="{experimental_attention_variant} without all of its sizes: for dsa those of the indexer, for "
+        "dsv4_hybrid also csa_compress_ratios, q_lora_rank, v_head_dim, o_groups and o_lora_rank",
+        hint="write them under model",
+        source="0.16.1 experimental_attention_variant/dsa.py reads them without a default; csa.py of the dev branch",
+        breaking=example(model=SPARSE | {"dsa_indexer_topk": None}, engine="simulated"),
+        passing=example(model=SPARSE, engine="simulated"),
+    ),
+    Rule(
+        id="sparse-attention-over-cp",
+        knobs=(CP, "cp_comm_type"),
+        broken=all_of(_is("dsa"), above_one(CP), negated(among("cp_comm_type", "all_gather"))),
+        message="sparse attention over CP {cp} with cp_comm_type {cp_comm_type}: it gathers keys and values only",
+        nearest=fixed(cp_comm_type="all_gather"),
+        source="transformer_config.py:3164; 0.16.1 :1987 takes no context parallelism at all",
+        breaking=example(model=SPARSE, engine="simulated", context_parallel_size=2),
+        passing=example(model=SPARSE, engine="simulated", context_parallel_size=2, cp_comm_type="all_gather"),
+    ),
+)
