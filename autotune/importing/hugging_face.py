@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.importing.found import Asked, Found
 from trainer.frameworks.reading import Reading
-from trainer.recipe.hugging_face import is_hugging_face, model_fields, parts_left_out
+from trainer.recipe.hugging_face import is_hugging_face, keys_unread, model_fields, parts_left_out
 
 
 def is_config(data: Any) -> bool:
@@ -19,5 +19,7 @@ def from_config(data: Any, asked: Asked) -> Found:
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)
     parts = (f"left out of the model: {', '.join(left)}: it is the language model alone",) if left else ()
-    reading = Reading(model=model, knobs={}, notes=(note, *parts))
+    unread = keys_unread(data)
+    odd = (f"not read, no field of the model says it: {', '.join(unread)}",) if unread else ()
+    reading = Reading(model=model, knobs={}, notes=(note, *parts, *odd))
     return Found(what=f"a Hugging Face configuration ({data['model_type']})", reading=reading)

@@ -1,7 +1,9 @@
 """A model from the `config.json` of Hugging Face transformers, in Megatron-Core's field names.
 
-One row of `hugging_face.csv` a field and family: the key there, the field here, how one becomes the other. Source: the
-configuration and modelling files of transformers 4.57, src/transformers/models/<model_type>.
+One row of `hugging_face.csv` a field and family: the key there, the field here, how one becomes the other. Rows without
+a field name keys that change nothing of the model, some of them at one value only; a key without a row is named as
+unread. Source: the configuration and modelling files of transformers 4.57 and 5.23, src/transformers/models/
+<model_type>, and those that models bring along (bailing_moe, minimax_text_01).
 """
 
 from __future__ import annotations
@@ -53,13 +55,12 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
             "write the model's own fields for another",
         )
     fields: dict[str, Any] = {}
-    for row in _rows():
-        if row["model_types"] == "*" or kind in row["model_types"].split():
-            try:
-                found = _field(row, config)
-            except ValueError as error:
-                raise refused(where, str(error), "write the model's own fields") from None
-            fields |= {name: value for name, value in found.items() if name not in fields or row["key"]}
+    for row in _rows_of(kind):
+        try:
+            found = _field(row, config) if row["field"] else {}
+        except ValueError as error:
+            raise refused(where, str(error), "write the model's own fields") from None
+        fields |= {name: value for name, value in found.items() if name not in fields or row["key"]}
     known = {name: value for name, value in fields.items() if name in Architecture.model_fields}
     said = {name: value for name, value in known.items() if value is not None}
     lacking = [name for name, field in Architecture.model_fields.items() if field.is_required() and name not in said]
@@ -75,6 +76,38 @@ def parts_left_out(data: Config) -> tuple[str, ...]:
         return ()
     parts = (key for key, value in data.items() if key.endswith("_config") and isinstance(value, dict))
     return tuple(key for key in parts if key not in ("text_config", "quantization_config"))
+
+
+def keys_unread(data: Config) -> tuple[str, ...]:
+    """Keys of the language model that no field is read from, and that may change the model: unknown ones, and known
+    ones at a value that Megatron-Core has no field for."""
+    config = _language_part(data)
+    effectless: dict[str, str] = {}
+    read: set[str] = set()
+    for row in _rows_of(str(config.get("model_type"))):
+        keys = row["key"].split()
+        if row["field"]:
+            read |= set(keys)
+        else:
+            effectless |= dict.fromkeys(keys, row["form"])
+    parts = (key for key, value in data.items() if key.endswith("_config") and isinstance(value, dict))
+    known = {*read, *(key for key, form in effectless.items() if _has_no_effect(form, config.get(key))), *parts}
+    odd = tuple(key for key in config if key not in known and not key.startswith("_") and "token_id" not in key)
+    scaling = _rope_kind(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    return odd if scaling in _ROPES else (*odd, f"rope_scaling: {scaling}")
+
+
+def _has_no_effect(form: str, value: Any) -> bool:
+    """Returns whether a row without a field says that this value changes nothing; absent and null never do."""
+    if form == "ignored" or value is None:
+        return True
+    word, _, text = form.partition(" ")
+    expected = json.loads(text)
+    return bool(value in expected if word == "in" else value == expected)
+
+
+def _rows_of(kind: str) -> list[dict[str, str]]:
+    return [row for row in _rows() if row["model_types"] == "*" or kind in row["model_types"].split()]
 
 
 def _experts_lacking(kind: str, said: Mapping[str, Any]) -> list[str]:
@@ -139,18 +172,84 @@ def _first_dense(first: int, config: Config) -> Any:
     return 1 if all(flags) else tuple(flags)
 
 
-def _full_every(kinds: Any, config: Config) -> int:
-    """N where every N-th layer keeps full attention. ValueError for another order, which no recipe can say."""
-    full = [layer + 1 for layer, kind in enumerate(kinds) if kind == "full_attention"]
-    every = full[0] if full else 0
-    if not full or full != list(range(every, len(kinds) + 1, every)):
-        raise ValueError(f"layer_types: its full attention layers are {full}, not every N-th")
-    return every
+def _linear(kinds: Any, config: Config) -> Any:
+    """N where every N-th layer keeps full attention; else a flag a layer: 1 where it has the linear mixer."""
+    return _frequency([int(kind == "linear_attention") for kind in kinds])
+
+
+def _frequency(flags: list[int]) -> int | tuple[int, ...]:
+    every = flags.index(0) + 1 if 0 in flags else 0
+    regular = every and flags == [int((layer + 1) % every != 0) for layer in range(len(flags))]
+    return every if regular else tuple(flags)
+
+
+def _mlp_types(kinds: Any, config: Config) -> Any:
+    """A flag a layer, or 1 where every layer has experts."""
+    flags = tuple(int(kind != "dense") for kind in kinds)
+    return 1 if all(flags) else flags
+
+
+def _between(first: int, config: Config) -> Any:
+    """Experts from a first layer to a last one, in every so many."""
+    end, layers = config.get("moe_layer_end_index"), config["num_hidden_layers"]
+    last = layers - 1 if end in (None, -1) else end
+    every = config.get("moe_layer_interval") or 1
+    flags = tuple(int((layer + 1) % every == 0 and first <= layer <= last) for layer in range(layers))
+    return 1 if all(flags) else flags
+
+
+def _jamba_attention(period: int, config: Config) -> Any:
+    kept = config.get("attn_layer_offset", 0)
+    return _frequency([int(layer % period != kept) for layer in range(config["num_hidden_layers"])])
+
+
+def _jamba_experts(period: int, config: Config) -> Any:
+    offset = config.get("expert_layer_offset", 0)
+    return tuple(int(layer % period == offset) for layer in range(config["num_hidden_layers"]))
+
+
+_LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "moe": "E", "mlp": "-"}
+
+
+def _letters(kinds: Any) -> str:
+    """The letter of each layer in Megatron-Core's hybrid pattern. ValueError for a word that has none."""
+    unknown = sorted({kind for kind in kinds if kind not in _LETTERS})
+    if unknown:
+        raise ValueError(f"layers of kind {', '.join(unknown)} have no letter in Megatron-Core's hybrid pattern")
+    return "".join(_LETTERS[kind] for kind in kinds)
+
+
+def _hybrid(pattern: str) -> dict[str, Any]:
+    return {
+        "hybrid": pattern,
+        "num_layers": len(pattern),
+        "moe_layer_freq": tuple(int(letter == "E") for letter in pattern),
+    }
+
+
+def _alike(value: Any, config: Config) -> Any:
+    """The value, or that of every layer of a list. ValueError where layers differ."""
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) != 1:
+        raise ValueError(f"a value that differs by layer: {value[:4]}")
+    return value[0]
+
+
+def _shared_alike(count: Any, config: Config) -> Any:
+    return _alike(count, config) * _alike(config["moe_intermediate_size"], config) or None
+
+
+def _relu2(word: str, config: Config) -> dict[str, Any]:
+    """ValueError for an activation without a field."""
+    if word != "relu2":
+        raise ValueError(f"mlp_hidden_act {word!r} is not known")
+    return {"activation_func": "squared_relu", "gated_linear_unit": False}
 
 
 def _rope(scaling: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Fields of a way to scale rotation; theta stands here too from transformers 5 on."""
-    kind = scaling.get("rope_type") or scaling.get("type")
+    kind = _rope_kind(scaling)
     fields: dict[str, Any] = {}
     if "rope_theta" in scaling:
         fields["rotary_base"] = float(scaling["rope_theta"])
@@ -164,6 +263,13 @@ def _rope(scaling: Mapping[str, Any], config: Config) -> dict[str, Any]:
     elif kind == "llama3":
         fields |= {"use_rope_scaling": True, "rope_scaling_factor": float(scaling["factor"])}
     return fields
+
+
+_ROPES = (None, "default", "yarn", "llama3")
+
+
+def _rope_kind(scaling: Mapping[str, Any]) -> str | None:
+    return scaling.get("rope_type") or scaling.get("type")
 
 
 def _no_rope(layers: Any, config: Config) -> Any:
@@ -186,7 +292,26 @@ _FORMS: dict[str, Callable[[Any, Config], Any]] = {
     "window": lambda value, config: (value, 0),
     "sparse_step": _sparse_step,
     "first_dense": _first_dense,
-    "full_every": _full_every,
+    "linear": _linear,
+    "attn_types": lambda kinds, config: _frequency([1 - kind for kind in kinds]),
+    "mlp_types": _mlp_types,
+    "between": _between,
+    "jamba_attention": _jamba_attention,
+    "jamba_experts": _jamba_experts,
+    "pattern": lambda pattern, config: _hybrid(pattern),
+    "blocks": lambda kinds, config: _hybrid(_letters(kinds)),
+    "paired": lambda kinds, config: _hybrid("".join(f"{letter}E" for letter in _letters(kinds))),
+    "mtp_blocks": lambda kinds, config: _letters(kinds),
+    "relu2": _relu2,
+    "alike": _alike,
+    "shared_alike": _shared_alike,
+    "whole": lambda value, config: value if isinstance(value, int) else None,
+    "ratios": lambda ratios, config: tuple(ratios)[: config["num_hidden_layers"]],
+    "none": lambda value, config: None,
+    "unrotated": lambda width, config: width - config["qk_rope_head_dim"],
+    "rotary_dim": lambda width, config: width / config["head_dim"],
+    "rope_share": lambda scaling, config: scaling.get("partial_rotary_factor"),
+    "positions": lambda word, config: {"nope": "none"}.get(word, word),
     "rope": _rope,
     "no_rope": _no_rope,
 }

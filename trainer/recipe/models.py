@@ -75,11 +75,12 @@ def _architecture(row: dict[str, str]) -> Architecture:
         }
     pattern = row["moe_layer_pattern"]
     hybrid = _hybrid(pattern)
+    if row["score_fn"]:
+        fields["moe_router_score_function"] = row["score_fn"]
     return Architecture(
         **fields,
         **(hybrid or {"moe_layer_freq": parse_layer_freq(pattern)}),
         multi_latent_attention=mla,
-        moe_router_score_function="sigmoid" if row["score_fn"] == "sigmoid" else "softmax",
         gated_linear_unit=not row["gated_mlp"].startswith("no"),
         qk_layernorm=row["qk_layernorm"] == "yes",
         **json.loads(row["more_fields"] or "{}"),

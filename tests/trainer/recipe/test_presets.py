@@ -13,6 +13,8 @@ def test_two_of_the_models_are_hybrid() -> None:
     assert {name for name, model in presets().items() if model.hybrid} == {
         "qwen3-next-80b-a3b",
         "nemotron-3-nano-30b-a3b",
+        "nemotron-3-super-120b-a12b",
+        "nemotron-3-ultra-550b-a55b",
     }
 
 
