@@ -18,7 +18,7 @@ FAMILIES = (
     *("qwen3_next", "qwen3_5_moe", "nemotron_h", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m2"),
     *("kimi_k25", "ernie4_5_moe", "bailing_moe_v2"),
 )
-GPUS = ("a100", "h20", "h800", "gh200", "mi300x", "mi325x", "mi355x", "vr200")
+GPUS = ("a100-40gb", "a100-80gb", "h20", "h800", "gh200-96gb", "gh200-144gb", "mi300x", "mi325x", "mi355x", "vr200")
 TRAINING: dict[str, Any] = {"seq_length": 4096, "global_batch_size": 256, "precision": "bf16"}
 
 

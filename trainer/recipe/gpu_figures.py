@@ -47,7 +47,8 @@ class GpuFigures(Section):
     def _free_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
             raise PydanticCustomError("gpu_name", "{name} is no name of a GPU", {"name": repr(name)})
-        if name.lower() in known_hardware():
+        row = known_hardware().get(name.lower())
+        if row and row.fitted_as != UNFITTED:  # estimates and their intervals know these by name
             message = "{name} is a GPU of the table, which has its figures"
             raise PydanticCustomError("gpu_of_the_table", message, {"name": name})
         return name

@@ -43,9 +43,10 @@ def packaged_examples() -> tuple[str, ...]:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` was probably meant to be."""
+    """The candidate that `word` was probably meant to be: the first whose name goes on after it, else the most alike."""
     lower = {candidate.lower(): candidate for candidate in candidates}
-    match = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    longer = [name for name in lower if name.startswith(f"{word.lower()}-")]
+    match = longer or difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
     return lower[match[0]] if match else None
 
 

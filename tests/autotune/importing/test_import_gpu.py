@@ -104,12 +104,12 @@ def _file(folder: Path, text: str) -> Path:
 
 
 def test_an_amd_gpu_of_this_machine_is_found(programs: Path) -> None:
-    rocm_smi(programs, *["AMD Instinct MI300X OAM"] * 8)
+    rocm_smi(programs, *["AMD Instinct MI250X OAM"] * 8)
     assert gpu_here(known_hardware()) is None
-    assert amd_gpu_here() == {"name": "mi300x", "vendor": "amd", "memory_gib": 191.69}
+    assert amd_gpu_here() == {"name": "mi250x", "vendor": "amd", "memory_gib": 191.69}
     asked = refusal(None)
-    assert "this machine's mi300x is no GPU of the table" in asked
-    assert "name: mi300x, memory_gib: 191.69, bf16_tflops: N" in asked
+    assert "this machine's mi250x is no GPU of the table" in asked
+    assert "name: mi250x, memory_gib: 191.69, bf16_tflops: N" in asked
 
 
 def test_rocm_smi_completes_the_figures_of_the_gpu_that_is_here(programs: Path) -> None:

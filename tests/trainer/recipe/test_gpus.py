@@ -196,6 +196,7 @@ def test_what_figures_leave_open_about_the_cluster_is_asked_for() -> None:
 def test_problems_of_figures_name_the_place_and_the_next_step() -> None:
     assert "cluster.gpu.bf16_tflop: unknown key\n    → did you mean bf16_tflops?" in refusal(AMD | {"bf16_tflop": 1.0})
     assert "write `gpu: h100`, or give other figures another name" in refusal(AMD | {"name": "H100"})
+    assert "did you mean a100-40gb?" in refusal("a100")
     assert "cluster.gpu.name: 'a b' is no name of a GPU" in refusal(AMD | {"name": "a b"})
     assert "did you mean h100?" in refusal("h1000")
 
