@@ -43,7 +43,7 @@ def packaged_examples() -> tuple[str, ...]:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` was probably meant to be: the first whose name goes on after it, else the most alike."""
+    """The candidate that `word` was probably meant to be: the first that continues it, else the most alike."""
     lower = {candidate.lower(): candidate for candidate in candidates}
     longer = [name for name in lower if name.startswith(f"{word.lower()}-")]
     match = longer or difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
