@@ -153,6 +153,6 @@ def test_an_infeasible_study_says_what_it_would_take(tmp_path: Path, monkeypatch
     assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 1
     text = (tmp_path / "s" / "report.md").read_text()
     needed = next(line for line in text.splitlines() if line.startswith("- Needs: "))
-    assert "no legal setting fits on 2 nodes; at least 32 are needed" in needed
+    assert "no legal setting fits on 2 nodes; at least 16 are needed" in needed
     assert "per rank of 79.2 GiB" in needed
     assert "Throughput of" not in (tmp_path / "s" / "report.html").read_text()

@@ -19,7 +19,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken
-from trainer.estimate.plan.space import crossed, foundation, layouts, recomputes, settings
+from trainer.estimate.plan.space import crossed, foundation, is_outlined, layouts, settings
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -87,8 +87,15 @@ class Outline:
 
 
 def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
+    """Pure. Offload to the host, which slows a step, is among the settings where nothing fits without it."""
+    first = _outline(recipe, room, offload=False)
+    done = first.scored.fits.any() or recipe.hardware.is_cpu
+    return first if done else _outline(recipe, room, offload=True)
+
+
+def _outline(recipe: Recipe, room: float, *, offload: bool) -> Outline:
     base = foundation(recipe)
-    places, choices = layouts(base), settings(base)
+    places, choices = layouts(base), settings(base, offload=offload)
     standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
     rules = [rule for rule in BINDING if rule.id not in standing]
     verdicts, open_rules = broken(places, rules=rules, undecided=frozenset(choices.columns))
@@ -98,8 +105,8 @@ def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
     reference = _references(choices, options)
     rows, picks = np.repeat(good, len(reference)), np.tile(reference, len(good))
     crossing = crossed(places, choices, rows, picks)
-    # Only what recompute decides is judged yet: dispatcher, overlap and graphs are the reference's
-    others = frozenset(choices.columns) - frozenset(recomputes(base)[0])
+    # Only what recompute and offload decide is judged yet: dispatcher, overlap and graphs are the reference's
+    others = frozenset(name for name in choices.columns if not is_outlined(name))
     forbidden, _ = broken(crossing, rules=mixed, undecided=others)
     keep = _none(forbidden, crossing.count)
     scored = _scored(crossing.take(keep), rows[keep], room)
@@ -138,12 +145,12 @@ def _none(verdicts: dict[str, Flags], count: int) -> Flags:
 
 
 def _references(choices: Candidates, options: Integers) -> Integers:
-    """One setting for each recompute (and precision): the last dispatcher, without overlap, without graphs."""
+    """One setting for each recompute, precision and offload: the last dispatcher, without overlap, without graphs."""
     wanted = choices.take(options)
     plain = ~wanted.on("overlap_moe_expert_parallel_comm") & wanted.among("cuda_graph_impl", "none")
     plain = np.broadcast_to(plain, wanted.count)
     plain = plain if plain.any() else np.ones(wanted.count, dtype=bool)
-    names = [name for name in choices.columns if name.startswith("recompute") or name == "precision"]
+    names = [name for name in choices.columns if is_outlined(name) or name == "precision"]
     codes = [wanted.columns[name].codes[plain] for name in names]
     if not codes:
         return options[plain][-1:]
@@ -168,10 +175,10 @@ def _finish(first: Outline, room: float) -> Scored:
 
 
 def _recompute_keys(candidates: Candidates) -> Integers:
-    """[N], alike where recompute and precision are."""
+    """[N], alike where recompute, offload and precision are."""
     key = np.zeros(candidates.count, dtype=np.int64)
     for name, column in sorted(candidates.columns.items()):
-        if name.startswith("recompute") or name == "precision":
+        if is_outlined(name) or name == "precision":
             key = key * len(column.choices) + column.codes
     return key
 

@@ -28,6 +28,14 @@ CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
 MICRO_BATCHES = (1, 2, 4, 8)
 LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it from about 8K, near seq/4096 (guides)
 Option = dict[str, Any]
+OFFLOAD = (
+    "optimizer_cpu_offload",
+    "optimizer_offload_fraction",
+    "use_precision_aware_optimizer",
+    "overlap_cpu_optimizer_d2h_h2d",
+    "fine_grained_activation_offloading",
+    "offload_modules",
+)
 
 # Switched on where they are legal and not frozen: they cost nothing that an estimate or a published recipe would show.
 # Not on CPUs: gloo has no reduce-scatter, and its threads need cores.
@@ -70,10 +78,11 @@ def layouts(base: Recipe) -> Candidates:
     return table(base, _columns(base, rows))
 
 
-def settings(base: Recipe) -> Candidates:
+def settings(base: Recipe, *, offload: bool = False) -> Candidates:
     """Every combination of recompute, dispatch, overlap, graphs and, where it may move, precision; on CPUs of what
-    data parallelism exchanges."""
-    groups = (recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base), _replicas(base))
+    data parallelism exchanges; with `offload`, of what is kept in host memory."""
+    groups = [recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base), _replicas(base)]
+    groups += [_offloads(base)] if offload else []
     rows = [{name: value for option in chosen for name, value in option.items()} for chosen in product(*groups)]
     return table(base, _columns(base, rows))
 
@@ -89,6 +98,20 @@ def recomputes(base: Recipe) -> list[Option]:
         sets += [("moe",), ("moe", *small[1:]), (*small, *shared)]
     options = [_recompute(None), *(_recompute("selective", modules) for modules in dict.fromkeys(sets))]
     return _with_own(base, [*options, full_recompute()])
+
+
+def _offloads(base: Recipe) -> list[Option]:
+    """Nothing, the activations of the experts, parts of the optimizer, and all of both."""
+    none: Option = {name: base.knob(name) for name in OFFLOAD}
+    modules = ("expert_fc1", "moe_act") if is_moe(base) else ("core_attn",)
+    activations = {"fine_grained_activation_offloading": True, "offload_modules": modules}
+    optimizer = {
+        "optimizer_cpu_offload": True,
+        "use_precision_aware_optimizer": True,  # Megatron's hybrid optimizer needs it
+        "overlap_cpu_optimizer_d2h_h2d": True,
+    }
+    parts = [none | optimizer | {"optimizer_offload_fraction": share} for share in (0.25, 0.5, 0.75, 1.0)]
+    return _with_own(base, [none, none | activations, *parts, parts[-1] | activations])
 
 
 def full_recompute() -> Option:
@@ -221,6 +244,11 @@ def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
     if pp > 1:
         for text in balanced_layouts(model, base.training.seq_length, pp=pp, vpp=vpp):
             yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: text}
+
+
+def is_outlined(name: str) -> bool:
+    """Returns whether the first stage of a search varies the knob: with it memory is decided."""
+    return name.startswith("recompute") or name in OFFLOAD
 
 
 def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -157,3 +157,14 @@ def test_a_cpu_without_a_known_limit_takes_everything_as_fitting() -> None:
     found = search(load_recipe("cpu-moe"))
     assert found.outlined.fits.all()
     assert len(found.ranking) > 1
+
+
+def test_offload_is_chosen_where_nothing_else_fits_and_said_to_cost() -> None:
+    data = {"model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "nodes": 1, "gpus_per_node": 4}}
+    recipe = recipe_from(Source(name="small", data=data | {"training": {"global_batch_size": 64}}))
+    (choice,) = choices(search(recipe), 1)
+    assert choice.fits
+    assert choice.recipe.knob("optimizer_cpu_offload")
+    assert choice.because.startswith("offload exposed")
+    roomy = recipe_from(Source(name="roomy", data=data | {"cluster": {"gpu": "h100", "nodes": 2}}))
+    assert not any(each.recipe.knob("optimizer_cpu_offload") for each in choices(search(roomy), 3))
