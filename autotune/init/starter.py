@@ -97,7 +97,7 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
 def _with_suggestions(recipe: Recipe) -> Recipe:
     """Applies the suggestions of the rules that the recipe violates, but for those that make another error."""
     for _ in range(MAX_SUGGESTIONS):
-        changed = (recipe.replace(finding.suggestion) for finding in check(recipe) if finding.suggestion)
+        changed = (recipe.replace(finding.settled) for finding in check(recipe) if finding.settled)
         better = next((each for each in changed if len(errors_of(each)) <= len(errors_of(recipe))), None)
         if better is None:
             break

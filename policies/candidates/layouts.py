@@ -114,8 +114,8 @@ def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[st
     """Returns a row as it would run: with FREE where it acts, and without copied values that its layout refuses."""
     recipe = written_out(recipe)
     for finding in check(recipe) if carried else ():
-        if finding.suggestion and carried.issuperset(finding.suggestion):
-            recipe = recipe.replace(finding.suggestion)
+        if finding.settled and carried.issuperset(finding.settled):
+            recipe = recipe.replace(finding.settled)
     if broken(recipe, standing):
         return None
     for changes in () if recipe.hardware.is_cpu else FREE:

@@ -70,6 +70,11 @@ class Finding:
     effect: Effect | None = None
     suggestion: Suggestion = field(default_factory=dict)
 
+    @property
+    def settled(self) -> Suggestion:
+        """The suggestion where it suits every release; {} where only some are known to get the recipe wrong."""
+        return self.suggestion if self.effect is None or self.kind is FindingKind.ERROR else {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Example:

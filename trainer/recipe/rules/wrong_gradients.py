@@ -186,7 +186,7 @@ ROWS = (
         broken=all_of(on(FSDP), on("fsdp_double_buffer")),
         message="Megatron FSDP with fsdp_double_buffer: in Megatron-Core 0.18 a layer's weight gradient may overwrite "
         "the one that is still being reduced",
-        nearest=fixed(fsdp_double_buffer=False),
+        hint="train with Megatron-Core 0.19, or without fsdp_double_buffer",
         source="Megatron-LM#5222, brought by Megatron-LM#4054",
         versions=SpecifierSet(">=0.18,<0.19"),
         breaking=example(use_megatron_fsdp=True, fsdp_double_buffer=True),
