@@ -5,6 +5,7 @@ from packaging.specifiers import SpecifierSet
 from trainer.recipe.layout import layers_by_stage, layout_of
 from trainer.recipe.predicates import above_one, all_of, among, fp4, fp8, has_graphs, is_moe, lists, negated, off, on
 from trainer.recipe.predicates import any_of as either
+from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.graphs import graphs
 from trainer.recipe.rules.nearest import CP, PP, TP
 from trainer.recipe.rules.overlap import ep_overlap
@@ -162,8 +163,7 @@ ROWS = (
                 tensor_model_parallel_size=2,
                 sequence_parallel=True,
                 expert_tensor_parallel_size=1,
-                pipeline_model_parallel_size=2,
-                virtual_pipeline_model_parallel_size=2,
+                **PIPELINE,
             )
         ),
         passing=example(**graphs(overlap_moe_expert_parallel_comm=True)),
