@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe import Recipe
 
-_SO = (
+_WRONG = (
     "the figure is wrong: some of the work was not done, or is counted that is not there. Context parallelism that is "
     "silently off looks like that (Megatron-Bridge#2667): compare the loss with that of another layout"
 )
@@ -19,7 +19,7 @@ def above_peak(recipe: Recipe, *, counted: float | None = None, reported: float 
     said = (("the measured step time means", counted), ("the trainer reports", reported))
     return [
         f"{who} {figure:,.0f} TFLOP/s per GPU, and the dense peak of {recipe.cluster.gpu_name} in "
-        f"{recipe.training.precision} is {peak:,.0f}: {_SO}"
+        f"{recipe.training.precision} is {peak:,.0f}: {_WRONG}"
         for who, figure in said
         if figure is not None and figure > peak
     ]

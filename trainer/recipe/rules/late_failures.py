@@ -3,8 +3,20 @@
 from packaging.specifiers import SpecifierSet
 
 from trainer.recipe.layout import layers_by_stage, layout_of
-from trainer.recipe.predicates import above_one, all_of, among, fp4, fp8, has_graphs, is_moe, lists, negated, off, on
-from trainer.recipe.predicates import any_of as either
+from trainer.recipe.predicates import (
+    above_one,
+    all_of,
+    among,
+    any_of,
+    fp4,
+    fp8,
+    has_graphs,
+    is_moe,
+    lists,
+    negated,
+    off,
+    on,
+)
 from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.graphs import graphs
 from trainer.recipe.rules.nearest import CP, PP, TP
@@ -124,7 +136,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,
         knobs=(OFFLOAD, "fp8_param_gather", AWARE),
-        broken=all_of(on(OFFLOAD), on("fp8_param_gather"), on(AWARE), either(fp8, fp4), off("use_megatron_fsdp")),
+        broken=all_of(on(OFFLOAD), on("fp8_param_gather"), on(AWARE), any_of(fp8, fp4), off("use_megatron_fsdp")),
         message="optimizer_cpu_offload with parameters kept in {precision}: the optimizer fails when it is built, and "
         "Megatron-Bridge does not check it",
         nearest=fixed(fp8_param_gather=False, reuse_grad_buf_for_mxfp8_param_ag=False),
