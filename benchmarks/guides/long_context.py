@@ -19,6 +19,7 @@ from trainer.recipe.source import Source
 TOKENS = 2**25  # of a step: the guides write none, and shrink the batch as the sequence grows
 DEEPSEEK = {4: (1, 300), 16: (4, 320), 32: (8, 320), 64: (16, 310), 128: (32, 300), 256: (64, 300)}  # K: CP, TFLOPS
 FIRST = 10
+NEIGHBOURS = 8  # that exchange heads among themselves in a hierarchy: those of a node
 
 
 def _tflops(recipe: Recipe) -> float:
@@ -28,7 +29,9 @@ def _tflops(recipe: Recipe) -> float:
 def _dealing(recipe: Recipe) -> Recipe:
     """Returns the recipe with the exchange between context ranks that is fastest of those that are legal: the guides
     do not write it."""
-    options = [recipe, recipe.replace({"cp_comm_type": "a2a"})]
+    groups = recipe.parallelism.context_parallel_size // NEIGHBOURS
+    both = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [NEIGHBOURS, groups]}
+    options = [recipe, recipe.replace({"cp_comm_type": "a2a"}), *([recipe.replace(both)] if groups > 1 else [])]
     return max((each for each in options if not errors_of(each)), key=_tflops, default=recipe)
 
 
@@ -59,7 +62,7 @@ def _deepseek(kilotokens: int, cp: int) -> Recipe:
 def deepseek_on_h100() -> Answer:
     recipes = [_dealing(_deepseek(length, cp)) for length, (cp, _) in DEEPSEEK.items()]
     rates = compared([_tflops(each) for each in recipes], [rate for _, rate in DEEPSEEK.values()], within=0.15)
-    kinds = ", ".join(f"{each.training.seq_length // 1024}K {each.knob('cp_comm_type')}" for each in recipes)
+    kinds = ", ".join(f"{each.training.seq_length // 1024}K {each.knob('cp_comm_type') or 'p2p'}" for each in recipes)
     fitting = sum(_fits(each) for each in recipes)
     room = Answer(says=f"by the faster exchange ({kinds}); the memory bound holds {fitting} of 6", agrees=fitting == 6)
     return together(rates, room)
@@ -107,7 +110,7 @@ def qwen_on_gb200() -> Answer:
         own = {"sequence_parallel": sizes.get("tp", 1) > 1}
         return recipe_of("qwen3-235b-a22b", "gb200", 128, each=4, training=training, knobs=knobs | own, **sizes)
 
-    short, long = recipe(4, pp=4, vpp=12, ep=32), recipe(128, tp=4, cp=4, pp=4, vpp=12, ep=32)
+    short, long = recipe(4, pp=4, vpp=12, ep=32), recipe(128, tp=4, etp=1, cp=4, pp=4, vpp=12, ep=32)
     return together(
         compared([_tflops(short), _tflops(_dealing(long))], [700, 1100], within=0.15),
         holds({"the bound of the 128K layout fits": _fits(long)}),
@@ -132,7 +135,9 @@ def hierarchical() -> Answer:
     recipe = base.replace({"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [8, 2]})
 
     def exported(framework: str) -> bool:
-        trainer = recipe_from(Source(name="guides", data=recipe.model_dump() | {"trainer": {"kind": framework}}))
+        trainer = recipe_from(
+            Source(name="guides", data=recipe.model_dump() | {"trainer": {"kind": framework, "command": ["train.py"]}})
+        )
         return "hierarchical" in " ".join(rank_command(trainer, Context()).argv)
 
     return holds(

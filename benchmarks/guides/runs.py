@@ -30,7 +30,7 @@ def _offloading(share: float, batch: int) -> Recipe:
     if share:
         knobs |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
     training = {"seq_length": 4096, "global_batch_size": batch, "precision": "bf16"}
-    return recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=training, knobs=knobs, tp=2, pp=2, ep=4)
+    return recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=training, knobs=knobs, tp=2, etp=1, pp=2, ep=4)
 
 
 def _over_plain(step_s: Callable[[Recipe], float]) -> Answer:

@@ -48,6 +48,7 @@ ACTS_WHEN: dict[str, Test] = {
     "sequence_parallel": above_one("tensor_model_parallel_size"),
     "tp_comm_overlap": above_one("tensor_model_parallel_size"),
     "cp_comm_type": above_one("context_parallel_size"),
+    "hierarchical_context_parallel_sizes": all_of(above_one("context_parallel_size"), among("cp_comm_type", "a2a+p2p")),
     "overlap_p2p_comm": above_one("virtual_pipeline_model_parallel_size"),
     "microbatch_group_size_per_vp_stage": above_one("virtual_pipeline_model_parallel_size"),
     "num_layers_in_first_pipeline_stage": above_one("pipeline_model_parallel_size"),
@@ -174,7 +175,8 @@ def requested_knobs(recipe: Settings) -> list[str]:
 
 
 def effective(recipe: Settings, name: str) -> Any:
-    """The knob's value in its one spelling; its default where it cannot act. Lists are sorted, they are sets."""
+    """The knob's value in its one spelling; its default where it cannot act. Lists of words are sorted, they are
+    sets."""
     if not acts(recipe, name):
         return KNOBS[name].default
     return _spelled(recipe, name, recipe.knob(name))
@@ -182,7 +184,9 @@ def effective(recipe: Settings, name: str) -> Any:
 
 def _spelled(recipe: Settings, name: str, value: Any) -> Any:
     value = SPELLING[name](recipe, value) if name in SPELLING else value
-    return sorted(set(value)) if isinstance(value, tuple) else value
+    if not isinstance(value, tuple):
+        return value
+    return list(value) if KNOBS[name].domain.kind == "sizes" else sorted(set(value))
 
 
 def canonical(recipe: Settings) -> dict[str, Any]:

@@ -21,14 +21,23 @@ SectionName = Literal["training", "parallelism", "knobs"]
 Numerics = Literal["training-equivalent", "numerics-changing", "benchmark-only"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
 TOGETHER = "axis"  # in the column `tries`
-Kind = Literal["bool", "int", "float", "one", "any", "text"]
+Kind = Literal["bool", "int", "float", "one", "any", "text", "sizes"]
 
-_PYTHON_TYPES: dict[Kind, type] = {"bool": bool, "int": int, "float": float, "one": str, "any": tuple, "text": str}
+_PYTHON_TYPES: dict[Kind, type] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "one": str,
+    "any": tuple,
+    "text": str,
+    "sizes": tuple,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """The values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b` or `any a|b`; `?` lets it be null."""
+    """The values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b`, `any a|b` or `sizes>=1`, a list of whole
+    numbers; `?` lets it be null."""
 
     kind: Kind
     words: tuple[str, ...] = ()  # of `one` and `any`
@@ -48,11 +57,12 @@ class Domain:
         if self.kind in ("bool", "text"):
             return None
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        return None if low <= value <= high else f"{value} is not {self}"
+        numbers = value if self.kind == "sizes" else (value,)
+        return None if all(low <= number <= high for number in numbers) else f"{value} is not {self}"
 
     def canonical(self, value: Any) -> Any:
         """The value as a recipe keeps it: lists as tuples, whole numbers of a fraction as floats."""
-        if self.kind == "any" and isinstance(value, list):
+        if self.kind in ("any", "sizes") and isinstance(value, list):
             return tuple(value)
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
@@ -63,6 +73,8 @@ class Domain:
             return self.kind == "bool"
         if self.kind == "float" and isinstance(value, int):
             return True
+        if self.kind == "sizes" and not _are_whole(value):
+            return False
         return isinstance(value, _PYTHON_TYPES[self.kind])
 
     def __str__(self) -> str:
@@ -73,6 +85,7 @@ class Domain:
             "one": f"one of {', '.join(self.words)}",
             "any": f"a list of {', '.join(self.words)}",
             "text": "text",
+            "sizes": f"a list of whole numbers{self._bounds}",
         }[self.kind]
         return words + (" or null" if self.nullable else "")
 
@@ -113,6 +126,10 @@ class Knob:
         return listed[self.domain.kind] + ((None,) if self.domain.nullable else ())
 
 
+def _are_whole(values: Any) -> bool:
+    return isinstance(values, tuple) and all(type(value) is int for value in values) and bool(values)
+
+
 def _described(value: Any) -> str:
     kind = {bool: "true/false", int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list"}
     return f"{kind.get(type(value), type(value).__name__)} ({json.dumps(value, default=str)})"
@@ -122,7 +139,7 @@ def _described(value: Any) -> str:
 def parse_domain(text: str) -> Domain:
     """A cell of the `values` column. ValueError for a text that is none of the forms `Domain` names."""
     body, nullable = text.removesuffix("?"), text.endswith("?")
-    match = re.fullmatch(r"(bool|int|float|text|one|any)(?:>=([\d.]+)| ([\d.]+)\.\.([\d.]+)| ([\w|]+))?", body)
+    match = re.fullmatch(r"(bool|int|float|text|one|any|sizes)(?:>=([\d.]+)| ([\d.]+)\.\.([\d.]+)| ([\w|+]+))?", body)
     if match is None:
         raise ValueError(f"no domain: {text!r}")
     kind, floor, low, high, words = match.groups()

@@ -24,7 +24,7 @@ MOST_STEPS = 100_000  # of a burst
 Size = Annotated[int, Field(gt=0, le=MOST_RANKS)]
 Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 
-KnobValue = bool | int | float | str | tuple[str, ...] | None
+KnobValue = bool | int | float | str | tuple[str, ...] | tuple[int, ...] | None
 
 
 class Cluster(Section):

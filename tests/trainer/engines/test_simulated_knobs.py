@@ -106,6 +106,7 @@ CONTEXTS: tuple[dict[str, Any], ...] = (
         "moe_expert_capacity_factor": 1.2,
         "num_distributed_optimizer_instances": 2,
     },
+    {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (2, 1)},
 )
 INERT = {row["knob"]: row["why"] for row in read_table("inert.csv", package="trainer.engines.simulated")}
 # knob -> the context it is moved in, and what to
@@ -128,6 +129,7 @@ MOVES: dict[str, tuple[int, Any]] = {
     "microbatch_group_size_per_vp_stage": (1, 4),
     "overlap_p2p_comm": (1, True),
     "cp_comm_type": (0, "a2a"),
+    "hierarchical_context_parallel_sizes": (8, (1, 2)),
     "tp_comm_overlap": (0, True),
     "num_distributed_optimizer_instances": (0, 2),
     "use_distributed_optimizer": (0, False),

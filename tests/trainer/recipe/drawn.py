@@ -17,6 +17,7 @@ def values_of(knob: Knob) -> st.SearchStrategy[Any]:
         "float": st.floats(domain.low or 0.0, domain.high or 8.0),
         "one": st.sampled_from(domain.words or ("",)),
         "any": st.lists(st.sampled_from(domain.words or ("",)), unique=True).map(tuple),
+        "sizes": st.lists(whole, min_size=1, max_size=3).map(tuple),
         "text": st.sampled_from(["expandable_segments:True", "Et*4|t*4L"]),
     }[domain.kind]
     return values | st.none() if domain.nullable else values

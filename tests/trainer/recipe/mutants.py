@@ -132,5 +132,7 @@ def _value(draw: random.Random, knob: Knob, words: Sequence[Any]) -> Any:
         return None
     if domain.kind == "any":
         return tuple(draw.sample(domain.words, draw.randint(0, min(3, len(domain.words)))))
+    if domain.kind == "sizes":
+        return tuple(draw.choice((1, 2, 4)) for _ in range(draw.randint(1, 3)))
     low, high = domain.low or 0.0, domain.high if domain.high is not None else 8.0
     return draw.uniform(low, high) if domain.kind == "float" else draw.randint(int(low), max(int(low), int(high)))

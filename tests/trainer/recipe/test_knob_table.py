@@ -91,6 +91,7 @@ def test_the_sections_hold_exactly_their_knobs_with_the_same_defaults() -> None:
         ("one a|b", ["a"], ["c", None, ("a",)]),
         ("any a|b?", [(), ("a", "b"), None], [("c",), "a"]),
         ("text?", ["anything", None], [3]),
+        ("sizes>=1?", [(8, 2), (4,), None], [(), (0, 2), (1.5,), ("8",), (True,), 8]),
     ],
 )
 def test_a_domain_takes_its_values_and_no_others(cell: str, good: list[object], bad: list[object]) -> None:

@@ -29,6 +29,7 @@ def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
             sizes.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
             context_parallel_size=sizes.context_parallel_size,
+            hierarchical_context_parallel_sizes=list(recipe.knob("hierarchical_context_parallel_sizes") or ()) or None,
             expert_model_parallel_size=sizes.expert_model_parallel_size,
             expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
             num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),

@@ -196,14 +196,15 @@ class Layers:
     def _backward_of(self, item: Op | Beside, kind: Kind) -> list[Op | Beside]:
         if isinstance(item, Beside):
             second = [b for op in item.second for b in self._one_backward(op, kind)]
-            return [Beside(list(item.first), second)]
+            return [Beside([_with_gradients(op) for op in item.first], second)]
         return [*self._one_backward(item, kind)]
 
     def _one_backward(self, op: Op, kind: Kind) -> list[Op]:
         """Products go twice, attention by its own rate, memory-bound work moves more, collectives once more."""
         launches = op.launches * BACKWARD_LAUNCHES
         if op.kernel == "attention_forward":
-            return [replace(self.mixers.core(kind, backward=True), ranges=op.ranges)]
+            whole, share = self.mixers.core(kind, backward=True), op.us / self.mixers.core(kind, backward=False).us
+            return [replace(whole, us=share * whole.us, launches=share * whole.launches, ranges=op.ranges)]
         if op.kernel in ("gemm", "scan"):
             half = replace(op, us=op.us, launches=launches / 2)
             return [half, half]
@@ -220,6 +221,11 @@ class Layers:
             more = more if op.stream is Stream.COMPUTE else 1.0
             found.append(replace(op, us=more * op.us, launches=op.launches * BACKWARD_LAUNCHES / 2, sync=False))
         return found
+
+
+def _with_gradients(op: Op) -> Op:
+    """Returns an operation beside others in backward: keys and values of a ring travel with their gradients."""
+    return replace(op, us=2 * op.us, gb=2 * op.gb) if op.stream is Stream.CP else op
 
 
 def _length_us(segment: Segment) -> float:

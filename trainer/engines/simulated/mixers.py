@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainer.engines.simulated.ops import Beside, Op, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
+from trainer.measured.links import COLLECTIVE
 from trainer.model.mixers import mixers
 
 BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
@@ -154,26 +157,42 @@ class Mixers:
         kind = self.recipe.knob("cp_comm_type") or "p2p"
         stride = self.tp
         kv = self.tokens * (self.key + self.value) / self.tp * 2 / GIGA
-        if kind == "a2a":
-            every = self.tokens * (2 * self.query + self.key + self.value) / self.tp * 2 / GIGA
-            us = self.rates.ring_us(every * (self.cp - 1) / self.cp / 2, self.cp, stride=stride)
-            half = Op(
-                kernel="SendRecv", us=us, stream=Stream.CP, sms=self.rates.collective_sms(), gb=every / 2, launches=3
-            )
-            return [half, core, half]
+        if kind in ("a2a", "a2a+p2p"):
+            sizes = self.recipe.knob("hierarchical_context_parallel_sizes") if kind == "a2a+p2p" else None
+            among = float(sizes[0]) if sizes else self.cp
+            half = [self._dealt(among)] if among > 1 else []
+            return [*half, *self._around_the_ring(core, kv, self.cp / among), *half]
         if kind == "all_gather":
             us = self.rates.ring_us(kv * (self.cp - 1), self.cp, stride=stride)
             gather = Op(kernel="AllGather", us=us, stream=Stream.CP, sms=self.rates.collective_sms(), gb=kv, launches=3)
             return [gather, core]
-        us = self.rates.ring_us(kv * (self.cp - 1), self.cp, stride=stride) + (self.cp - 2) * self.rates.latency_us(
-            "nvlink"
-        )
+        return self._around_the_ring(core, kv, self.cp)
+
+    def _dealt(self, ranks: float) -> Op:
+        """Returns half of what dealing heads out among `ranks` neighbours sends in a pass, before attention or after
+        it."""
+        every = self.tokens * (2 * self.query + self.key + self.value) / self.tp * 2 / GIGA
+        us = self.rates.ring_us(every * (ranks - 1) / ranks / 2, ranks, stride=self.tp)
+        sms = self.rates.collective_sms()
+        return Op(kernel="SendRecv", us=us, stream=Stream.CP, sms=sms, gb=every / 2, launches=3)
+
+    def _around_the_ring(self, core: Op, kv_gb: float, steps: float) -> list[Op | Beside]:
+        """Returns attention in as many equal steps as the ring has; in all but the last one the next step's keys and
+        values arrive. Every hop is as slow as the one that leaves a domain, through one rank's own link."""
+        if steps <= 1:
+            return [core]
+        fabric = self.rates.fabric(self.cp * self.tp)
+        hop = self.rates.latency_us(fabric) + self.rates.send_us(kv_gb, fabric, COLLECTIVE)
+        hops = steps - 1
         ring = Op(
             kernel="SendRecv",
-            us=us,
+            us=hops * hop,
             stream=Stream.CP,
             sms=0.5 * self.rates.collective_sms(),
-            gb=kv,
-            launches=2 * self.cp,
+            gb=hops * kv_gb,
+            launches=2 * hops,
         )
-        return [Beside([ring], [core])]
+        beside, last = (
+            replace(core, us=core.us * share, launches=core.launches * share) for share in (hops / steps, 1 / steps)
+        )
+        return [Beside([ring], [beside]), last]

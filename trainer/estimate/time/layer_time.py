@@ -15,11 +15,12 @@ from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import most_load, unbalanced
 from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.context_parallel import context_parallel_s
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
 from trainer.estimate.time.offload import activation_offload_s
 from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
-from trainer.model.layer import attention_channels, expert_input
+from trainer.model.layer import expert_input
 
 TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
 TP_BACKWARD = 1.5
@@ -82,7 +83,7 @@ def layer_time(
     tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
     among = _expert_tensor_parallel(candidates, values) * load * (4.0 + 2.0 * dispatches) if is_moe else np.zeros(())
-    cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
+    cp, cp_exposed = context_parallel_s(candidates, values, forward)
     offload, offload_exposed = activation_offload_s(candidates, values, is_moe=is_moe, load=load, compute=compute)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
@@ -191,23 +192,3 @@ def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats
     copies = candidates.tokens / candidates.tp * float(model.moe_router_topk)
     gb = copies * (candidates.etp - 1) * expert_input(model) * wide_bytes(candidates) / GB
     return collective_s(candidates, values, gb, candidates.etp, stride=np.ones(())) * values["tp_time"]
-
-
-def _context_parallel(candidates: Candidates, values: Constants, attention: Floats) -> tuple[Floats, Floats]:
-    """(whole, exposed) seconds of what context ranks exchange, forward and backward.
-
-    `p2p` passes keys and values around the ring beside attention, and their gradients back; `all_gather` moves as much
-    before attention; `a2a` deals heads out for sequence, queries and outputs too, and back, in front of and behind it.
-    """
-    model = candidates.base.architecture
-    query, key, value = attention_channels(model)
-    output = value if model.multi_latent_attention else query
-    share = 2.0 / candidates.tp / GB
-    ring = candidates.tokens * (candidates.cp - 1) * (key + value) * share
-    dealt = candidates.tokens * (candidates.cp - 1) / candidates.cp * (query + key + value + output) * share
-    deals = candidates.among("cp_comm_type", "a2a")
-    sent = np.where(deals, dealt, ring)
-    one_way = collective_s(candidates, values, sent, candidates.cp, stride=candidates.tp) * values["cp_time"]
-    whole = one_way * np.where(deals, 2.0, 3.0)  # gradients of keys and values travel with the values
-    beside = np.maximum(whole * values["cp_exposed"], whole - attention)
-    return whole, np.where(candidates.among("cp_comm_type", None, "p2p"), beside, whole)

@@ -66,6 +66,17 @@ def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks
     return np.where(ranks > 1, gb / rate + np.where(inside, near_s, far_s), 0.0)
 
 
+def deal_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+    """Seconds of an all-to-all that deals `gb` of each rank out evenly among `ranks` ranks `stride` apart, its own part
+    included; 0 for one. What goes to ranks of the domain and what leaves it have links of their own."""
+    hardware = candidates.base.hardware
+    near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
+    near_s, far_s = latencies_s(hardware, constants, "collective_latency_us")
+    within = gb * (near - 1) / ranks / inside_gb_s(hardware, constants, "alltoall") + near_s
+    across = gb * (1 - near / ranks) / across_gb_s(hardware, constants, "alltoall") + far_s
+    return np.where(ranks > 1, np.where(near < ranks, np.maximum(within, across), within), 0.0)
+
+
 def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
     """Seconds of a reduce-scatter or all-gather of `gb` a rank, hierarchical: what leaves the NVLink domain is a
     domain's share of the whole, spread over the NICs of its ranks."""

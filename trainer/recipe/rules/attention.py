@@ -104,9 +104,9 @@ ROWS = (
         id="window-over-cp",
         kind=FindingKind.WARNING,
         knobs=("cp_comm_type", CP),
-        broken=all_of(_has_window, above_one(CP), among("cp_comm_type", None, "p2p")),
-        message="a window of attention over CP {cp} with cp_comm_type p2p, which Transformer Engine refuses in the "
-        "first pass",
+        broken=all_of(_has_window, above_one(CP), among("cp_comm_type", None, "p2p", "a2a+p2p")),
+        message="a window of attention over CP {cp} with keys passed around a ring, which Transformer Engine refuses "
+        "in the first pass",
         nearest=fixed(cp_comm_type="all_gather"),
         source="Transformer Engine, attention/dot_product_attention/context_parallel.py: windows need a2a or "
         "all_gather",

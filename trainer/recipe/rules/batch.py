@@ -1,10 +1,22 @@
 """Batch and sequence over ranks: micro batches that come out whole, sequence shares that can be cut."""
 
+from math import prod
+
 from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import above_one, all_of, among, on
 from trainer.recipe.rules.nearest import CP, TP, batch, size_where
 from trainer.recipe.rules.rule import Rule, example, fixed
 from trainer.recipe.settings import Settings
+
+HIERARCHY = "hierarchical_context_parallel_sizes"
+HIERARCHY_LEVELS = 2
+NO_HIERARCHY = fixed(cp_comm_type="p2p", hierarchical_context_parallel_sizes=None)
+
+
+def _dealt_among(recipe: Settings) -> int:
+    """Returns the number of context ranks among which heads are dealt out."""
+    sizes = recipe.knob(HIERARCHY) if recipe.knob("cp_comm_type") == "a2a+p2p" else None
+    return sizes[0] if sizes else layout_of(recipe).cp
 
 
 def _batch_broken(recipe: Settings) -> bool:
@@ -62,16 +74,44 @@ ROWS = (
         passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1),
     ),
     Rule(
+        id="cp-hierarchy-sizes",
+        knobs=("cp_comm_type", HIERARCHY),
+        broken=all_of(
+            above_one(CP),
+            among("cp_comm_type", "a2a+p2p"),
+            lambda recipe: len(recipe.knob(HIERARCHY) or ()) != HIERARCHY_LEVELS,
+        ),
+        message="cp_comm_type a2a+p2p with hierarchical_context_parallel_sizes {hierarchical_context_parallel_sizes}: "
+        "it needs two sizes, the ranks that exchange heads and the groups of them in the ring",
+        nearest=NO_HIERARCHY,
+        source="src/megatron/bridge/training/config.py:1683; Transformer Engine, context_parallel.py: two levels of "
+        "groups",
+        breaking=example(context_parallel_size=4, cp_comm_type="a2a+p2p"),
+        passing=example(context_parallel_size=4, cp_comm_type="a2a+p2p", hierarchical_context_parallel_sizes=(2, 2)),
+    ),
+    Rule(
+        id="cp-hierarchy-product",
+        knobs=(HIERARCHY, CP),
+        broken=all_of(
+            on(HIERARCHY), lambda recipe: prod(recipe.knob(HIERARCHY)) != recipe.parallelism.context_parallel_size
+        ),
+        message="hierarchical_context_parallel_sizes {hierarchical_context_parallel_sizes} do not multiply to CP {cp}",
+        nearest=NO_HIERARCHY,
+        source="megatron/training/arguments.py:582",
+        breaking=example(context_parallel_size=4, cp_comm_type="a2a+p2p", hierarchical_context_parallel_sizes=(2, 4)),
+        passing=example(context_parallel_size=4, cp_comm_type="a2a+p2p", hierarchical_context_parallel_sizes=(2, 2)),
+    ),
+    Rule(
         id="cp-a2a-heads",
         knobs=("cp_comm_type", CP),
         broken=all_of(
             above_one(CP),
-            among("cp_comm_type", "a2a"),
-            lambda recipe: not _attention_shares(recipe, layout_of(recipe).cp),
+            among("cp_comm_type", "a2a", "a2a+p2p"),
+            lambda recipe: not _attention_shares(recipe, _dealt_among(recipe)),
         ),
-        message="cp_comm_type a2a splits {num_attention_heads} heads and {num_query_groups} query groups over TP {tp} "
-        "and CP {cp}: they do not divide evenly",
-        nearest=fixed(cp_comm_type="p2p"),
+        message="cp_comm_type {cp_comm_type} splits {num_attention_heads} heads and {num_query_groups} query groups "
+        "over TP {tp} and CP {cp}: they do not divide evenly",
+        nearest=NO_HIERARCHY,
         source="Transformer Engine, attention/dot_product_attention/context_parallel.py: heads and groups divide by CP",
         breaking=example(model={"num_query_groups": 2}, context_parallel_size=4, cp_comm_type="a2a"),
         passing=example(context_parallel_size=4, cp_comm_type="a2a"),

@@ -188,6 +188,26 @@ def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> Non
     assert dealt["cp_s"] < ring["cp_s"] / 4
     assert dealt["cp_exposed_s"] == dealt["cp_s"]
     assert ring["cp_exposed_s"] < ring["cp_s"]
+    levels: dict[str, Any] = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (8, 2)}
+    both = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, **levels)).by_part
+    assert both["cp_exposed_s"] < dealt["cp_exposed_s"] < both["cp_s"] < ring["cp_s"]
+    ends = {(16, 1): dealt["cp_s"], (1, 16): ring["cp_s"]}
+    for sizes, alone in ends.items():
+        levels["hierarchical_context_parallel_sizes"] = sizes
+        assert estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, **levels)).by_part["cp_s"] == alone
+
+
+def test_a_step_of_the_ring_hides_behind_as_much_attention_as_it_brings() -> None:
+    """Few query groups: keys and values of a step arrive while attention works on those before, from 4K tokens a rank
+    on; shorter shares have less attention for each byte."""
+    parts = {
+        length: estimate_time(
+            recipe_of(nodes=16, seq_length=16 * length, context_parallel_size=16, global_batch_size=64)
+        ).by_part
+        for length in (512, 8192)
+    }
+    assert parts[8192]["cp_exposed_s"] == pytest.approx(constants()["cp_exposed"] * parts[8192]["cp_s"])
+    assert parts[512]["cp_exposed_s"] > 1.5 * constants()["cp_exposed"] * parts[512]["cp_s"]
 
 
 def test_a_stage_with_more_layers_that_see_the_whole_sequence_attends_longer() -> None:

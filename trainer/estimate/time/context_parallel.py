@@ -1,0 +1,63 @@
+"""Estimates what context ranks exchange around attention, and what of it attention hides.
+
+`a2a` deals heads out for sequence among all context ranks, `p2p` passes keys and values around a ring of them, and
+`a2a+p2p` does both: it deals among neighbours and passes around the ring of their groups. Source: Transformer Engine,
+attention/dot_product_attention/context_parallel.py. Shapes: [N], seconds of one layer and micro batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.memory.activations import wide_bytes
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.links import GB, collective_s, deal_s, ring_s
+from trainer.estimate.time.work import Forward
+from trainer.model.layer import attention_channels
+
+HIERARCHICAL = "a2a+p2p"
+
+
+def dealt_among(candidates: Candidates) -> Floats:
+    """Returns the number of neighbouring context ranks among which heads are dealt out; 1 without an all-to-all."""
+    sizes = candidates.column("hierarchical_context_parallel_sizes")
+    first = sizes.each(lambda written: float(written[0]) if written else 1.0)
+    whole = np.where(candidates.among("cp_comm_type", "a2a"), candidates.cp, 1.0)
+    return np.where(candidates.among("cp_comm_type", HIERARCHICAL), np.minimum(first, candidates.cp), whole)
+
+
+def context_parallel_s(candidates: Candidates, values: Constants, forward: Forward) -> tuple[Floats, Floats]:
+    """(whole, exposed) seconds of what context ranks exchange, forward and backward.
+
+    An all-to-all is exposed: queries, keys and values before attention, outputs behind it, the same for gradients. A
+    step of the ring brings the keys and values (in backward their gradients too) that attention works on in the next
+    one: causal halves are balanced, so that every step attends equally long and hides as much. Attention slows by
+    `cp_exposed` of what is hidden. `all_gather` moves every rank's keys and values before attention.
+    """
+    query, key, value = attention_channels(candidates.base.architecture)
+    output = value if candidates.base.architecture.multi_latent_attention else query
+    each = candidates.tokens / candidates.tp * wide_bytes(candidates) / GB
+    kept, stride = each * (key + value), candidates.tp
+    among = dealt_among(candidates)
+    deals = 2 * deal_s(candidates, values, each * (query + key + value + output), among, stride=stride)
+    whole, exposed = _ring(candidates, values, forward, kept, among)
+    gathers = candidates.among("cp_comm_type", "all_gather")
+    gathered = 3 * ring_s(candidates, values, candidates.cp * kept, candidates.cp, stride=stride)
+    scale = values["cp_time"]
+    return scale * np.where(gathers, gathered, deals + whole), scale * np.where(gathers, gathered, deals + exposed)
+
+
+def _ring(
+    candidates: Candidates, values: Constants, forward: Forward, kept_gb: Floats, among: Floats
+) -> tuple[Floats, Floats]:
+    """(whole, exposed) seconds of passing each rank's keys and values, `kept_gb`, around the ring of the groups of
+    `among` ranks."""
+    steps = candidates.cp / among
+    ring = np.where(steps > 1, candidates.cp, 1.0)
+    once = collective_s(candidates, values, kept_gb, ring, stride=candidates.tp)
+    hops = np.maximum(steps - 1, 0.0)
+    beyond = np.maximum(once - forward.attention / steps, 0.0)
+    beyond = beyond + np.maximum(2 * once - forward.attention_backward / steps, 0.0)
+    whole = 3 * hops * once
+    return whole, np.maximum(hops * beyond, values["cp_exposed"] * whole)
