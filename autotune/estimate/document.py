@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
@@ -16,6 +17,7 @@ from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
 from trainer.estimate.memory.parts import MEMORY_PARTS, memory_order
+from trainer.estimate.not_priced import NotPriced, not_priced
 from trainer.estimate.time.bound import time_calibration
 from trainer.estimate.time.estimate import TimeEstimate, estimate_time
 from trainer.estimate.time.parts import STEP_PARTS
@@ -49,6 +51,7 @@ class EstimateDocument(TypedDict):
     time: Time
     calibration: Calibration
     assumptions: list[str]
+    not_priced: tuple[NotPriced, ...]  # settings of the recipe that time or memory ignores
     dry_run: NotRequired[DryRun]  # of --dry-run
 
 
@@ -125,6 +128,7 @@ def estimate_document(
         },
         "calibration": timed,
         "assumptions": [*memory.assumptions, *time.assumptions],
+        "not_priced": not_priced(recipe),
     }
 
 
@@ -146,6 +150,17 @@ def show_estimate(estimate: Estimate) -> None:
     console.print(f"calibration: {calibration_words(estimate)}")
     for assumption in estimate.document["assumptions"]:
         console.print(f"note: {assumption}", style="dim")
+    for line in not_priced_words(estimate):
+        console.print(line, style="dim")
+
+
+def not_priced_words(estimate: Estimate) -> Iterator[str]:
+    """Yields the settings that time, and those that memory, does not know: a line each."""
+    found = estimate.document["not_priced"]
+    for part in ("time", "memory"):
+        settings = [each.setting for each in found if part in each.parts]
+        if settings:
+            yield f"not priced in {part}: {', '.join(settings)}"
 
 
 def calibration_words(estimate: Estimate) -> str:

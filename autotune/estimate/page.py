@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from autotune.estimate.document import Estimate, calibration_words
+from autotune.estimate.document import Estimate, calibration_words, not_priced_words
 from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
@@ -40,7 +40,7 @@ def estimate_page(estimate: Estimate) -> str:
         memory_table=_memory_table(estimate),
         time_figure=_time(estimate),
         time_table=_time_table(estimate),
-        assumptions=estimate.document["assumptions"],
+        assumptions=[*estimate.document["assumptions"], *not_priced_words(estimate)],
     )
 
 

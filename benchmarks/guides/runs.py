@@ -10,11 +10,13 @@ from benchmarks.guides.answer import EVEN_LOAD, Answer, Ask, compared, holds, re
 from benchmarks.published_runs import read_pairs, read_runs
 from trainer.engines.simulated.step import Simulation
 from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.not_priced import not_priced
 from trainer.estimate.plan.feasible import fewest_nodes
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
-from trainer.recipe.knobs import KNOBS
+from trainer.recipe.load import recipe_from
 from trainer.recipe.machine import Machine
+from trainer.recipe.source import Source
 
 OFFLOADED = {0.25: (1.871, 3.8), 0.5: (2.484, 7.6), 0.75: (3.187, 11.6), 1.0: (4.189, 15.3)}  # share: step s, GB saved
 PLAIN_S = 0.996  # the same recipe without offload
@@ -90,7 +92,12 @@ def busiest_expert() -> Answer:
 
 
 def muon() -> Answer:
-    return holds({"a recipe can name the optimizer": "optimizer" in KNOBS})
+    """No knob names the optimizer: a recipe has it in the command of its trainer only."""
+    data = _offloading(0.0, 8).model_dump()
+    trainer = {"kind": "megatron-lm", "command": ["pretrain_gpt.py", "--optimizer", "dist_muon"]}
+    recipe = recipe_from(Source(name="guides", data=data | {"trainer": trainer}))
+    said = [each.setting for each in not_priced(recipe) if each.setting.startswith("optimizer ")]
+    return holds({"differs from Adam in memory and time, or is said not to be priced": bool(said)})
 
 
 HEADLINES = (("gb300", 1233.0), ("gb200", 1048.0))
