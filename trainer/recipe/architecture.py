@@ -129,7 +129,7 @@ class Architecture(Section):
     dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # of sparse attention's indexer
     dsa_indexer_head_dim: int | None = Field(default=None, gt=0)
     dsa_indexer_topk: int | None = Field(default=None, gt=0)  # positions a query attends to
-    # DeepSeek-V4's attention (Megatron-LM's dev branch): 0 a window, 4 and 128 compressed keys, one a layer
+    # DeepSeek-V4's attention (Megatron-LM's dev branch): 0 a window, 4 and 128 compressed keys; one a layer, MTP's last
     csa_compress_ratios: Annotated[tuple[Literal[0, 4, 128], ...], Field(strict=False)] | None = None
     csa_window_size: int = Field(default=128, gt=0)
     o_groups: int | None = Field(default=None, gt=0)  # of heads, each with an output projection of rank o_lora_rank
@@ -187,7 +187,7 @@ class Architecture(Section):
         if variant == "dsa":
             return (variant,) * layers
         if variant == "dsv4_hybrid" and self.csa_compress_ratios:
-            return tuple(_OF_RATIO[ratio] for ratio in self.csa_compress_ratios)
+            return tuple(_OF_RATIO[ratio] for ratio in self.csa_compress_ratios[:layers])
         if variant is None or not every:
             return ("attention",) * layers
         linear = every if isinstance(every, tuple) else tuple((layer + 1) % every for layer in range(layers))
@@ -195,9 +195,12 @@ class Architecture(Section):
 
     @property
     def mtp_kind(self) -> LayerKind:
-        """One layer of multi-token prediction: as the last decoder layer, or what its own letters add up to."""
+        """One layer of multi-token prediction: as the last decoder layer, with a ratio of its own where it has one, or
+        what its own letters add up to."""
         if not self.mtp_hybrid_override_pattern:
-            return self.layer_kinds[-1]
+            own = (self.csa_compress_ratios or ())[self.num_layers : self.num_layers + 1]
+            last = self.layer_kinds[-1]
+            return last._replace(mixer=_OF_RATIO[own[0]]) if own else last
         kinds = [_OF_LETTER[letter] for letter in self.mtp_hybrid_override_pattern]
         mixers, feeds = ([part for part in parts if part != "none"] for parts in zip(*kinds, strict=True))
         return LayerKind(mixer=mixers[0] if mixers else "none", feed=feeds[0] if feeds else "none")

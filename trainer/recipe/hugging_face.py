@@ -306,7 +306,7 @@ _FORMS: dict[str, Callable[[Any, Config], Any]] = {
     "alike": _alike,
     "shared_alike": _shared_alike,
     "whole": lambda value, config: value if isinstance(value, int) else None,
-    "ratios": lambda ratios, config: tuple(ratios)[: config["num_hidden_layers"]],
+    "ratios": lambda ratios, config: tuple(ratios),
     "none": lambda value, config: None,
     "unrotated": lambda width, config: width - config["qk_rope_head_dim"],
     "rotary_dim": lambda width, config: width / config["head_dim"],

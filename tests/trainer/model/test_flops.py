@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from tests.places import FACTS
+from tests.rows import for_every_row
 from trainer.model.flops import FLOPS_PER_WEIGHT, model_flops_per_token
 from trainer.recipe.models import presets
 
@@ -51,6 +52,28 @@ def test_published_ratios_of_tflops_to_tokens_come_out_to_a_thousandth() -> None
     assert not {key: error for key, error in off.items() if abs(error) > 1e-3 and key[:2] != ("gpt_oss_120b", 4096)}
     # three runs, whose TFLOPS have three digits, disagree by 0.2 % among themselves
     assert abs(off["gpt_oss_120b", 4096, True]) < 2e-3
+
+
+# GFLOP a token that `num_floating_point_operations` of Megatron-LM's training.py (dev branch, d48bd6be) gives for the
+# same fields; it counts the norms of latent attention and of MTP too, and no indexer of dsa
+COUNTED = [
+    ("nemotron-3-super-120b-a12b", 65536, True, 92.9343),
+    ("nemotron-3-ultra-550b-a55b", 4096, True, 345.4514),
+    ("qwen3-next-80b-a3b", 65536, False, 40.8591),
+    ("qwen3.5-122b-a10b", 4096, False, 57.1433),
+    ("deepseek-v3.2", 65536, True, 728.0773),
+    ("glm-5", 4096, True, 280.8999),
+    ("deepseek-v4-flash", 4096, True, 90.7815),
+    ("deepseek-v4-pro", 65536, True, 362.3801),
+    ("ling-mini-2.0", 65536, False, 22.7122),
+]
+
+
+@for_every_row(COUNTED)
+def test_newer_mixers_are_counted_as_megatron_counts_them(row: tuple[str, int, bool, float]) -> None:
+    name, seq_length, mtp, gflop = row
+    model = presets()[name] if mtp else presets()[name].model_copy(update={"mtp_num_layers": None})
+    assert model_flops_per_token(model, seq_length) / 1e9 == pytest.approx(gflop, rel=1e-5)
 
 
 # GFLOP a token at 4,096 of arXiv 2603.07685, which counts the router beside what we count

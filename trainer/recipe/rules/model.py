@@ -44,8 +44,9 @@ def _router_groups_broken(recipe: Settings) -> bool:
 
 def _layer_pattern_broken(recipe: Settings) -> bool:
     model = recipe.architecture
-    patterns = (model.moe_layers, model.linear_attention_freq, model.csa_compress_ratios)
-    return any(isinstance(flags, tuple) and len(flags) != model.num_layers for flags in patterns)
+    patterns = (model.moe_layers, model.linear_attention_freq)
+    broken = any(isinstance(flags, tuple) and len(flags) != model.num_layers for flags in patterns)
+    return broken or 0 < len(model.csa_compress_ratios or ()) < model.num_layers
 
 
 def _mla_incomplete(recipe: Settings) -> bool:

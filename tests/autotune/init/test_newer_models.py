@@ -1,0 +1,57 @@
+"""Every model whose published configuration is listed beside the tests can be started, checked, estimated and tuned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from tests.draws import few
+from tests.places import ROOT
+from tests.rows import for_every_row
+from trainer.burst import Burst
+from trainer.engines.simulated import SimulatedEngine
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.time.estimate import estimate_time
+from trainer.recipe.load import recipe_from
+from trainer.recipe.rules.check import errors_of
+from trainer.recipe.source import Source
+
+MODELS = tuple(json.loads((ROOT / "tests" / "trainer" / "recipe" / "published_configs.json").read_text()))
+FIRST, FEW = "jamba-v0.1", "16"  # the one of them that is small on few GPUs, and its GPUs
+KNOBS = {"use_distributed_optimizer": True, "moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
+
+
+@for_every_row(MODELS)
+def test_a_layout_is_legal_estimated_and_simulated_alike(model: str, tmp_path: Path) -> None:
+    data = {
+        "name": model,
+        "model": model,
+        "cluster": {"gpu": "gb300", "nodes": 64, "gpus_per_node": 4},
+        "training": {"global_batch_size": 512},
+        "parallelism": {"ep": 8, "pp": 1},
+        "knobs": KNOBS,
+        "burst": {"engine": "simulated", "warmup_steps": 0, "measure_steps": 1, "trace_steps": 0},
+    }
+    recipe = recipe_from(Source(name=model, data=data))
+    time, memory = estimate_time(recipe), estimate_memory(recipe)
+    outcome = SimulatedEngine(tmp_path).run(Burst(number=1, recipe=recipe, folder=tmp_path / model))
+    assert errors_of(recipe) == []
+    if memory.upper_gib < 270:
+        assert outcome.step_us[0] / 1e6 == pytest.approx(time.step_s, rel=0.5)
+        assert max(outcome.peak_gib) == pytest.approx(memory.peak_gib, rel=0.15)
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("model", few((FIRST, *(name for name in MODELS if name != FIRST)), 1))
+def test_what_init_writes_passes_every_command(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    starter, gpus = Path("starter.yaml"), FEW if model == FIRST else "256"
+    assert main(["init", "--model", model, "--gpu", "gb300", "--gpus", gpus, "-o", str(starter)]) == 0
+    starter.write_text(starter.read_text().replace("engine: megatron", "engine: simulated"))
+    assert main(["check", str(starter)]) == 0
+    assert main(["estimate", str(starter)]) == 0
+    assert main(["plan", str(starter), "--top", "1"]) == 0
+    assert main(["run", str(starter), "--budget", "1"]) == 0
+    assert "best: trial 0" in capsys.readouterr().out
