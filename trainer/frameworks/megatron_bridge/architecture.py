@@ -25,6 +25,23 @@ NOT_FIELDS = {
 }
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
 # Those of YARN are so named with latent attention; without it `yarn_` stands before the name
+# Of few models: written where the model says one, for most providers have no such field
+RARE = frozenset(
+    (
+        "mamba_dt_rank",
+        "mtp_hybrid_override_pattern",
+        "dsa_indexer_n_heads",
+        "dsa_indexer_head_dim",
+        "dsa_indexer_topk",
+        "csa_compress_ratios",
+        "csa_window_size",
+        "o_groups",
+        "o_lora_rank",
+        "enable_hyper_connections",
+        "num_residual_streams",
+        "moe_n_hash_layers",
+    )
+)
 YARN_ALONE = ("yarn_correction_range_round_to_int",)  # latent attention has no such field
 
 
@@ -32,7 +49,7 @@ def fields(model: Architecture) -> Iterator[tuple[str, str, Any, bool]]:
     """(our name, the provider's, value, whether it is other than our default) of every field that acts."""
     moved = model.model_dump(exclude_defaults=True)
     for name, value in model.model_dump().items():
-        if name in NOT_FIELDS or not _acts(model, name):
+        if name in NOT_FIELDS or not _acts(model, name) or (name in RARE and name not in moved):
             continue
         field, change = RENAMED.get(name, (name, _same))
         if name in YARN and not model.multi_latent_attention:

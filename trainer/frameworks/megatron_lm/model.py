@@ -34,7 +34,11 @@ def _rotates(model: Architecture) -> bool:
 
 
 def _linear(model: Architecture) -> bool:
-    return model.experimental_attention_variant is not None
+    return model.experimental_attention_variant is not None and not _sparse(model)
+
+
+def _sparse(model: Architecture) -> bool:
+    return model.experimental_attention_variant in ("dsa", "dsv4_hybrid")
 
 
 def _pattern(model: Architecture) -> bool:
@@ -67,6 +71,7 @@ ACTS_IN: dict[str, Test] = {
         ),
         _linear,
     ),
+    **dict.fromkeys(("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"), _sparse),
     **dict.fromkeys(("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"), _pattern),
 }
 # Fields that few models move and Megatron-LM has our default for: written where one does.
@@ -180,8 +185,18 @@ def _hybrid(model: Architecture, version: str) -> Spelling:
     if pattern is None:
         return Spelling(name="hybrid", why_not=AT_DEFAULT)
     if since(version, "0.17"):
-        return in_words_of("hybrid", ("--hybrid-layer-pattern", pattern), version)
+        own = model.mtp_hybrid_override_pattern
+        predicted = f"/{own}" * (model.mtp_num_layers or 0) if own else ""
+        return in_words_of("hybrid", ("--hybrid-layer-pattern", pattern + predicted), version)
     return in_words_of("hybrid", ("--is-hybrid-model", "--hybrid-override-pattern", pattern), version)
+
+
+def _mtp_pattern(model: Architecture, version: str) -> Spelling:
+    """The letters of MTP stand behind those of the decoder; before 0.17 there was no place for them."""
+    name, written = "mtp_hybrid_override_pattern", model.mtp_hybrid_override_pattern is not None
+    if not written or since(version, "0.17"):
+        return Spelling(name=name, why_not=AT_DEFAULT)
+    return Spelling(name=name, why_not=NO_FLAG, lost=bool(model.mtp_num_layers))
 
 
 def _said_elsewhere(name: str, why: str) -> Callable[[Architecture, str], Spelling]:
@@ -205,5 +220,6 @@ _BY_HAND: dict[str, Callable[[Architecture, str], Spelling]] = {
     "activation_func": _activation,
     "add_qkv_bias": _query_bias,
     "hybrid": _hybrid,
+    "mtp_hybrid_override_pattern": _mtp_pattern,
     "rotary_base": _rotary_base,
 }

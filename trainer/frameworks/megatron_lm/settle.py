@@ -139,6 +139,9 @@ def _sharding(values: Values) -> None:
 def _hybrid(values: Values) -> None:
     values["hybrid_layer_pattern"] = values["hybrid_layer_pattern"] or values["hybrid_override_pattern"]
     if pattern := values["hybrid_layer_pattern"]:
+        values["hybrid_layer_pattern"], *predicted = pattern.split("/")
+        if predicted:  # a part each layer of MTP
+            values["mtp_hybrid_override_pattern"], values["mtp_num_layers"] = predicted[0], len(predicted)
         values["num_layers"] = len(re.sub(r"[^A-Z*-]", "", pattern.split("/")[0])) or values["num_layers"]
 
 
