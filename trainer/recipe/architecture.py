@@ -160,9 +160,13 @@ class Architecture(Section):
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:
-        """bool[L]: which layers are MoE, as Megatron-Core's `get_moe_layer_pattern` reads `moe_layer_freq`."""
+        """bool[L]: which layers are MoE: by the letters of a hybrid model, else as Megatron-Core's
+        `get_moe_layer_pattern` reads `moe_layer_freq`."""
         if self.num_moe_experts is None:
             return (False,) * self.num_layers
+        letters = self.hybrid_pattern
+        if letters and len(letters) == self.num_layers:
+            return tuple(letter == "E" for letter in letters)
         if isinstance(self.moe_layer_freq, tuple):
             return tuple(bool(flag) for flag in self.moe_layer_freq)
         return tuple(layer % self.moe_layer_freq == 0 for layer in range(self.num_layers))

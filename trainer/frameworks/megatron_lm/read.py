@@ -158,6 +158,7 @@ _MODEL_BY_HAND: dict[str, Reader] = {
     "rope_type": _when("multi_latent_attention", _position_or_none("rope_type")),
     "mtp_num_layers": lambda values: values["mtp_num_layers"] or None,
     "hybrid": _position_or_none("hybrid_layer_pattern"),
+    "mtp_hybrid_override_pattern": _position_or_none("mtp_hybrid_override_pattern"),
     "window_size": _position_or_none("window_size"),
     **{name: _when("multi_latent_attention", _position_or_none(name)) for name in LATENT},
 }

@@ -20,6 +20,12 @@ def reading(words: str = "", *, world: int = 8) -> Reading:
     return read([*LEAST.split(), *words.split()], world_size=world)
 
 
+def test_letters_behind_a_hybrid_pattern_are_those_of_mtp() -> None:
+    model = reading("--hybrid-layer-pattern M*ME/*E/*E --num-experts 4").model
+    said = ("num_layers", "hybrid", "mtp_hybrid_override_pattern", "mtp_num_layers")
+    assert [model[name] for name in said] == [4, "M*ME", "*E", 2]
+
+
 @pytest.mark.parametrize(
     ("text", "layers"),
     [

@@ -102,6 +102,14 @@ def test_a_hybrid_pattern_has_its_old_name_in_an_old_version() -> None:
     assert spelled(given)["activation_func"].words == ("--squared-relu",)
 
 
+def test_the_letters_of_mtp_stand_behind_those_of_the_decoder() -> None:
+    given = recipe("nemotron-3-super-120b-a12b")
+    assert spelled(given)["hybrid"].words[1].endswith("EMEMEMEME/*E")
+    old = spelled(given, "0.16.1")
+    assert old["hybrid"].words[2].endswith("EMEMEMEME")
+    assert old["mtp_hybrid_override_pattern"].lost
+
+
 def test_a_value_whose_flag_came_later_is_lost_in_an_old_version_and_refused() -> None:
     given = recipe(moe_permute_fusion_into_hybridep=True, moe_token_dispatcher_type="flex",
                    moe_flex_dispatcher_backend="hybridep")  # fmt: skip
