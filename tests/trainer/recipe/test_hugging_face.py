@@ -207,6 +207,20 @@ def test_a_key_or_a_value_that_no_field_says_is_named() -> None:
     assert keys_unread(config) == ("hidden_act", "new_gate", "rope_scaling: dynamic")
 
 
+def test_the_language_model_of_kimi_k2_5_is_that_of_kimi_k2() -> None:
+    text = {
+        "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61, "num_attention_heads": 64, "n_routed_experts": 384, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_group": 1, "topk_group": 1,
+        "vocab_size": 163840, "tie_word_embeddings": False,
+    }  # fmt: skip
+    config = {"model_type": "kimi_k25", "text_config": text, "vision_config": {"patch_size": 14}}
+    model = Architecture.model_validate(model_fields(config, where="x"))
+    assert total_parameters(model) == total_parameters(presets()["kimi-k2.5"])
+    assert parts_left_out(config) == ("vision_config",)
+
+
 def test_layers_of_nemotron_are_read_in_words_as_in_letters() -> None:
     config = PUBLISHED["nemotron-3-super-120b-a12b"]
     words = {"M": "linear_attention", "E": "moe", "*": "full_attention"}

@@ -47,10 +47,25 @@ NOT_OF_THE_CONFIG = {
     "rope_scaling_factor",
     "attention_chunk_size",
     "yarn_correction_range_round_to_int",
+    # of layers that the engine refuses
+    "mamba_dt_rank",
+    "mtp_hybrid_override_pattern",
+    "csa_compress_ratios",
+    "csa_window_size",
+    "o_groups",
+    "o_lora_rank",
+    "enable_hyper_connections",
+    "num_residual_streams",
+    "moe_n_hash_layers",
 }
 ROTATION = ("rotary_base", "rotary_percent")  # fields of latent attention, arguments of GPTModel without
 # Fields of YARN are latent attention's; without it GPTModel looks for them on the configuration under names with yarn_
-LISTS = {"moe_layer_freq", "window_attn_skip_freq", "no_rope_freq"}  # Megatron takes no tuple for them
+LISTS = {
+    "moe_layer_freq",
+    "window_attn_skip_freq",
+    "no_rope_freq",
+    "linear_attention_freq",
+}  # Megatron takes no tuple for them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from trainer.recipe.settings import Settings
 IMPL = "transformer_impl"
 SCOPE = "cuda_graph_scope"
 MODULES = "recompute_modules"
+LINEAR = ("gated_delta_net", "lightning_attention", "mamba1")  # in all but some layers
 DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 _GRAPHED: dict[str, Any] = {
     "cuda_graph_impl": "transformer_engine",
@@ -67,8 +68,12 @@ ROWS = (
     Rule(
         id="delta-net-frequency",
         knobs=(),
-        broken=lambda recipe: _is_delta_net(recipe) and recipe.architecture.linear_attention_freq is None,
-        message="gated_delta_net without linear_attention_freq: which layers keep full attention is not set",
+        broken=lambda recipe: (
+            recipe.architecture.experimental_attention_variant in LINEAR
+            and recipe.architecture.linear_attention_freq is None
+        ),
+        message="{experimental_attention_variant} without linear_attention_freq: which layers keep full attention is "
+        "not set",
         hint="write model.linear_attention_freq (4: every fourth layer)",
         source="transformer_config.py:1480; 0.16.1 :946",
         breaking=example(model={"experimental_attention_variant": "gated_delta_net"}),
