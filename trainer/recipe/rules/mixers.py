@@ -1,5 +1,7 @@
 """Mixers in place of attention: which trainers can build them, and the fields that they need."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import Test, above_one, all_of, among, negated
 from trainer.recipe.rules.examples import MLA
 from trainer.recipe.rules.nearest import CP
@@ -85,8 +87,32 @@ ROWS = (
         broken=all_of(_is("dsa"), above_one(CP), negated(among("cp_comm_type", "all_gather"))),
         message="sparse attention over CP {cp} with cp_comm_type {cp_comm_type}: it gathers keys and values only",
         nearest=fixed(cp_comm_type="all_gather"),
-        source="transformer_config.py:3164; 0.16.1 :1987 takes no context parallelism at all",
+        source="transformer_config.py:3164",
         breaking=example(model=SPARSE, engine="simulated", context_parallel_size=2),
         passing=example(model=SPARSE, engine="simulated", context_parallel_size=2, cp_comm_type="all_gather"),
+    ),
+    Rule(
+        id="sparse-attention-cp-release",
+        kind=FindingKind.WARNING,
+        knobs=(CP,),
+        broken=all_of(_is("dsa"), above_one(CP)),
+        message="sparse attention over CP {cp}: Megatron-Core before 0.19 refuses it",
+        nearest=fixed(context_parallel_size=1),
+        source="0.16.1 transformer_config.py:1987; 0.19.0 :2838 has it",
+        versions=SpecifierSet(">=0.16,<0.19"),
+        breaking=example(model=SPARSE, engine="simulated", context_parallel_size=2, cp_comm_type="all_gather"),
+        passing=example(model=SPARSE, engine="simulated"),
+    ),
+    Rule(
+        id="sparse-attention-release",
+        kind=FindingKind.WARNING,
+        knobs=(),
+        broken=_is("dsa"),
+        message="sparse attention: GPTModel of Megatron-Core builds it from 0.18 on",
+        hint="take 0.18 or newer",
+        source="0.18.0 models/gpt/experimental_attention_variant_module_specs.py:144; 0.17.0 has no such case",
+        versions=SpecifierSet(">=0.16,<0.18"),
+        breaking=example(model=SPARSE, engine="simulated"),
+        passing=example(model=MLA, engine="simulated"),
     ),
 )
