@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.check.frameworks import findings_of_framework
+from autotune.init.starter import starter
 from autotune.plan.document import planned
 from benchmarks.guides.answer import EVEN_LOAD, Answer, Ask, holds, recipe_of, together
 from trainer.errors import BadInputError
@@ -13,10 +14,10 @@ from trainer.recipe.hugging_face import model_types
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.check import check, errors_of
 
-# model_type of a configuration, as transformers and the models' own files write it
+# model_type of the language model's part of a configuration, as transformers and the models' own files write it
 FAMILIES = (
-    *("qwen3_next", "qwen3_5_moe", "nemotron_h", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m2"),
-    *("kimi_k25", "ernie4_5_moe", "bailing_moe_v2"),
+    *("qwen3_next", "qwen3_5_moe_text", "nemotron_h", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m2"),
+    *("kimi_k2", "ernie4_5_moe", "bailing_moe_v2"),
 )
 GPUS = ("a100-40gb", "a100-80gb", "h20", "h800", "gh200-96gb", "gh200-144gb", "mi300x", "mi325x", "mi355x", "vr200")
 TRAINING: dict[str, Any] = {"seq_length": 4096, "global_batch_size": 256, "precision": "bf16"}
@@ -26,12 +27,15 @@ def families() -> Answer:
     unknown = [name for name in FAMILIES if name not in model_types()]
     refused = []
     for name in ("qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b"):
-        recipe = recipe_of(name, "h100", 32, each=8, training=TRAINING, knobs=EVEN_LOAD, ep=8)
-        if errors_of(recipe):
+        if errors_of(starter(model=name, gpu="h100", gpus=32).recipe):
             refused.append(name)
     return together(
         holds({f"config.json of every family is read (unknown: {', '.join(unknown) or 'none'})": not unknown}),
-        holds({f"check accepts hybrid presets (refused: {', '.join(refused) or 'none'})": not refused}),
+        holds(
+            {
+                f"check accepts the recipes of init for hybrid presets (refused: {', '.join(refused) or 'none'})": not refused
+            }
+        ),
     )
 
 
