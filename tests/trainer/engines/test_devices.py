@@ -34,6 +34,20 @@ def test_memory_outside_the_allocator_is_neither_free_nor_reserved(gpu: Any) -> 
     assert gpu(free_gib=10, reserved_gib=66.5).outside_gib() == 3.5
 
 
+def test_a_limit_below_the_devices_own_leaves_the_allocator_what_lies_outside_it_leaves(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fractions: list[float] = []
+    total = type("Properties", (), {"total_memory": 80 * GIB})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: total)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    with gpu(free_gib=78, reserved_gib=0).held(42.0):
+        assert fractions == [40 / 80]
+    assert fractions[-1] == 1.0
+
+
 def test_nothing_is_never_less_than_nothing(gpu: Any) -> None:
     assert gpu(free_gib=10, reserved_gib=71).outside_gib() == 0.0
 

@@ -109,7 +109,7 @@ class GpuDevice:
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
         """Starts the account of memory for the block; a limit below the device's own is enforced by the caching
-        allocator."""
+        allocator, which gets what the memory outside it leaves by then."""
         import torch
 
         gc.collect()  # the model of the burst before hangs in cycles
@@ -117,7 +117,8 @@ class GpuDevice:
         torch.cuda.reset_peak_memory_stats()
         total = torch.cuda.get_device_properties(self.name).total_memory
         if limit_gib is not None and limit_gib * GIB < total:
-            torch.cuda.set_per_process_memory_fraction(limit_gib * GIB / total)
+            allowed_gib = max(limit_gib - (self.outside_gib() or 0.0), 0.0)
+            torch.cuda.set_per_process_memory_fraction(allowed_gib * GIB / total)
         try:
             yield
         finally:
