@@ -82,9 +82,11 @@ ROWS = (
             lambda recipe: len(recipe.knob(HIERARCHY) or ()) != HIERARCHY_LEVELS,
         ),
         message="cp_comm_type a2a+p2p with hierarchical_context_parallel_sizes {hierarchical_context_parallel_sizes}: "
-        "it needs two sizes, the ranks that exchange heads and the groups of them in the ring",
+        "it needs two sizes, the ranks that exchange heads and the groups of them in the ring. Megatron-LM refuses it, "
+        "Megatron-Bridge since 0.4; older ones and Megatron-Core alone train without context parallelism, silently",
         nearest=NO_HIERARCHY,
-        source="src/megatron/bridge/training/config.py:1683; Transformer Engine, context_parallel.py: two levels of "
+        source="megatron/training/arguments.py:584, 0.16.1 :407; src/megatron/bridge/training/config.py:1683, 0.4.0 "
+        ":1274; Megatron-Bridge#2667, Megatron-Bridge#2665; Transformer Engine, context_parallel.py: two levels of "
         "groups",
         breaking=example(context_parallel_size=4, cp_comm_type="a2a+p2p"),
         passing=example(context_parallel_size=4, cp_comm_type="a2a+p2p", hierarchical_context_parallel_sizes=(2, 2)),
