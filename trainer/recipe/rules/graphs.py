@@ -33,6 +33,9 @@ padded = all_of(on("moe_expert_capacity_factor"), on("moe_pad_expert_input_to_ca
 
 _preprocess_graphed = all_of(has_graphs, lists(SCOPE, "moe_preprocess"), among("moe_token_dispatcher_type", "alltoall"))
 
+# local graphs capture moe_router and moe_preprocess together
+_router_captured = any_of(lists(SCOPE, "moe_router"), all_of(among(IMPL, "local"), lists(SCOPE, "moe_preprocess")))
+
 
 def _one_of_both(recipe: Settings) -> bool:
     return len({"moe_router", "moe_preprocess"} & set(recipe.knob(SCOPE) or ())) == 1
@@ -80,7 +83,7 @@ ROWS = (
     Rule(
         id="graph-moe-and-router",
         knobs=(SCOPE,),
-        broken=all_of(has_graphs, lists(SCOPE, "moe"), lists(SCOPE, "moe_router")),
+        broken=all_of(has_graphs, lists(SCOPE, "moe"), _router_captured),
         message="graph scopes moe and moe_router: the first contains the second",
         nearest=without(SCOPE, "moe_router", "moe_preprocess"),
         source="transformer_config.py:2820",

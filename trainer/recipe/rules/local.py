@@ -76,7 +76,7 @@ ROWS = (
         passing=example(transformer_impl="local"),
     ),
     Rule(
-        id="engine-local-model",
+        id="cpu-local-model",
         binds=OURS,
         knobs=(),
         broken=all_of(on_cpu, _is_trained_by_megatron, lambda recipe: bool(needing_fields(recipe))),
