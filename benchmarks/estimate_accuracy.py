@@ -22,7 +22,17 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks.golden_runs import golden_runs
-from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, fit_all, groups, judge
+from benchmarks.memory_accuracy import (
+    LARGE_GIB,
+    Judged,
+    calibration,
+    contradicting,
+    coverage,
+    error_by_rank,
+    fit_all,
+    groups,
+    judge,
+)
 from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
 from benchmarks.published_runs import Run, cells, read_pairs, read_runs
@@ -55,6 +65,8 @@ def memory(facts: Path, *, write: bool) -> None:
         f"fitted: workspaces {1024 * fit.blas_workspace:.0f} MiB, slack {fit.slack:.3f} GiB, expected imbalance "
         f"{fit.expected_imbalance:.2f}, at most {fit.imbalance:.2f}, margin {fit.margin:.3f}"
     )
+    for run in contradicting([run for run in runs if run.recipe]):
+        console.print(f"judged apart, contradicts runs of its recipe: {run.case} {run.platform}")
     judged = judge(runs)
     moe, dense = ([each for each in judged if each.run.is_moe is wanted] for wanted in (True, False))
     for name, group in (("MoE", moe), ("dense", dense)):
@@ -77,7 +89,8 @@ def _print_group(console: Console, name: str, judged: Sequence[Judged]) -> None:
     found, (held, above) = calibration(judged), coverage(judged)
     console.print(
         f"{name}: {found.rows} runs of {found.cases} cases, peak |error| median {found.median_pct:.1f} %, "
-        f"90th percentile {found.p90_pct:.1f} %, bound holds in {held:.1%}, {above:.1%} above the measurement"
+        f"90th percentile {found.p90_pct:.1f} %; bound holds in {held:.1%} of the cases left out ({found.cases} cases "
+        f"certify {found.cases / (found.cases + 1):.1%}), {above:.1%} above the measurement (median)"
     )
     resting = 100 * np.abs([each.resting / (each.run.resting_bytes / 2**30) - 1 for each in judged])
     moving = [(each.peak - each.resting) / ((each.run.peak_bytes - each.run.resting_bytes) / 2**30) for each in judged]

@@ -6,6 +6,7 @@ platforms; the others are counted from Megatron-Core's and Transformer Engine's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,9 @@ from trainer.estimate.memory.state import step_bytes
 
 GIB = 2.0**30
 LARGE_GIB = 20.0
-COVERED = 0.98  # share of the cases for whose worst run the bound should hold
-SMALL_GIB = 2.0  # below, the error is buffers that do not depend on the recipe's sizes
+CONTRADICTING = 0.2  # of the median peak of the same recipe: such runs are listed, and judged apart
 SLACK = 0.95  # share of the small runs that it covers
+COVERED = 0.98  # share of new cases for whose worst run the bound should hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +78,10 @@ class _Predicted:
 
     def upper(self, fit: Fit) -> float:
         uneven = max(0.0, fit.imbalance - fit.expected_imbalance) * self.routed
-        resting = self.resting + fit.blas_workspace + fit.slack
-        return (resting + self.moves(fit) * (1 + fit.margin) + uneven) * (1 + self.widened)
+        slack = fit.slack if self.peak(fit) < constant("small") else 0.0
+        resting = self.resting + fit.blas_workspace + slack
+        spread = float(np.hypot(fit.margin * self.moves(fit), uneven))
+        return (resting + self.moves(fit) + spread) * (1 + self.widened)
 
     def load(self, fit: Fit) -> float:
         """Returns the load of this rank's experts over the mean that would explain the whole error."""
@@ -86,8 +89,15 @@ class _Predicted:
         return 1 + (self.run.peak_bytes / GIB - self.peak(even)) / self.routed
 
     def short(self, fit: Fit) -> float:
-        """Returns the GiB that the bound lacks."""
-        return self.run.peak_bytes / GIB / (1 + self.widened) - self.upper(fit) / (1 + self.widened)
+        """Returns the GiB that the bound lacks, without what it adds for what was never measured."""
+        return self.run.peak_bytes / GIB - self.upper(fit) / (1 + self.widened)
+
+    def margin(self, fit: Fit) -> float:
+        """Returns the margin with which the bound holds, without what it adds for what was never measured."""
+        even = replace(fit, imbalance=fit.expected_imbalance, margin=0.0)
+        uneven = max(0.0, fit.imbalance - fit.expected_imbalance) * self.routed
+        lacking = max(self.short(even), 0.0)
+        return math.sqrt(max(lacking**2 - uneven**2, 0.0)) / self.moves(fit)
 
     def moves(self, fit: Fit) -> float:
         return self.moving + (fit.expected_imbalance - 1) * self.routed
@@ -96,6 +106,8 @@ class _Predicted:
 def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
     """Predicts every run that has a recipe, by leave-one-case-out."""
     predicted = [_predicted(run) for run in runs if run.recipe]
+    apart = contradicting([each.run for each in predicted])
+    predicted = [each for each in predicted if each.run not in apart]
     found = []
     for case in sorted({each.run.case for each in predicted}):
         fit = fitted([each for each in predicted if each.run.case != case])
@@ -109,7 +121,22 @@ def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
 
 def fit_all(runs: Iterable[GoldenRun]) -> Fit:
     """Returns the constants that `memory.csv` should hold."""
-    return fitted([_predicted(run) for run in runs if run.recipe])
+    known = [run for run in runs if run.recipe]
+    apart = contradicting(known)
+    return fitted([_predicted(run) for run in known if run not in apart])
+
+
+def contradicting(runs: Sequence[GoldenRun]) -> list[GoldenRun]:
+    """Returns the runs that needed CONTRADICTING more than the median run of the same recipe."""
+    peaks: dict[str, list[float]] = {}
+    for run in runs:
+        peaks.setdefault(_digest(run), []).append(run.peak_bytes)
+    return [run for run in runs if run.peak_bytes > (1 + CONTRADICTING) * float(np.median(peaks[_digest(run)]))]
+
+
+def _digest(run: GoldenRun) -> str:
+    assert run.recipe is not None
+    return run.case + run.recipe.model_dump_json(include={"architecture", "training", "parallelism", "knobs"})
 
 
 def fitted(runs: Sequence[_Predicted]) -> Fit:
@@ -123,17 +150,19 @@ def fitted(runs: Sequence[_Predicted]) -> Fit:
     uneven = [each for each in runs if each.routed]
     usual = max(1.0, float(np.median([each.load(fit) for each in uneven])))
     fit = replace(fit, expected_imbalance=usual, imbalance=max(usual, _worst(uneven, lambda each: each.load(fit))))
-    small = [each.short(fit) for each in runs if each.run.peak_bytes < SMALL_GIB * GIB]
+    small = [each.short(fit) for each in runs if each.peak(fit) < constant("small")]
     fit = replace(fit, slack=max(0.0, float(np.quantile(small, SLACK))))
-    return replace(fit, margin=max(0.0, _worst(runs, lambda each: each.short(fit) / each.moves(fit))))
+    return replace(fit, margin=_worst(runs, lambda each: each.margin(fit)))
 
 
 def _worst(runs: Sequence[_Predicted], of: Callable[[_Predicted], float]) -> float:
-    """Returns the value that covers the worst run of nearly every case."""
+    """Returns the conformal quantile over cases: a new case's worst run lies below it with a chance of COVERED, or of
+    n / (n + 1) where n cases certify no more."""
     cases: dict[str, float] = {}
     for each in runs:
         cases[each.run.case] = max(of(each), cases.get(each.run.case, -np.inf))
-    return float(np.quantile(list(cases.values()), COVERED))
+    place = min(math.ceil((len(cases) + 1) * COVERED), len(cases))
+    return sorted(cases.values())[place - 1]
 
 
 def _predicted(run: GoldenRun) -> _Predicted:
@@ -190,9 +219,10 @@ def _has(each: Judged, feature: str) -> bool:
 
 
 def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
-    """Returns (share of runs that the bound holds for, how far above the measurement it is on average)."""
+    """Returns (share of cases that the bound holds for in every run, its median distance above the measurement)."""
     ratios: Floats = np.array([each.upper / each.measured for each in judged])
-    return float(np.mean(ratios >= 1)), float(np.mean(ratios) - 1)
+    failing = {each.run.case for each, ratio in zip(judged, ratios, strict=True) if ratio < 1}
+    return 1 - len(failing) / len({each.run.case for each in judged}), float(np.median(ratios) - 1)
 
 
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """The upper bound of memory over the point estimate: imbalanced experts, transient memory, unmeasured features.
 
-Memory that persists between steps is counted tensor by tensor and matched measurements to within `slack`, whatever its
-size; the error of transient memory (activations, loss, one layer's backward) is proportional.
+Memory that persists between steps is counted tensor by tensor; the error of transient memory (activations, loss, one
+layer's backward) is proportional, and independent of the load of the experts. Small peaks have a `slack` besides, for
+buffers of GPU libraries.
 `memory_calibration.csv` holds, for each feature a recipe can have, the calibrated runs that have it and their errors;
 `benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, and a peak above the largest one measured,
 widen the bound.
@@ -86,8 +87,9 @@ def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, uneven
     """The bound of the hottest rank, [N]. GiB, each [N, P]: what stays between steps, what moves in one, and what the
     hottest expert rank has more of it."""
     peak = resting + moving
-    slack = constant("slack") * (not candidates.base.hardware.is_cpu)  # of GPU libraries
-    worst = (resting + slack + moving * (1 + constant("margin")) + uneven).max(axis=1)
+    libraries = (peak < constant("small")) & (not candidates.base.hardware.is_cpu)
+    slack = np.where(libraries, constant("slack"), 0.0)
+    worst = (peak + slack + np.hypot(moving * constant("margin"), uneven)).max(axis=1)
     unsure: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
     return unsure
 
