@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import figure, read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ def read_constants(table: str, *, package: str) -> dict[str, Constant]:
     rows = (
         Constant(
             name=row["name"],
-            prior=float(row["prior"]),
-            value=float(row["value"]),
+            prior=figure(row, "prior", table=table),
+            value=figure(row, "value", table=table),
             low=float(row["low"]) if row["low"] else None,
             high=float(row["high"]) if row["high"] else None,
             unit=row["unit"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainer.recipe.tables import read_table
+from trainer.errors import refused
+from trainer.recipe.tables import figure, read_table
 
 COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-scatter, all-reduce
 
@@ -12,14 +13,21 @@ COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-
 @cache
 def shares() -> dict[tuple[str, str], float]:
     """Returns (library, fabric) -> share of the link's rate; fabrics are nvlink72, nvlink8 and network."""
-    return {(row["library"], row["fabric"]): float(row["share"]) for row in _rows()}
+    return {(row["library"], row["fabric"]): figure(row, "share", table="links.csv") for row in _rows()}
 
 
 @cache
 def copies() -> dict[str, str]:
     """Returns library -> which copies of a token it sends inside a domain: every one, one per rank, all ranks'
     tokens."""
-    return {row["library"]: row["copies"] for row in _rows() if row["fabric"] != "network"}
+    return {row["library"]: _copies(row) for row in _rows() if row["fabric"] != "network"}
+
+
+def _copies(row: dict[str, str]) -> str:
+    """Returns the cell. BadInputError where it is empty: only collectives send no copies of tokens."""
+    if not row["copies"] and row["library"] != COLLECTIVE:
+        raise refused(f"links.csv {row['library']}", "nothing in copies", "write which copies of a token it sends")
+    return row["copies"]
 
 
 def _rows() -> list[dict[str, str]]:

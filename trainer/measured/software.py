@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from trainer.errors import refused
 from trainer.recipe.tables import read_table
 
 
@@ -22,11 +23,17 @@ def releases() -> dict[str, Release]:
         Release(
             name=row["release"],
             aliases=tuple(row["aliases"].split()),
-            fused_grouped_mlp=row["fused_grouped_mlp"] == "yes",
+            fused_grouped_mlp=_yes(row, "fused_grouped_mlp"),
         )
         for row in read_table("software.csv", package="trainer.measured")
     )
     return {row.name: row for row in rows}
+
+
+def _yes(row: dict[str, str], column: str) -> bool:
+    if row[column] not in ("yes", "no"):
+        raise refused(f"software.csv {row['release']}", f"neither yes nor no in {column}", "write one, with its source")
+    return row[column] == "yes"
 
 
 def latest() -> str:

@@ -1,7 +1,7 @@
 """A GPU that a recipe describes by its figures instead of naming a row of `hardware.csv`.
 
 What estimates cannot go without is required. The rest is optional: where it is missing, estimates, rules and the
-simulation say so (`unknown_figures`), widen their intervals or refuse, and take no other GPU's figure.
+simulation say so (`Hardware.unknown`), widen their intervals or refuse, and take no other GPU's figure.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from trainer.recipe.architecture import Section
-from trainer.recipe.hardware import PEAK_COLUMN, UNFITTED, Hardware, Precision, known_hardware
+from trainer.recipe.hardware import PEAK_COLUMN, PEAK_FIELD, UNFITTED, Hardware, Precision, known_hardware
 
 Rate = Annotated[float, Field(gt=0)]
-PEAK_FIELD = {"bf16_dense_tflops": "bf16_tflops", "fp8_dense_tflops": "fp8_tflops", "fp4_dense_tflops": "fp4_tflops"}
 
 
 class GpuFigures(Section):
@@ -52,14 +51,6 @@ class GpuFigures(Section):
             message = "{name} is a GPU of the table, which has its figures"
             raise PydanticCustomError("gpu_of_the_table", message, {"name": name})
         return name
-
-    def unknown(self, precision: Precision) -> tuple[str, ...]:
-        """Returns the fields without a figure that an estimate in this precision would use."""
-        peak = PEAK_FIELD[PEAK_COLUMN.get(precision, "bf16_dense_tflops")]
-        wanted = [peak, "host_cpu"]
-        if precision in ("fp8_current", "fp8_delayed"):
-            wanted.append("fp8_copies")
-        return tuple(name for name in wanted if getattr(self, name) is None)
 
 
 def hardware_of(gpu: str | GpuFigures, gpus_per_node: int | None, network_gbit_s: float | None) -> Hardware:

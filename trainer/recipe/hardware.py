@@ -26,6 +26,7 @@ PEAK_COLUMN: dict[Precision, str] = {
     "mxfp8": "fp8_dense_tflops",
     "nvfp4": "fp4_dense_tflops",
 }
+PEAK_FIELD = {"bf16_dense_tflops": "bf16_tflops", "fp8_dense_tflops": "fp8_tflops", "fp4_dense_tflops": "fp4_tflops"}
 UNFITTED = "unfitted"  # constants of an architecture that no published run was measured on
 
 
@@ -95,6 +96,22 @@ class Hardware:
         """Dense peak of a precision, TFLOP/s; BF16's where the precision has no units of its own or no known figure."""
         return self.dense_tflops.get(precision) or self.dense_tflops["bf16"]
 
+    def unknown(self, precision: str) -> tuple[str, ...]:
+        """Returns the figures that an estimate in this precision would use and that are not known, as a recipe's `gpu`
+        names them."""
+        if self.is_cpu:
+            return ()
+        computed: Precision = "bf16" if precision == "fp32" else precision  # type: ignore[assignment]
+        wanted: dict[str, object] = {
+            PEAK_FIELD[PEAK_COLUMN[computed]]: self.dense_tflops.get(computed),
+            "host_cpu": self.host_cpu,
+        }
+        if precision in ("fp8_current", "fp8_delayed"):
+            wanted["fp8_copies"] = self.fp8_copies
+        if precision == "mxfp8":
+            wanted["precisions"] = self.precisions
+        return tuple(name for name, known in wanted.items() if known is None)
+
 
 def _number(text: str) -> float | None:
     """The first number of a cell: "200 nominal / ~160 effective" is 200."""
@@ -150,6 +167,8 @@ NEEDED = (
     "memory_gib",
     "hbm_tb_s",
     "nvlink_unidir_gb_s_per_gpu",
+    "nvlink_domain_gpus",
+    "gpus_per_node",
     "scaleout_gbit_s_per_gpu",
     "sms",
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import figure, read_table
 
 
 @cache
 def _constants() -> dict[str, float]:
-    return {row["name"]: float(row["value"]) for row in read_table("memory.csv", package="trainer.estimate.memory")}
+    rows = read_table("memory.csv", package="trainer.estimate.memory")
+    return {row["name"]: figure(row, "value", table="memory.csv") for row in rows}
 
 
 def constant(name: str) -> float:

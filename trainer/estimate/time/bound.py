@@ -32,11 +32,8 @@ def _is_unfitted(candidates: Candidates) -> Flags:
     return np.full((), candidates.base.hardware.fitted_as == UNFITTED)
 
 
-def _peak_is_unknown(candidates: Candidates) -> Flags:
-    """True where a GPU given by figures has none for the precision: its products are counted at the BF16 peak."""
-    peaks = candidates.base.hardware.dense_tflops
-    flags = candidates.column("precision").each(lambda name: float(name != "fp32" and name not in peaks))
-    return _is_unfitted(candidates) & (flags > 0)
+def _figure_is_unknown(candidates: Candidates) -> Flags:
+    return candidates.where("precision", lambda name: bool(candidates.base.hardware.unknown(name)))
 
 
 def _in(name: str) -> Callable[[Candidates], Flags]:
@@ -44,12 +41,12 @@ def _in(name: str) -> Callable[[Candidates], Flags]:
 
 
 UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
-UNKNOWN_PEAK = "a precision whose dense peak is not known"
+UNKNOWN_FIGURE = "a GPU with a figure that is not known"
 # what decides the time beside what decides the memory
 TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
-    | {UNFITTED_ARCHITECTURE: _is_unfitted, UNKNOWN_PEAK: _peak_is_unknown}
+    | {UNFITTED_ARCHITECTURE: _is_unfitted, UNKNOWN_FIGURE: _figure_is_unknown}
     | {f"precision {name}": _in(name) for name in KNOBS["precision"].domain.words if name != "fp32"}
     | {
         "tensor parallel": lambda c: c.tp > 1,

@@ -195,23 +195,23 @@ def _not_priced(model: Architecture) -> Iterator[str]:
         yield f"not priced, because no measurement gives its rate: {'; '.join(parts)}"
 
 
-# Fields that a GPU given by figures may leave open -> what is counted instead
+# Figures of a GPU that may not be known -> what is counted instead
 COUNTED: dict[str, str] = {
     "fp8_tflops": "products in FP8 are counted at the BF16 peak",
     "fp4_tflops": "products in FP4 are counted at the BF16 peak",
     "fp8_copies": "two copies of a weight in FP8 are counted",
+    "precisions": "experts in MXFP8 are counted unfused",
     "host_cpu": "launches are counted as on an x86 host",
 }
 
 
 def _of_figures(candidates: Candidates) -> Iterator[str]:
-    gpu = candidates.base.cluster.gpu
-    if isinstance(gpu, str):
-        return
-    yield (
-        f"{gpu.name}: products, attention and memory-bound work reach the mean share of the peaks that the fitted "
-        "architectures reach, links what NVIDIA's libraries reach"
-    )
+    gpu = candidates.base.hardware
+    if not isinstance(candidates.base.cluster.gpu, str):
+        yield (
+            f"{gpu.name}: products, attention and memory-bound work reach the mean share of the peaks that the fitted "
+            "architectures reach, links what NVIDIA's libraries reach"
+        )
     for field in gpu.unknown(candidates.base.training.precision):
         yield f"{gpu.name}: {field} is unknown, {COUNTED[field]}"
 
