@@ -8,7 +8,7 @@ from autotune.export.script import rank_command
 from autotune.export.target import Context
 from autotune.plan.document import planned
 from benchmarks.guides.answer import EVEN_LOAD, Answer, Ask, compared, holds, recipe_of, together
-from benchmarks.long_context import CASES
+from benchmarks.long_context import CASES, Case
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
@@ -19,6 +19,7 @@ from trainer.recipe.source import Source
 TOKENS = 2**25  # of a step: the guides write none, and shrink the batch as the sequence grows
 DEEPSEEK = {4: (1, 300), 16: (4, 320), 32: (8, 320), 64: (16, 310), 128: (32, 300), 256: (64, 300)}  # K: CP, TFLOPS
 FIRST = 10
+SHARE = 4096  # tokens of a sequence on a context rank, TP in the place of some of them
 NEIGHBOURS = 8  # that exchange heads among themselves in a hierarchy: those of a node
 
 
@@ -65,7 +66,15 @@ def deepseek_on_h100() -> Answer:
     kinds = ", ".join(f"{each.training.seq_length // 1024}K {each.knob('cp_comm_type') or 'p2p'}" for each in recipes)
     fitting = sum(_fits(each) for each in recipes)
     room = Answer(says=f"by the faster exchange ({kinds}); the memory bound holds {fitting} of 6", agrees=fitting == 6)
-    return together(rates, room)
+    return together(rates, room, _ranked(recipes[4]))
+
+
+def _ranked(recipe: Recipe) -> Answer:
+    """Returns whether a recipe is within 5 % of the first choice of `plan`, which keeps how context ranks exchange."""
+    plain = recipe.replace({"cp_comm_type": None, "hierarchical_context_parallel_sizes": None})
+    first = planned(plain, top=1).choices[0].model_tflops_per_gpu
+    share = _tflops(recipe) / first
+    return Answer(says=f"the 128K layout has {share:.0%} of the rate of plan's first choice", agrees=share >= 0.95)
 
 
 NEXT = {8: (1, 270, 150), 32: (4, 230, 135), 64: (16, 100, 160)}  # K: CP, TFLOPS, GB
@@ -117,15 +126,19 @@ def qwen_on_gb200() -> Answer:
     )
 
 
+THIRD = Case(
+    title="Qwen3-30B-A3B on 64 H100, BF16", model="qwen3-30b-a3b", gpu="h100", nodes=8, precision="bf16", tokens=2**22
+)
+
+
 def first_guess_of_context_ranks() -> Answer:
     """CP about sequence / 4096, TP in the place of some of it, among the first choices of `plan`."""
     asked, found = 0, []
-    for case in CASES:
+    for case in (*CASES, THIRD):
         for sequence in (16384, 65536, 262144):
             asked += 1
             plan = planned(case.recipe(sequence), top=FIRST)
-            shares = {sequence // (choice.layout.cp * choice.layout.tp) for choice in plan.choices}
-            if shares & {2048, 4096, 8192}:
+            if SHARE in {sequence // (choice.layout.cp * choice.layout.tp) for choice in plan.choices}:
                 found.append(sequence)
     return Answer(says=f"in the first ten of {len(found)} of {asked} plans", agrees=len(found) == asked)
 

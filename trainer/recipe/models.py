@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import Any
 
+from trainer.errors import refused
 from trainer.recipe.architecture import HYBRID_LETTERS, Architecture
 from trainer.recipe.tables import read_table
 
@@ -39,6 +40,13 @@ _MLA_INTEGERS = {
 }
 
 
+# Cells that every model has; 0 where it has none of what the column counts
+NEEDED = (
+    *("layers", "moe_layer_pattern", "hidden", "heads", "attn", "vocab", "experts", "topk", "moe_ffn"),
+    *("shared_expert_ffn", "mtp_layers"),
+)
+
+
 def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
     """Megatron's `moe_layer_freq` text: "[0]*3+[1]*58" → a flag a layer; "all" → 1. ValueError for anything else.
 
@@ -64,6 +72,9 @@ def _hybrid(pattern: str) -> dict[str, Any]:
 
 
 def _architecture(row: dict[str, str]) -> Architecture:
+    if lacking := [column for column in NEEDED if not row[column]]:
+        hint = "write it, 0 where the model has none, with its source"
+        raise refused(f"models.csv {row['model']}", f"no figure in {', '.join(lacking)}", hint)
     mla = row["attn"] == "MLA"
     columns = _INTEGERS | (_MLA_INTEGERS if mla else {})
     fields: dict[str, Any] = {name: int(row[column]) for name, column in columns.items() if row[column]}

@@ -15,7 +15,7 @@ from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.time.estimate import estimate_time
 from trainer.measured import constants as time_constants
 from trainer.measured import links, software
-from trainer.recipe import gpu_figures, hardware
+from trainer.recipe import gpu_figures, hardware, models
 from trainer.recipe.hardware import PEAK_FIELD, known_hardware
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
@@ -106,6 +106,7 @@ TABLES: tuple[tuple[ModuleType, Callable[[], object], str, str, tuple[str, ...]]
         ("prior", "value"),
     ),
     (software, software.releases.__wrapped__, "software.csv", "trainer.measured", ("fused_grouped_mlp",)),
+    (models, models.presets.__wrapped__, "models.csv", "trainer.recipe", models.NEEDED),
     (links, links.shares.__wrapped__, "links.csv", "trainer.measured", ("share",)),
 )
 
