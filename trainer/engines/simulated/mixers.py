@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from trainer.engines.simulated.ops import Beside, Op, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
