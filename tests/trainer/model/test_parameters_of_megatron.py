@@ -77,6 +77,11 @@ def a_random_model(chance: random.Random) -> dict[str, Any]:
                   "moe_shared_expert_gate": shared is not None and chance.random() < 0.5}  # fmt: skip
     if model["position_embedding_type"] != "learned_absolute":
         model["mtp_num_layers"] = chance.choice([None, None, 1, 2])
+    if not latent and not model.get("mtp_num_layers") and chance.random() < 0.6:
+        model |= {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": chance.choice([2, 3]),
+                  "linear_num_key_heads": 2, "linear_num_value_heads": chance.choice([2, 4]),
+                  "linear_key_head_dim": 8, "linear_value_head_dim": chance.choice([8, 16]),
+                  "attention_output_gate": chance.random() < 0.5}  # fmt: skip
     return {name: value for name, value in model.items() if value is not None}
 
 
@@ -125,6 +130,6 @@ def _on_ranks(model: Architecture, chance: random.Random) -> Recipe:
     ep = chance.choice([2, 4]) if model.num_moe_experts else 1
     shares = chance.choice([1, tp]) if ep * tp * pp <= 8 and not model.add_bias_linear else 1  # biases: ETP 1 only
     sizes = {"tp": tp, "pp": pp, "ep": ep, "etp": shares}
-    layers = {"num_layers": 4, "moe_layer_freq": 1, "vocab_size": 1024}
+    layers = {"num_layers": 4, "moe_layer_freq": 1, "linear_attention_freq": 2, "vocab_size": 1024}
     even = model.model_copy(update=layers)
     return recipe_of(even, gpus=8, sizes={ALIASES[name]: size for name, size in sizes.items()}, seq_length=64)

@@ -207,6 +207,13 @@ def test_a_key_or_a_value_that_no_field_says_is_named() -> None:
     assert keys_unread(config) == ("hidden_act", "new_gate", "rope_scaling: dynamic")
 
 
+def test_linear_layers_of_ling_are_lightning_attention_but_for_the_last_of_a_group() -> None:
+    config = PUBLISHED["ling-mini-2.0"] | {"model_type": "bailing_moe_linear", "layer_group_size": 5}
+    kinds = Architecture.model_validate(model_fields(config, where="x")).layer_kinds
+    assert [layer for layer, kind in enumerate(kinds) if kind.mixer == "attention"] == [4, 9, 14, 19]
+    assert {kind.mixer for kind in kinds} == {"attention", "lightning_attention"}
+
+
 def test_the_language_model_of_kimi_k2_5_is_that_of_kimi_k2() -> None:
     text = {
         "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,

@@ -23,6 +23,7 @@ SPARSE = {
     "dsa_indexer_head_dim": 64,
     "dsa_indexer_topk": 512,
 }
+DELTA = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 LIGHTNING = {"experimental_attention_variant": "lightning_attention", "linear_attention_freq": 4}
 
 
@@ -80,6 +81,18 @@ ROWS = (
         source="0.16.1 experimental_attention_variant/dsa.py reads them without a default; csa.py of the dev branch",
         breaking=example(model=SPARSE | {"dsa_indexer_topk": None}, engine="simulated"),
         passing=example(model=SPARSE, engine="simulated"),
+    ),
+    Rule(
+        id="mtp-delta-net",
+        knobs=(),
+        broken=lambda recipe: (
+            bool(recipe.architecture.mtp_num_layers) and recipe.architecture.mtp_kind.mixer == "gated_delta_net"
+        ),
+        message="MTP layers are made as the last decoder layer is, and Megatron-Core makes none of a gated delta net",
+        hint="let the last layer keep full attention (linear_attention_freq), or remove model.mtp_num_layers",
+        source="multi_token_prediction.py:1150 wants a mask type, which the mixer's specification has not; 0.16.1 :626",
+        breaking=example(model=DELTA | {"linear_attention_freq": 3, "mtp_num_layers": 1}),
+        passing=example(model=DELTA | {"mtp_num_layers": 1}),
     ),
     Rule(
         id="sparse-attention-over-cp",
