@@ -49,7 +49,11 @@ def test_rotation_is_fused_where_the_exported_command_fuses_it() -> None:
     assert fused(on_gpus(rotary_interleaved=True))["apply_rope_fusion"] is False
 
 
-@pytest.mark.parametrize("model", sorted(presets()))
+# No release has DeepSeek-V4's router
+RELEASED = sorted(name for name, model in presets().items() if model.moe_router_score_function != "sqrtsoftplus")
+
+
+@pytest.mark.parametrize("model", RELEASED)
 def test_megatron_takes_the_fusions_of_every_preset(model: str) -> None:
     from trainer.engines.megatron.config import build_configs
     from trainer.engines.megatron.fusions import FUSIONS
