@@ -146,6 +146,7 @@ def _when(name: str, reader: Reader) -> Reader:
     return lambda values: reader(values) if values[name] else None
 
 
+_MIXERS = {"gdn": "gated_delta_net"}  # the word from 0.20 on
 _MODEL_BY_HAND: dict[str, Reader] = {
     "vocab_size": lambda values: values["padded_vocab_size"] or values["vocab_size"],
     "gated_linear_unit": lambda values: values["swiglu"] or values["quick_geglu"],
@@ -158,6 +159,9 @@ _MODEL_BY_HAND: dict[str, Reader] = {
     "rope_type": _when("multi_latent_attention", _position_or_none("rope_type")),
     "mtp_num_layers": lambda values: values["mtp_num_layers"] or None,
     "hybrid": _position_or_none("hybrid_layer_pattern"),
+    "experimental_attention_variant": lambda values: _MIXERS.get(
+        values["experimental_attention_variant"], values["experimental_attention_variant"]
+    ),
     "mtp_hybrid_override_pattern": _position_or_none("mtp_hybrid_override_pattern"),
     "window_size": _position_or_none("window_size"),
     **{name: _when("multi_latent_attention", _position_or_none(name)) for name in LATENT},

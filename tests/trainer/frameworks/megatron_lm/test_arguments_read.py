@@ -20,6 +20,11 @@ def reading(words: str = "", *, world: int = 8) -> Reading:
     return read([*LEAST.split(), *words.split()], world_size=world)
 
 
+def test_the_newer_word_of_a_gated_delta_net_is_read_as_the_older() -> None:
+    model = reading("--experimental-attention-variant gdn --linear-attention-freq 2").model
+    assert model["experimental_attention_variant"] == "gated_delta_net"
+
+
 def test_letters_behind_a_hybrid_pattern_are_those_of_mtp() -> None:
     model = reading("--hybrid-layer-pattern M*ME/*E/*E --num-experts 4").model
     said = ("num_layers", "hybrid", "mtp_hybrid_override_pattern", "mtp_num_layers")
