@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+from pydantic import ValidationError
+
 from autotune.init.written import written
 from autotune.looks.quantities import share_of
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, Problem, refused
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices
 from trainer.estimate.plan.feasible import fewest_nodes
@@ -132,7 +134,13 @@ def _model(name: str) -> Architecture:
     if not name.endswith(".json"):
         return _known(presets(), name, "--model")
     fields = model_fields(read_config(Path(name), where=f"--model {name}"), where=name)
-    return Architecture.model_validate(fields)
+    try:
+        return Architecture.model_validate(fields)
+    except ValidationError as error:
+        wrong = sorted({f"{each['loc'][0]}: {each['msg'].lower()}" for each in error.errors() if each["loc"]})
+        raise refused(
+            f"--model {name}", "; ".join(wrong), "correct the file, or write the model's own fields"
+        ) from None
 
 
 def _short_name(model: str) -> str:

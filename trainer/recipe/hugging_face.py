@@ -21,6 +21,7 @@ from trainer.recipe.source import nearest
 from trainer.recipe.tables import read_table
 
 Config = Mapping[str, Any]
+SHOWN = 60  # characters of a value in a message
 MOST_MIB = 8  # those with labels of 20,000 classes hold a few
 _YARN = {
     "factor": "rotary_scaling_factor",
@@ -60,6 +61,11 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
             found = _field(row, config) if row["field"] else {}
         except ValueError as error:
             raise refused(where, str(error), "write the model's own fields") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError):
+            value = json.dumps(config.get(row["key"]))
+            raise refused(
+                where, f"{row['key']}: {value[:SHOWN]} cannot be read", "write the model's own fields"
+            ) from None
         fields |= {name: value for name, value in found.items() if name not in fields or row["key"]}
     known = {name: value for name, value in fields.items() if name in Architecture.model_fields}
     said = {name: value for name, value in known.items() if value is not None}
@@ -174,7 +180,15 @@ def _first_dense(first: int, config: Config) -> Any:
 
 def _linear(kinds: Any, config: Config) -> Any:
     """N where every N-th layer keeps full attention; else a flag a layer: 1 where it has the linear mixer."""
-    return _frequency([int(kind == "linear_attention") for kind in kinds])
+    return _frequency([int(kind == "linear_attention") for kind in _by_layer(kinds, config)])
+
+
+def _by_layer(values: Any, config: Config) -> list[Any]:
+    """The list, one a layer. ValueError for anything else."""
+    layers = config.get("num_hidden_layers")
+    if not isinstance(values, list) or len(values) != layers:
+        raise ValueError(f"{json.dumps(values)[:SHOWN]} is not a list of one value for each of the {layers} layers")
+    return values
 
 
 def _frequency(flags: list[int]) -> int | tuple[int, ...]:
@@ -185,7 +199,7 @@ def _frequency(flags: list[int]) -> int | tuple[int, ...]:
 
 def _mlp_types(kinds: Any, config: Config) -> Any:
     """A flag a layer, or 1 where every layer has experts."""
-    flags = tuple(int(kind != "dense") for kind in kinds)
+    flags = tuple(int(kind != "dense") for kind in _by_layer(kinds, config))
     return 1 if all(flags) else flags
 
 
@@ -220,6 +234,10 @@ def _letters(kinds: Any) -> str:
 
 
 def _hybrid(pattern: str) -> dict[str, Any]:
+    """ValueError for a letter that Megatron-Core's pattern has not."""
+    unknown = "".join(sorted(set(pattern) - set(_LETTERS.values())))
+    if unknown or not pattern:
+        raise ValueError(f"{pattern!r} is no pattern of layers: {unknown or 'it is empty'}")
     return {
         "hybrid": pattern,
         "num_layers": len(pattern),
@@ -293,7 +311,7 @@ _FORMS: dict[str, Callable[[Any, Config], Any]] = {
     "sparse_step": _sparse_step,
     "first_dense": _first_dense,
     "linear": _linear,
-    "attn_types": lambda kinds, config: _frequency([1 - kind for kind in kinds]),
+    "attn_types": lambda kinds, config: _frequency([1 - kind for kind in _by_layer(kinds, config)]),
     "mlp_types": _mlp_types,
     "between": _between,
     "jamba_attention": _jamba_attention,

@@ -240,6 +240,27 @@ def test_layers_of_nemotron_are_read_in_words_as_in_letters() -> None:
         model_fields(spelled | {"layers_block_type": ["conv"]}, where="x")
 
 
+@for_every_row(
+    [
+        ("minimax-m2", {"head_dim": None}, "rotary_dim: 64 cannot be read"),
+        ("jamba-v0.1", {"attn_layer_period": 0}, "attn_layer_period: 0 cannot be read"),
+        ("nemotron-3-super-120b-a12b", {"hybrid_override_pattern": "MEQ"}, "'MEQ' is no pattern of layers: Q"),
+        ("minimax-text-01", {"attn_type_list": [1]}, "not a list of one value for each of the 80 layers"),
+        ("glm-5", {"mlp_layer_types": "dense"}, "not a list of one value for each of the 78 layers"),
+    ]
+)
+def test_a_value_that_cannot_be_read_is_named(row: tuple[str, dict[str, Any], str]) -> None:
+    name, odd, said = row
+    with pytest.raises(BadInputError, match=said):
+        model_fields(PUBLISHED[name] | odd, where="x")
+
+
+def test_init_names_a_field_that_the_model_cannot_have(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["deepseek-v4-flash"] | {"compress_ratios": [8] * 43}))
+    with pytest.raises(BadInputError, match="csa_compress_ratios: input should be 0, 4 or 128"):
+        starter(model=str(tmp_path / "config.json"), gpu="h100", gpus=256)
+
+
 def test_a_mixer_and_experts_in_each_layer_are_two_letters_each() -> None:
     granite = PUBLISHED["granite-3.1-3b-a800m"] | {
         "model_type": "granitemoehybrid", "num_hidden_layers": 3, "layer_types": ["mamba", "mamba", "attention"],
