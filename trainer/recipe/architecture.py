@@ -154,9 +154,10 @@ class Architecture(Section):
 
     @property
     def hybrid_pattern(self) -> str | None:
-        """The letters of a hybrid model that `hybrid` starts with; None for a model of GPT layers."""
+        """The letters of a hybrid model that `hybrid` starts with, without those that split the pipeline; None for a
+        model of GPT layers."""
         letters = HYBRID_LETTERS.match(self.hybrid or "")
-        return letters[0] if letters else None
+        return letters[0].replace("|", "") if letters else None
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:
@@ -227,7 +228,7 @@ class LayerKind(NamedTuple):
     feed: Literal["dense", "moe", "none"]
 
 
-HYBRID_LETTERS = re.compile(r"[ME*-]+")  # of Megatron-Core's hybrid pattern, at the start of `hybrid`
+HYBRID_LETTERS = re.compile(r"[ME*-][ME*|-]*")  # of Megatron-Core's hybrid pattern, at the start of `hybrid`
 _OF_RATIO = {0: "window_attention", 4: "csa", 128: "hca"}  # of csa_compress_ratios
 _OF_LETTER = {
     "M": LayerKind("mamba", "none"),

@@ -59,6 +59,16 @@ ROWS = (
         passing=example(model=LIGHTNING, engine="simulated"),
     ),
     Rule(
+        id="hybrid-letters",
+        knobs=(),
+        broken=lambda recipe: len(recipe.architecture.hybrid_pattern or "") not in (0, recipe.architecture.num_layers),
+        message="the layer pattern {hybrid_pattern} has not as many letters as the model has layers, {num_layers}",
+        hint="write a letter for each layer, or as many layers as letters",
+        source="megatron/training/arguments.py:790 takes the number of layers from the pattern",
+        breaking=example(model={"hybrid": "MEM*"}, engine="simulated"),
+        passing=example(model={"hybrid": "MEM*MEM*"}, engine="simulated"),
+    ),
+    Rule(
         id="mixer-unreleased",
         kind=FindingKind.WARNING,
         binds=LM_AND_BRIDGE,

@@ -231,8 +231,8 @@ ROWS = (
         message="GPTModel cannot build this model's layers: {hybrid}",
         hint="run it with your own script, or plan it with `burst: {engine: simulated}`",
         source="megatron/core/models/gpt/gpt_model.py builds attention and gated delta net; Mamba is MambaModel's",
-        breaking=example(model={"hybrid": "MEM*"}),
-        passing=example(model={"hybrid": "MEM*"}, engine="simulated"),
+        breaking=example(model={"hybrid": "MEM*MEM*"}),
+        passing=example(model={"hybrid": "MEM*MEM*"}, engine="simulated"),
     ),
     Rule(
         id="expert-width-needs-experts",
