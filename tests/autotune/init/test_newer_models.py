@@ -44,6 +44,21 @@ def test_a_layout_is_legal_estimated_and_simulated_alike(model: str, tmp_path: P
         assert max(outcome.peak_gib) == pytest.approx(memory.peak_gib, rel=0.15)
 
 
+@pytest.mark.parametrize("engine", ["megatron", "command"])
+def test_gated_delta_net_is_legal_for_engines_that_train(engine: str) -> None:
+    for model in ("qwen3-next-80b-a3b", "qwen3.5-35b-a3b"):
+        data = {
+            "name": model,
+            "model": model,
+            "cluster": {"gpu": "h100", "nodes": 8},
+            "parallelism": {"ep": 8},
+            "knobs": KNOBS,
+            "burst": {"engine": engine},
+            "trainer": {"kind": "megatron-lm", "command": ["pretrain_gpt.py"]} if engine == "command" else None,
+        }
+        assert errors_of(recipe_from(Source(name=model, data=data))) == []
+
+
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("model", few((FIRST, *(name for name in MODELS if name != FIRST)), 1))
 def test_what_init_writes_passes_every_command(model: str, capsys: pytest.CaptureFixture[str]) -> None:
