@@ -1,0 +1,40 @@
+"""Expectations before the first burst of a subset: the guilt of each difference, and the noise of a burst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from policies.constants import constant
+from policies.noise import MIN_HALF_SPREAD
+
+EXPECTED_CULPRITS = constant("bisect_expected_culprits")
+LEAST_SHARE = 0.2  # of the mean probability, that a difference keeps whatever is predicted of it: judged
+MAX_GUILT = 0.6  # however large the predicted effect: what was predicted is no evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """The predicted effect of a difference: mean and standard deviation of the log ratio of cost."""
+
+    log_cost: float
+    deviation: float
+
+    def exceeds(self, least: float) -> float:
+        """Returns the probability that the effect is at least `least`."""
+        return 1 - NormalDist(self.log_cost, self.deviation).cdf(least)
+
+
+def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
+    """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in all, shared out by prediction."""
+    chances = [each.exceeds(least) for each in predicted]
+    total = sum(chances) or 1.0
+    lowest = min(LEAST_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
+    return tuple(min(max(EXPECTED_CULPRITS * each / total, lowest), MAX_GUILT) for each in chances)
+
+
+def expected_deviation(shown: Sequence[float]) -> float:
+    """Returns the deviation expected of a burst: as the steps of the bursts so far show it, at least that between
+    allocations of the same nodes, which no step shows."""
+    return max(MIN_HALF_SPREAD, *shown)

@@ -1,0 +1,180 @@
+"""The posterior over what makes a recipe slower, from bursts of subsets of its differences.
+
+    log cost = base + sum of the effects of the terms inside the subset + small effects of each difference + noise
+
+A hypothesis is a set of terms. Effects, base and noise are Gaussian, so the evidence of a hypothesis is in closed
+form. Hypotheses are grown term by term, the best first (a beam); the deviation of a burst is not known and is summed
+over a grid. Shapes: M bursts, T terms, H hypotheses, R terms of a hypothesis (padded with a term that is never
+inside), C subsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from policies.bisect.question import Subset
+from policies.bisect.terms import Terms
+from policies.constants import constant
+from trainer.estimate.candidates import Flags, Floats, Integers
+
+BASE_DEVIATION = 1.0  # log cost of A around its first burst: wide, so that the bursts decide
+EFFECT_DEVIATION = constant("bisect_effect_deviation")
+SMALL_DEVIATION = constant("bisect_small_deviation")
+NOISE_GRID = 2.0 ** np.arange(-1.5, 3.0, 0.5)  # times the deviation expected of a burst
+MAX_TERMS = 5  # of a hypothesis
+BEAM, KEPT = 40, 240  # hypotheses that are grown further, and that are kept
+
+Hypothesis = tuple[int, ...]  # terms, ascending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """H hypotheses with their probabilities [H], and the most likely deviation of a burst."""
+
+    terms: Terms
+    subsets: Flags  # [M, n]
+    costs: Floats  # [M], less the first
+    hypotheses: tuple[Hypothesis, ...]
+    probability: Floats
+    deviation: float
+
+    def effects(self) -> tuple[Floats, Floats]:
+        """Returns the mean [H, R] and the covariance [H, R, R] of the effects of each hypothesis."""
+        inside = self._inside(self.subsets)
+        seen = EFFECT_DEVIATION**2 * np.swapaxes(inside, 1, 2)
+        mean = np.einsum("hrm,hm->hr", seen, self._weights)
+        prior = EFFECT_DEVIATION**2 * np.eye(inside.shape[2])
+        covariance: Floats = prior - seen @ self._inverse @ np.swapaxes(seen, 1, 2)
+        return mean, covariance
+
+    def predicted(self, subsets: Flags) -> tuple[Floats, Floats]:
+        """Returns the mean and the standard deviation of the log cost of a burst of each subset, [H, C] each."""
+        inside = self._inside(subsets)
+        shared = BASE_DEVIATION**2 + SMALL_DEVIATION**2 * (subsets.astype(float) @ self.subsets.T.astype(float))
+        cross = shared + EFFECT_DEVIATION**2 * inside @ np.swapaxes(self._inside(self.subsets), 1, 2)
+        mean: Floats = np.einsum("hcm,hm->hc", cross, self._weights)
+        own: Floats = (
+            BASE_DEVIATION**2 + SMALL_DEVIATION**2 * subsets.sum(axis=1) + EFFECT_DEVIATION**2 * inside.sum(axis=2)
+        )
+        variance = own - np.einsum("hcm,hcm->hc", cross @ self._inverse, cross) + self.deviation**2
+        deviation: Floats = np.sqrt(np.maximum(variance, self.deviation**2))
+        return mean, deviation
+
+    @cached_property
+    def _places(self) -> Integers:
+        """The terms of each hypothesis [H, R]; T for none."""
+        most = max(1, *map(len, self.hypotheses))
+        none = len(self.terms.sets)
+        return np.array([(*each, *[none] * (most - len(each))) for each in self.hypotheses], dtype=np.int64)
+
+    def _inside(self, subsets: Flags) -> Floats:
+        """Returns [H, C, R]: whether each subset has each term of each hypothesis."""
+        columns = self.terms.columns(subsets)
+        padded = np.concatenate([columns, np.zeros((len(columns), 1))], axis=1)
+        return np.moveaxis(padded[:, self._places], 0, 1)
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        inside = self._inside(self.subsets)
+        covariance = _background(self.subsets, self.deviation) + EFFECT_DEVIATION**2 * inside @ np.swapaxes(
+            inside, 1, 2
+        )
+        return np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        weights: Floats = self._inverse @ self.costs
+        return weights
+
+
+def fit_posterior(terms: Terms, subsets: Flags, log_costs: Sequence[float], *, deviation: float) -> Posterior:
+    """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
+
+    deviation: expected of a burst; its own is estimated with everything else.
+    """
+    costs = np.array(log_costs) - log_costs[0]
+    columns, kind = np.unique(terms.columns(subsets), axis=1, return_inverse=True)
+    grown = _grown(terms, columns, kind.reshape(-1), costs, _background(subsets, deviation))
+    posterior = Posterior(
+        terms=terms, subsets=subsets, costs=costs, hypotheses=grown, probability=np.zeros(0), deviation=deviation
+    )
+    log_odds = np.array([terms.log_odds[list(each)].sum() for each in grown])
+    grid = deviation * NOISE_GRID
+    rows = [_evidence(posterior, each) + log_odds + _log_prior(each, deviation) for each in grid]
+    logs = np.stack(rows)  # [grid, H]
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    by_noise, probability = weights.sum(axis=1), weights.sum(axis=0)
+    order = np.argsort(-probability)
+    return Posterior(
+        terms=terms,
+        subsets=subsets,
+        costs=costs,
+        hypotheses=tuple(grown[row] for row in order),
+        probability=probability[order],
+        deviation=float(np.exp(by_noise @ np.log(grid))),
+    )
+
+
+def _background(subsets: Flags, deviation: float) -> Floats:
+    """Returns the covariance [M, M] of the bursts without any term."""
+    inside = subsets.astype(float)
+    found: Floats = BASE_DEVIATION**2 + SMALL_DEVIATION**2 * (inside @ inside.T) + deviation**2 * np.eye(len(inside))
+    return found
+
+
+def _log_prior(deviation: float, expected: float) -> float:
+    """Returns the log prior density of a burst's log deviation: scaled inverse chi-squared, one degree of freedom."""
+    return float(-np.log(deviation) - expected**2 / (2 * deviation**2))
+
+
+def _evidence(posterior: Posterior, deviation: float) -> Floats:
+    """Returns the log evidence [H] of the hypotheses at a deviation."""
+    inside = posterior._inside(posterior.subsets)
+    covariance = _background(posterior.subsets, deviation) + EFFECT_DEVIATION**2 * inside @ np.swapaxes(inside, 1, 2)
+    root = np.linalg.cholesky(covariance)
+    costs = np.broadcast_to(posterior.costs[:, None], (len(root), len(posterior.costs), 1))
+    white = np.linalg.solve(root, costs)[..., 0]
+    found: Floats = -0.5 * (white**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    return found
+
+
+def _grown(terms: Terms, columns: Floats, kind: Integers, costs: Floats, background: Floats) -> tuple[Hypothesis, ...]:
+    """Returns the most probable hypotheses, grown from none by one term at a time.
+
+    `columns` [M, K] are the different columns of the terms, `kind` [T] the one of each.
+    """
+    found: dict[Hypothesis, float] = {(): 0.0}
+    frontier: list[Hypothesis] = [()]
+    for _ in range(MAX_TERMS):
+        scores = np.array([found[each] for each in frontier])[:, None] + terms.log_odds
+        scores += np.stack([_gains(columns, kind[list(each)], costs, background) for each in frontier])[:, kind]
+        best = np.argsort(-scores, axis=None, kind="stable")[: 2 * KEPT]
+        new: dict[Hypothesis, float] = {}
+        for row, term in zip(*np.unravel_index(best, scores.shape), strict=True):
+            grown = tuple(sorted({*frontier[row], int(term)}))
+            if len(grown) > len(frontier[row]):
+                new.setdefault(grown, float(scores[row, term]))
+        found |= new
+        frontier = sorted(new, key=lambda each: -new[each])[:BEAM]
+    kept: list[Hypothesis] = sorted(found, key=lambda each: -found[each])[:KEPT]
+    return tuple(kept)
+
+
+def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats) -> Floats:
+    """Returns what each further column [M, K] adds to the log evidence of a hypothesis with the columns `has`."""
+    inside = columns[:, has]
+    inverse = np.linalg.inv(background + EFFECT_DEVIATION**2 * inside @ inside.T)
+    size = EFFECT_DEVIATION**2 * np.einsum("mk,mk->k", inverse @ columns, columns)
+    fit = EFFECT_DEVIATION**2 * (columns.T @ (inverse @ costs)) ** 2
+    gains: Floats = 0.5 * fit / (1 + size) - 0.5 * np.log1p(size)
+    return gains
+
+
+def as_subset(terms: Terms, hypothesis: Sequence[int]) -> Subset:
+    """Returns the differences of some terms."""
+    return frozenset(member for term in hypothesis for member in terms.sets[term])

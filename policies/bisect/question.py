@@ -1,0 +1,123 @@
+"""The question that bursts answer, and the values of the answer.
+
+Recipe A is the good end, B the bad one; a subset is the set of differences that a recipe takes from B, by number. A's
+subset is empty, B's has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from policies.constants import constant
+
+Subset = frozenset[int]
+LEAST_EFFECT = constant("bisect_least_effect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One burst of a subset: the log of its median cost per token, or the `symptom` by which it failed."""
+
+    subset: Subset
+    log_cost: float | None = None
+    symptom: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A bisection of `len(guilt)` differences.
+
+    `guilt` is the probability, before any burst, that a difference costs at least `least` (a log ratio of cost);
+    `deviation` the relative standard deviation expected of a burst; `legal` returns whether a subset may be run.
+    """
+
+    guilt: tuple[float, ...]
+    least: float = LEAST_EFFECT
+    deviation: float
+    legal: Callable[[Subset], bool] = lambda subset: True
+
+    def closed(self, subset: Subset) -> Subset | None:
+        """Returns the subset with the differences that its members need by the rules; None if that is not legal."""
+        found = self.with_needed(subset)
+        return found if self.legal(found) else None
+
+    def with_needed(self, subset: Subset) -> Subset:
+        """Returns the subset with the differences that its members need by the rules, as far as pairs show it."""
+        found, before = subset, None
+        while found != before:
+            before, found = found, found.union(*(self._needs[each] for each in found))
+        return found
+
+    @cached_property
+    def _needs(self) -> tuple[Subset, ...]:
+        """The differences that each needs: without one of them it is legal neither alone nor beside all others."""
+        alone = [_needed_by(each, self.legal, self.all) for each in sorted(self.all)]
+        for other in sorted(self.all):
+            if not self.legal(self.all - {other}):
+                needing = (each for each in sorted(self.all - {other}) if self.legal(self.all - {each, other}))
+                for each in needing:
+                    alone[each] |= {other}
+        return tuple(alone)
+
+    @property
+    def all(self) -> Subset:
+        return frozenset(range(len(self.guilt)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The effect of differences that act only together (one: by itself), with its 90 % interval: log ratios of cost.
+
+    None for the differences behind a failure, which have no cost.
+    """
+
+    members: tuple[int, ...]
+    log_cost: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The result of a bisection so far.
+
+    `culprits` are the guilty effects, the largest first, `helpers` those by which B gains; `probability` is that the
+    guilty set is `guilty`, and `confident` whether that is enough to stop. `others` are the next sets with their
+    probabilities. `symptom`: None for a slowdown. `total` is the effect of all differences together.
+    """
+
+    culprits: tuple[Effect, ...] = ()
+    helpers: tuple[Effect, ...] = ()
+    probability: float = 0.0
+    confident: bool = False
+    others: tuple[tuple[Subset, float], ...] = ()
+    symptom: str | None = None
+    total: Effect | None = None
+    deviation: float | None = None  # of a burst, as the bursts so far show it
+
+    @property
+    def guilty(self) -> Subset:
+        return frozenset(member for culprit in self.culprits for member in culprit.members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The verdict after some bursts, and the subset to run next: None if the verdict is final."""
+
+    verdict: Verdict
+    ask: Subset | None
+
+
+def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -> Subset:
+    """Returns the one difference that makes another legal alone; empty if it is legal, or needs several."""
+    if legal(frozenset({each})):
+        return frozenset()
+    found = (other for other in sorted(everything - {each}) if legal(frozenset({each, other})))
+    return frozenset(list(found)[:1])
+
+
+def log_costs(seen: Sequence[Seen], subset: Subset) -> list[float]:
+    """Returns the measured log costs of a subset, by burst."""
+    return [each.log_cost for each in seen if each.subset == subset and each.log_cost is not None]

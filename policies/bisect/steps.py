@@ -1,0 +1,39 @@
+"""The next burst of a bisection and its verdict so far, from the bursts alone: nothing else is remembered.
+
+The two ends are run first. If B fails, the smallest failing sets are searched for, else the differences that make it
+slower; a slowdown that is not there is a verdict too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from policies.bisect.failure import failure_step
+from policies.bisect.question import Question, Seen, Step, Subset, Verdict
+from policies.bisect.slowdown import slowdown_step
+from policies.bisect.terms import Terms, terms_of
+from policies.blas import one_blas_thread
+
+
+@one_blas_thread()
+def next_step(question: Question, seen: Sequence[Seen]) -> Step:
+    """Returns the verdict after some bursts and the subset to run next, None at the end. Pure."""
+    good, bad = frozenset[int](), question.all
+    for end in (good, bad):
+        if not any(each.subset == end for each in seen):
+            return Step(verdict=Verdict(), ask=end)
+    if (symptom := _symptom(seen, good)) is not None:
+        return Step(verdict=Verdict(symptom=symptom), ask=None)  # A fails: there is no good end
+    if (symptom := _symptom(seen, bad)) is not None:
+        return failure_step(question, symptom, seen)
+    return slowdown_step(question, _terms(question.guilt), seen)
+
+
+def _symptom(seen: Sequence[Seen], subset: Subset) -> str | None:
+    return next((each.symptom for each in seen if each.subset == subset and each.symptom is not None), None)
+
+
+@lru_cache(maxsize=4)
+def _terms(guilt: tuple[float, ...]) -> Terms:
+    return terms_of(guilt)

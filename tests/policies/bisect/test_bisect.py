@@ -1,0 +1,72 @@
+"""A bisection finds planted culprits, in few bursts, from the bursts alone."""
+
+from __future__ import annotations
+
+from benchmarks.bisect import Case, bisected, drawn, one_culprit
+from policies.bisect.question import Question, Seen, Subset
+from policies.bisect.steps import next_step
+from tests.rows import filled
+
+
+def played(case: Case) -> list[Seen]:
+    question, seen = case.question, list[Seen]()
+    while (ask := next_step(question, seen).ask) is not None:
+        seen.append(case.burst(ask))
+    return seen
+
+
+def test_planted_culprits_are_found_and_none_is_confidently_wrong() -> None:
+    results = [bisected(drawn(seed)) for seed in filled((0, 3, 4))]
+    assert all(each.right and each.sure for each in results)
+
+
+def test_one_culprit_of_twenty_takes_few_bursts() -> None:
+    assert sorted(bisected(one_culprit(seed)).bursts for seed in range(3))[1] <= 5
+
+
+def test_the_same_bursts_give_the_same_step_so_that_a_bisection_resumes() -> None:
+    case = drawn(2)
+    question, seen = case.question, list[Seen]()
+    for _ in range(4):
+        ask = next_step(question, seen).ask
+        assert ask is not None
+        seen.append(case.burst(ask))
+    assert next_step(question, seen) == next_step(question, list(seen))
+
+
+def test_every_subset_that_is_asked_for_is_legal() -> None:
+    case = next(case for seed in range(60) if (case := drawn(seed)).needs and case.fails)
+    assert all(case.legal(each.subset) for each in filled(played(case)))
+
+
+def test_two_ends_that_do_not_differ_are_a_verdict() -> None:
+    question = Question(guilt=(0.2,) * 6, least=0.03, deviation=0.01)
+    seen: list[Seen] = []
+    while (step := next_step(question, seen)).ask is not None and len(seen) < 12:
+        seen.append(Seen(subset=step.ask, log_cost=0.001 * (len(seen) % 2)))
+    assert step.verdict.confident
+    assert not step.verdict.guilty
+
+
+def test_differences_that_act_only_together_are_named_together() -> None:
+    question = Question(guilt=(0.1,) * 8, least=0.03, deviation=0.01)
+    seen: list[Seen] = []
+    while (step := next_step(question, seen)).ask is not None:
+        seen.append(Seen(subset=step.ask, log_cost=0.2 * ({2, 5} <= step.ask)))
+    assert [each.members for each in step.verdict.culprits] == [(2, 5)]
+
+
+def test_a_good_end_that_fails_ends_the_bisection() -> None:
+    question = Question(guilt=(0.1,) * 4, least=0.03, deviation=0.01)
+    ends: list[Subset] = [frozenset(), question.all]
+    step = next_step(question, [Seen(subset=end, symptom="oom") for end in ends])
+    assert (step.ask, step.verdict.symptom, step.verdict.confident) == (None, "oom", False)
+
+
+def test_independent_failures_are_two_sets_and_a_pair_is_one() -> None:
+    question = Question(guilt=(0.1,) * 9, least=0.03, deviation=0.01)
+    seen: list[Seen] = []
+    while (step := next_step(question, seen)).ask is not None:
+        bad = 7 in step.ask or {1, 4} <= step.ask
+        seen.append(Seen(subset=step.ask, symptom="nan" if bad else None, log_cost=None if bad else 0.0))
+    assert sorted(each.members for each in step.verdict.culprits) == [(1, 4), (7,)]
