@@ -64,6 +64,7 @@ def app() -> App:
     """Builds the command-line program: every command, each with the option `--json`."""
     from cyclopts import App
 
+    from autotune.commands.bisect import bisect
     from autotune.commands.check import check
     from autotune.commands.compare import compare
     from autotune.commands.completion import completion_of
@@ -99,6 +100,7 @@ def app() -> App:
         plan,
         diagnose,
         compare,
+        bisect,
         report,
         record,
         export,

@@ -24,6 +24,7 @@ class ReasonKind(StrEnum):
     # Proposals. WALL: {wall | cause, headline, lost_us, step_us} of the incumbent; LEARNED: {trials, traced, lessons:
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
     BASE = "base"  # the recipe as given; no figures
+    SUBSET = "subset"  # taken: the names of the differences that a bisection takes from B; of: how many there are
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
@@ -36,6 +37,7 @@ class ReasonKind(StrEnum):
 
     # Ends of a search
     NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus
+    BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
     FAILED = "failed"  # kind: a failure that no fix addresses
     NOTHING_LEFT = "nothing_left"  # noise (two bursts differ by up to), patience (published settings in vain)
     NOT_WORTH_A_BURST = "not_worth_a_burst"  # expected_improvement, limit, patience
@@ -71,6 +73,7 @@ class ReasonKind(StrEnum):
     WITHIN_NOISE = "within_noise"  # COMPARISON
     PREDICTION_UNDECIDED = "prediction_undecided"  # COMPARISON and PREDICTED
     # Verdicts: rejected
+    SUBSET_MEASURED = "subset_measured"  # against, log_cost (over that trial), symptom | null: of a bisection
     NO_GAIN = "no_gain"  # COMPARISON
     LOSSES_DIVERGE = "losses_diverge"  # step, loss, against, against_loss, tolerance (a fraction)
     NO_STEP_TIMES = "no_step_times"  # no figures

@@ -18,6 +18,13 @@ def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
     from autotune.tuning.journal import read_study
     from autotune.tuning.study import held
 
+    folder = Path(study)
+    history = read_study(folder)
+    if history.study is not None and history.study.other is not None:
+        from autotune.bisect.report import JSON, write_bisection
+
+        print(write_bisection(folder))
+        return Answer(document=msgspec.Raw((folder / JSON).read_bytes().strip()))
     with working("writing the report"):
         page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
     if held(Path(study)):  # a running tuner writes the page of a running study after every burst: keep that form

@@ -266,8 +266,25 @@ def _outranked(figures: Figures) -> str:
     return f"expected to gain {_improvement_percent(figures)}, less than other changes"
 
 
+def _subset(figures: Figures) -> str:
+    taken = figures["taken"]
+    if len(taken) == figures["of"]:
+        return "B: all differences"
+    return f"A with {len(taken)} of {figures['of']} differences from B: {', '.join(taken)}"
+
+
+def _bisected(figures: Figures) -> str:
+    sets = " or ".join(" and ".join(each) for each in figures["culprits"])
+    if not sets:
+        return "no set of differences was found" if figures["symptom"] else "B is not slower than A beyond the noise"
+    sure = "" if figures["confident"] else ", not certain"
+    return f"{sets} ({percent(figures['probability'], 0)}{sure})"
+
+
 SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.BASE: lambda figures: "the base recipe",
+    ReasonKind.SUBSET: _subset,
+    ReasonKind.BISECTED: _bisected,
     ReasonKind.REFERENCE: lambda f: f"reference of the speed-up, as near the base recipe as runs: {_fit_set(f)}",
     ReasonKind.FITS_CHEAPEST: _fit_set,
     ReasonKind.FITS_FASTEST: _first("the fastest that should fit"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -127,6 +128,13 @@ def _not_acting(figures: Figures) -> str:
     )
 
 
+def _subset_measured(figures: Figures) -> str:
+    if figures["symptom"]:
+        return f"fails: {figures['symptom']}"
+    cost = math.expm1(figures["log_cost"] or 0.0)
+    return f"{gain(cost)} time per token compared with trial {figures['against']}"
+
+
 SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     **proposals.SENTENCES,
     ReasonKind.FIRST_TO_RUN: lambda figures: "the first recipe that runs",
@@ -138,6 +146,7 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.PREDICTION_UNDECIDED: lambda figures: f"no gain beyond the noise: {_together(figures)}",
     ReasonKind.NO_GAIN: lambda figures: f"no gain: {_compared(figures)}",
     ReasonKind.LOSSES_DIVERGE: lambda f: f"is labelled training-equivalent, but its {divergence_text(f)}",
+    ReasonKind.SUBSET_MEASURED: _subset_measured,
     ReasonKind.NO_STEP_TIMES: lambda figures: "the burst gave no step times",
     ReasonKind.BURST_FAILED: _failed,
     ReasonKind.DID_NOT_RUN: lambda figures: f"the trial is {figures['status']}",

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 TEMPLATE_FOLDERS = (
     "looks",
+    "bisect",
     "compare",
     "diagnose",
     "estimate",

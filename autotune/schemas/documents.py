@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from autotune.bisect.document import Bisected
+from autotune.bisect.preview import Planned
 from autotune.check.document import CheckDocument, RuleDocument, RulesDocument
 from autotune.compare.comparison import Comparison
 from autotune.diagnose.document import Diagnosed, FixDocument
@@ -52,6 +54,8 @@ DOCUMENTS: dict[Name, Document] = {
     "plan": Document(types=(PlanDocument,), said="the best layouts by estimate", commands=("plan",)),
     "diagnose": Document(types=(Diagnosed, FixDocument), said="walls of traces, or a fix", commands=("diagnose",)),
     "compare": Document(types=(Comparison,), said="what moved between two traces or trials", commands=("compare",)),
+    "bisect": Document(types=(Bisected,), said="which differences are guilty", commands=("bisect",)),
+    "bisect-plan": Document(types=(Planned,), said="what a bisection would cost", commands=("bisect --dry-run",)),
     "export": Document(
         types=(Exported, Tracked, StudyFile), said="a recipe or a study for another tool", commands=("export",)
     ),

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.report import write_running
 from autotune.tuning.events import BurstFinished, BurstStarted, Event
 from autotune.tuning.history import History
 
@@ -20,10 +19,11 @@ MAX_SHARE = 0.05  # of the elapsed time
 
 @dataclass(kw_only=True)
 class RunningPage:
-    """A listener of the journal. `say` is called if the page cannot be written."""
+    """A listener of the journal. `write` writes the page of a history; `say` is called if it cannot be written."""
 
     folder: Path
     say: Callable[[str], None]
+    write: Callable[..., None]
     clock: Callable[[], float] = time.monotonic
     _began: float = field(init=False)
     _spent_s: float = field(init=False, default=0.0)
@@ -36,7 +36,7 @@ class RunningPage:
         if not isinstance(event, BurstStarted | BurstFinished) or self._spent_s > MAX_SHARE * (before - self._began):
             return
         try:
-            write_running(history, study_dir=self.folder, now=event.at)
+            self.write(history, study_dir=self.folder, now=event.at)
         except Exception as error:  # a full disk or a bug: a study must not stop because of its page
             why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             self.say(f"report.html could not be written: {why}")

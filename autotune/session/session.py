@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
@@ -16,7 +17,7 @@ from analyzers import analyze
 from autotune.check.legal import RANKS_HERE
 from autotune.errors import explain
 from autotune.exit_codes import DONE, OF_ENDS, TOOL_FAILED
-from autotune.report import write_report
+from autotune.report import write_report, write_running
 from autotune.session.interruption import Interruption, ended_by_error
 from autotune.session.notify import notify, summary_of, variables
 from autotune.session.running_page import RunningPage
@@ -46,9 +47,29 @@ class Limits:
     gpu_hour_price: float | None = None  # for the report
 
 
+class Runs(Protocol):
+    """The loop of a study: it runs until an end, which it writes and returns."""
+
+    def run(self) -> Ended: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The question that a session answers: its loop, the report on its study, and the summary at the end.
+
+    `write_running` writes the page of a running study, None if there is none.
+    """
+
+    loop: Callable[[Study, Engine, Limits], Runs]
+    write_report: Callable[[Path], Path]
+    summary: Callable[[History, Console], None]
+    write_running: Callable[..., None] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One run. `given` is the recipe as named on the command line, `notify` the command to run at the end."""
+    """One run. `given` is the recipe as named on the command line, `notify` the command to run at the end; `work`: None
+    to tune."""
 
     given: str
     folder: Path
@@ -56,15 +77,22 @@ class Session:
     view: View
     console: Console
     notify: str | None
+    work: Work | None = None
+
+    @property
+    def _work(self) -> Work:
+        return self.work or Work(loop=loop_of, write_report=write_report, summary=summary, write_running=write_running)
 
     def run(self, open_study: Callable[[Listener], Study], past: Iterable[Event]) -> Ended:
         """Tunes; ends with report, summary and notification, also after an error. `past` are the events of earlier
         runs."""
-        page = RunningPage(folder=self.folder, say=self._say)
+        write = self._work.write_running
+        page = None if write is None else RunningPage(folder=self.folder, say=self._say, write=write)
 
         def listen(event: Event, history: History) -> None:
             self.view.show(event, history)
-            page.show(event, history)
+            if page is not None:
+                page.show(event, history)
 
         study = open_study(listen)
         with closing(study):
@@ -73,7 +101,7 @@ class Session:
                 with Interruption(self.limits.until) as interruption:
                     ended = self._loop(study, interruption)
                     interruption.settle()
-                    written = write_report(study.folder)
+                    written = self._work.write_report(study.folder)
             except Exception as error:
                 self._failed(study, error)
                 raise
@@ -108,7 +136,7 @@ class Session:
                 try:
                     with self.view.live():
                         probe_links(study)
-                        return loop_of(study, engine, self.limits).run()
+                        return self._work.loop(study, engine, self.limits).run()
                 except (KeyboardInterrupt, OverError):
                     interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
                     raise
@@ -128,16 +156,16 @@ class Session:
         with suppress(OSError):
             if study.journal.whole.ended is None:
                 study.journal.append(ended_by_error(masked(what)))
-                write_report(study.folder)
+                self._work.write_report(study.folder)
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 
     def _sum_up(self, history: History) -> None:
         """Prints the summary as it is on a terminal; in a log every line has its time."""
         if self.console.is_terminal:
-            summary(history, self.console)
+            self._work.summary(history, self.console)
         else:
             with self.console.capture() as captured:
-                summary(history, self.console)
+                self._work.summary(history, self.console)
             for line in captured.get().splitlines():
                 self._say(line.rstrip())
 
@@ -154,9 +182,9 @@ class Session:
         self.view.say(text, at=time.time())
 
 
-def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
-    """Returns the loop that runs real bursts."""
-    bench = Bench(
+def bench_of(study: Study, engine: Engine, limits: Limits) -> Bench:
+    """Returns the bench that runs real bursts."""
+    return Bench(
         journal=study.journal,
         engine=engine,
         bursts=study.bursts,
@@ -168,7 +196,12 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
         analyze=analyze,
         clock=time.time,
     )
+
+
+def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
+    """Returns the loop that tunes."""
     policy = Tuner(study.recipe, study.seed, study.journal.whole.lessons)
+    bench = bench_of(study, engine, limits)
     return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
 
 

@@ -101,6 +101,14 @@ class Bench:
             self.journal.once(Analyzed, lambda: self._analyzed(burst), trial=number)
         return history.attempted[number]
 
+    def replay(self) -> None:
+        """Replays the recorded events as they are, and finishes the burst that was running."""
+        while (past := self.journal.next_past) is not None:
+            if isinstance(past, BurstStarted):
+                self.take_up(past)
+            else:
+                self.journal.take()
+
     def take_up(self, started: BurstStarted) -> Trial:
         """Finishes a burst that an earlier run started, whatever its purpose; returns its trial."""
         if started.purpose == "measure":

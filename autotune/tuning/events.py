@@ -27,7 +27,8 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
-    """First line of every journal. `recipe` is the base recipe, `environment` the versions and the host."""
+    """First line of every journal. `recipe` is the base recipe, `environment` the versions and the host; `other` is
+    recipe B of a bisection, None of a tuning run."""
 
     schema: int = SCHEMA
     version: str
@@ -36,6 +37,7 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
     digest: str
     seed: int
     environment: dict[str, str]
+    other: dict[str, Any] | None = None
 
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):

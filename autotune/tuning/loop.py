@@ -15,7 +15,7 @@ from typing import Protocol
 
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
-from autotune.tuning.events import BurstStarted, Ended, Proposed
+from autotune.tuning.events import Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
 from autotune.tuning.judge import Judgement, judge
@@ -89,12 +89,7 @@ class Loop:
 
     def _catch_up(self) -> None:
         """Replays the rest of the journal as written, and finishes its last burst and trial."""
-        journal = self.bench.journal
-        while (past := journal.next_past) is not None:
-            if isinstance(past, BurstStarted):
-                self.bench.take_up(past)
-            else:
-                journal.take()
+        self.bench.replay()
         for number in self._history.proposals:
             if number not in self._history.attempted:
                 self.bench.attempt(number)

@@ -20,6 +20,7 @@ from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_in_words, best_speedup, cost_in_words, wall_of
 from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.study import OTHER, RESOLVED
 from policies.noise import throughput
 from policies.trial import FixShare, Phase, Proposal
 
@@ -132,12 +133,21 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
 def resume_command(history: History, folder: str) -> str:
     """Returns the command that resumes a study, with twice the budget if its bursts are spent."""
     tuner = history.tuner
+    if history.study is not None and history.study.other is not None:
+        ends = [f"{folder}/{RESOLVED}", f"{folder}/{OTHER}"]
+        return shlex.join(["moe-autotune", "bisect", *ends, "--study", folder, "--resume", *_limits(history)])
     words = ["moe-autotune", "run", tuner.recipe if tuner else f"{folder}/recipe.yaml", "--study", folder, "--resume"]
-    if tuner is not None:
-        spent = len(history.finished) >= tuner.budget
-        words += ["--budget", str(tuner.budget * 2 if spent else tuner.budget)]
-        words += ["--max-gpu-hours", f"{tuner.max_gpu_hours:g}"] if tuner.max_gpu_hours is not None else []
-    return shlex.join(words)
+    return shlex.join([*words, *_limits(history)])
+
+
+def _limits(history: History) -> list[str]:
+    """Returns the limits of the last run of the tuner as options, twice the budget if it is spent."""
+    tuner = history.tuner
+    if tuner is None:
+        return []
+    spent = len(history.finished) >= tuner.budget
+    hours = ["--max-gpu-hours", f"{tuner.max_gpu_hours:g}"] if tuner.max_gpu_hours is not None else []
+    return ["--budget", str(tuner.budget * 2 if spent else tuner.budget), *hours]
 
 
 def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ MAX_NAMED = 6  # differing settings in a message; more are counted
 FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 NOBODY, ELSEWHERE = 0, -1  # in place of the process that holds a lock
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
+OTHER = "b.yaml"  # recipe B of a bisection
 DEFAULT_SEED = 1234
 
 
@@ -52,7 +53,7 @@ class Study:
 
 def originals(folder: Path) -> tuple[Path, ...]:
     """Returns the paths that a study cannot write again; all else in its folder is derived from them."""
-    return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, BURSTS))
+    return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, OTHER, BURSTS))
 
 
 def held(folder: Path) -> bool | None:
@@ -122,8 +123,10 @@ def begin(
     clock: Callable[[], float],
     listener: Listener,
     lessons: Sequence[LessonAdded] = (),
+    other: Recipe | None = None,
 ) -> Study:
-    """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` come from other studies.
+    """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` come from other studies, `other`
+    is recipe B of a bisection.
 
     Raises BadInputError if the folder is not empty; removes it again if it cannot be filled.
     """
@@ -135,7 +138,9 @@ def begin(
         lock = _lock(folder)
         (folder / GIVEN).write_bytes(given)
         (folder / RESOLVED).write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
-        study = _opened(folder, recipe, seed, lock, clock, listener)
+        if other is not None:
+            (folder / OTHER).write_text(other.to_yaml(), encoding="utf-8")
+        study = _opened(folder, recipe, seed, lock, clock, listener, other)
         for lesson in lessons:
             study.journal.append(lesson)
         return study
@@ -145,24 +150,39 @@ def begin(
         raise
 
 
-def resume(recipe: Recipe, *, folder: Path, seed: int | None, clock: Callable[[], float], listener: Listener) -> Study:
+def resume(
+    recipe: Recipe,
+    *,
+    folder: Path,
+    seed: int | None,
+    clock: Callable[[], float],
+    listener: Listener,
+    other: Recipe | None = None,
+) -> Study:
     """Opens a study to continue it.
 
-    Raises BadInputError if it is not a study, is in use, is from a newer version, or was started with another recipe or
-    seed.
+    Raises BadInputError if it is not a study, is in use, is from a newer version, or was started with another recipe,
+    seed or question.
     """
     events, _ = read_events(folder / JOURNAL)
     started = next((event for event in events if isinstance(event, StudyStarted)), None)
     if started is not None:
         _refuse_other(folder, started, recipe, seed)
+        _refuse_other_question(folder, started, other)
         recipe = Recipe.model_validate(started.recipe)
         seed = started.seed
     lock = _lock(folder)
-    return _opened(folder, recipe, DEFAULT_SEED if seed is None else seed, lock, clock, listener)
+    return _opened(folder, recipe, DEFAULT_SEED if seed is None else seed, lock, clock, listener, other)
 
 
 def _opened(
-    folder: Path, recipe: Recipe, seed: int, lock: int, clock: Callable[[], float], listener: Listener
+    folder: Path,
+    recipe: Recipe,
+    seed: int,
+    lock: int,
+    clock: Callable[[], float],
+    listener: Listener,
+    other: Recipe | None,
 ) -> Study:
     started = StudyStarted(
         version=version(),
@@ -171,6 +191,7 @@ def _opened(
         digest=recipe.digest(),
         seed=seed,
         environment=environment(),
+        other=None if other is None else other.model_dump(mode="json"),
     )
     journal = Journal(
         folder / JOURNAL, clock=clock, listener=listener
@@ -240,6 +261,25 @@ def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int
         )
     if problems:
         raise BadInputError(*problems)
+
+
+def _refuse_other_question(folder: Path, started: StudyStarted, other: Recipe | None) -> None:
+    """Raises BadInputError if a tuning run is resumed as a bisection, the other way round, or with another recipe B."""
+    was = None if started.other is None else Recipe.model_validate(started.other)
+    if (was is None) != (other is None):
+        asked = "a tuning run" if was is None else "a bisection"
+        command = "run" if was is None else "bisect"
+        raise BadInputError(
+            Problem(where=str(folder), what=f"the study is {asked}", hint=f"resume it with `moe-autotune {command}`")
+        )
+    if was is not None and other is not None and _settings(was) != _settings(other):
+        raise BadInputError(
+            Problem(
+                where=str(folder),
+                what="the study was started with another recipe B",
+                hint=f"resume it with {folder / OTHER}, or start a new study",
+            )
+        )
 
 
 def _exists(folder: Path) -> BadInputError:

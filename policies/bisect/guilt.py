@@ -37,4 +37,4 @@ def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
 def expected_deviation(shown: Sequence[float]) -> float:
     """Returns the deviation expected of a burst: as the steps of the bursts so far show it, at least that between
     allocations of the same nodes, which no step shows."""
-    return max(MIN_HALF_SPREAD, *shown)
+    return max([MIN_HALF_SPREAD, *shown])

@@ -161,6 +161,8 @@ def _grown(terms: Terms, columns: Floats, kind: Integers, costs: Floats, backgro
                 new.setdefault(grown, float(scores[row, term]))
         found |= new
         frontier = sorted(new, key=lambda each: -new[each])[:BEAM]
+        if not frontier:
+            break
     kept: list[Hypothesis] = sorted(found, key=lambda each: -found[each])[:KEPT]
     return tuple(kept)
 

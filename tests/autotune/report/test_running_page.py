@@ -48,26 +48,25 @@ def test_the_page_of_an_ended_study_reads_itself_no_more(tmp_path: Path) -> None
 
 def test_a_page_that_cannot_be_written_stops_nothing_and_is_said(tmp_path: Path) -> None:
     messages: list[str] = []
-    page = RunningPage(folder=tmp_path / "nowhere", say=messages.append, clock=lambda: 0.0)
+    page = RunningPage(folder=tmp_path / "nowhere", say=messages.append, write=write_running, clock=lambda: 0.0)
     history = History(events())
     page.show(next(event for event in events() if isinstance(event, BurstFinished)), history)
     assert messages == ["report.html could not be written: No such file or directory"]
 
 
-def test_a_fault_in_a_page_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_a_page_does_not_end_the_night(tmp_path: Path) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("a fault of ours")
 
-    monkeypatch.setattr("autotune.session.running_page.write_running", broken)
     messages: list[str] = []
-    page = RunningPage(folder=tmp_path, say=messages.append, clock=lambda: 0.0)
+    page = RunningPage(folder=tmp_path, say=messages.append, write=broken, clock=lambda: 0.0)
     page.show(next(event for event in events() if isinstance(event, BurstFinished)), History(events()))
     assert messages == ["report.html could not be written: KeyError: 'a fault of ours'"]
 
 
 def test_pages_take_a_twentieth_of_the_time_at_most(tmp_path: Path) -> None:
     ticks = iter([0.0, 0.0, 1.0, 10.0, 20.0, 21.0])  # made, then before and after each page
-    page = RunningPage(folder=tmp_path, say=print, clock=lambda: next(ticks))
+    page = RunningPage(folder=tmp_path, say=print, write=write_running, clock=lambda: next(ticks))
     finished = next(event for event in events() if isinstance(event, BurstFinished))
     written = []
     for _ in range(3):

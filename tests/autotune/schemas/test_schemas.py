@@ -28,6 +28,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 -
   --global-batch-size 256 --vocab-size 32000 --expert-model-parallel-size 8 --bf16 --own-flag 3
 """
 ILLEGAL = "model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nparallelism: {tp: 3, ep: 8}\n"
+SLOWER = SMALL.replace("{ep: 8}", "{ep: 4}").replace("global", "micro_batch_size: 2, global")
 TOO_LARGE = "model: deepseek-v3\ncluster: {gpu: h100, nodes: 2}\nparallelism: {ep: 16}\n"
 # command lines and the document that each prints; `base` is a study of the simulated engine, `drawn` one with every
 # kind of trial
@@ -55,6 +56,9 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("diagnose", "diagnose --explain drop_recompute"),
     ("compare", "compare base/0 base/1"),
     ("compare", "compare drawn/1 drawn/2"),
+    ("bisect", "bisect base.yaml slower.yaml --budget 3 --study halves"),
+    ("bisect", "report halves"),
+    ("bisect-plan", "bisect base.yaml slower.yaml --dry-run"),
     ("export", "export base.yaml --to megatron-lm"),
     ("export", "export base --to slurm -o job.sh --force"),
     ("export", "export base --to optuna -o trials.db"),
@@ -78,7 +82,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("documents")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        texts = {"base.yaml": SMALL, "illegal.yaml": ILLEGAL, "too_large.yaml": TOO_LARGE, "train.sh": SCRIPT}
+        texts = {
+            "base.yaml": SMALL,
+            "illegal.yaml": ILLEGAL,
+            "too_large.yaml": TOO_LARGE,
+            "slower.yaml": SLOWER,
+            "train.sh": SCRIPT,
+        }
         for name, text in texts.items():
             (folder / name).write_text(text)
         write_study(folder / "drawn")

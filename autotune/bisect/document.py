@@ -1,0 +1,177 @@
+"""The document of a bisection: the question, the verdict, and the bursts behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from autotune.bisect.loop import Problem
+from autotune.tuning.history import History
+from policies.bisect.differences import Difference, ends_of
+from policies.bisect.guilt import Predicted
+from policies.bisect.question import Effect, Subset, Verdict
+from policies.trial import Z_90, Trial
+from trainer.recipe import Recipe
+from trainer.values import knob_value
+
+Answered = Literal["culprits", "no difference", "undecided", "a fails"]
+
+
+class Time(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of time per token as a fraction (0.12: 12 % more), with its 90 % interval."""
+
+    change: float
+    low: float
+    high: float
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """A difference: knob or place of the recipe → [value in A, value in B]. `guilt` is its probability before any
+    burst."""
+
+    name: str
+    changes: dict[str, tuple[Any, Any]]
+    predicted: Time
+    guilt: float
+
+
+class Acting(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences that act: several only together. `time` is None for a failure."""
+
+    differences: list[str]
+    time: Time | None
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A guilty set that the bursts do not rule out."""
+
+    differences: list[str]
+    probability: float
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """One burst: the differences that it took from B, and its time per token over A's first burst or its symptom."""
+
+    burst: int
+    trial: int
+    taken: list[str]
+    time: float | None
+    symptom: str | None
+
+
+class Bisected(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of `bisect --json` and bisection.json. `total` is B's time over A's, `noise` the relative standard
+    deviation of a burst; `idle` differences have no effect here. `symptom`: None for a slowdown."""
+
+    schema: int = 1
+    study: str
+    answered: Answered
+    ended: str | None
+    symptom: str | None
+    probability: float
+    culprits: list[Acting]
+    helpers: list[Acting]
+    others: list[Other]
+    total: Time | None
+    noise: float | None
+    differences: list[Changed]
+    idle: list[str]
+    bursts: list[Ran]
+    gpu_hours: float
+    simulated: bool
+
+
+def problem_of(history: History) -> Problem:
+    """Returns the bisection of a study."""
+    assert history.study is not None
+    assert history.study.other is not None
+    a, b = Recipe.model_validate(history.study.recipe), Recipe.model_validate(history.study.other)
+    return Problem(ends_of(a, b))
+
+
+def document_of(history: History, problem: Problem) -> Bisected:
+    """Returns the document after the bursts so far."""
+    trials = list(history.attempted.values())
+    step = problem.step(trials)
+    verdict, names = step.verdict, problem.names
+    return Bisected(
+        study=history.study.name if history.study else "",
+        answered=_answered(verdict, trials),
+        ended=history.ended.status if history.ended else None,
+        symptom=verdict.symptom,
+        probability=verdict.probability,
+        culprits=[_acting(each, problem) for each in verdict.culprits],
+        helpers=[_acting(each, problem) for each in verdict.helpers],
+        others=[Other(differences=names(each), probability=chance) for each, chance in verdict.others],
+        total=_time(verdict.total),
+        noise=verdict.deviation,
+        differences=differences_of(problem),
+        idle=[each.name for each in problem.ends.idle],
+        bursts=list(_ran(trials, problem)),
+        gpu_hours=history.gpu_hours,
+        simulated=history.simulated,
+    )
+
+
+def differences_of(problem: Problem) -> list[Changed]:
+    """Returns the differences, the most suspect first."""
+    rows = zip(problem.ends.differences, problem.predicted, problem.question.guilt, strict=True)
+    found = [
+        Changed(name=each.name, changes=dict(each.changes), predicted=predicted_time(predicted), guilt=guilt)
+        for each, predicted, guilt in rows
+    ]
+    return sorted(found, key=lambda each: -each.guilt)
+
+
+def values_text(difference: Changed | Difference) -> str:
+    """Returns `micro_batch_size 1 → 4, …`."""
+    return ", ".join(f"{place} {knob_value(a)} → {knob_value(b)}" for place, (a, b) in difference.changes.items())
+
+
+def predicted_time(predicted: Predicted) -> Time:
+    half = Z_90 * predicted.deviation
+    ends = (predicted.log_cost, predicted.log_cost - half, predicted.log_cost + half)
+    change, low, high = map(math.expm1, ends)
+    return Time(change=change, low=low, high=high)
+
+
+def _answered(verdict: Verdict, trials: Sequence[Trial]) -> Answered:
+    if trials and any(outcome.failure for outcome in trials[0].outcomes):
+        return "a fails"
+    if not verdict.confident:
+        return "undecided"
+    return "culprits" if verdict.culprits else "no difference"
+
+
+def _acting(effect: Effect, problem: Problem) -> Acting:
+    return Acting(differences=problem.names(frozenset(effect.members)), time=_time(effect))
+
+
+def _time(effect: Effect | None) -> Time | None:
+    if effect is None or effect.log_cost is None or effect.low is None or effect.high is None:
+        return None
+    return Time(change=math.expm1(effect.log_cost), low=math.expm1(effect.low), high=math.expm1(effect.high))
+
+
+def _ran(trials: Sequence[Trial], problem: Problem) -> Iterator[Ran]:
+    """Yields the bursts in their order."""
+    seen = problem.seen(trials)
+    pairs = sorted((burst, trial.number) for trial in trials for burst in trial.bursts)
+    first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
+    for (burst, number), each in zip(pairs, seen, strict=True):
+        over = None if each.log_cost is None or first is None else math.expm1(each.log_cost - first)
+        taken = problem.names(each.subset)
+        yield Ran(burst=burst, trial=number, taken=taken, time=over, symptom=each.symptom)
+
+
+def fixed_recipe(problem: Problem, document: Bisected) -> Recipe | None:
+    """Returns B with every culprit as in A, and what the rules demand with it; None without a legal one."""
+    guilty = {name for each in document.culprits for name in each.differences}
+    everything = problem.question.all
+    rest: Subset = frozenset(at for at in everything if problem.ends.differences[at].name not in guilty)
+    needed = problem.question.with_needed
+    rest = frozenset(at for at in rest if needed(frozenset({at})) <= rest)
+    return problem.ends.recipe(rest) if guilty and problem.ends.legal(rest) else None

@@ -1,0 +1,167 @@
+"""The loop of a bisection: asks for a subset, runs its burst, until the verdict is final or a limit is reached.
+
+Everything that decides is in the journal: the subset of a trial is in its proposal's reason, and the same bursts give
+the same next subset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autotune.tuning.bench import Bench
+from autotune.tuning.events import Ended
+from autotune.tuning.history import History
+from autotune.tuning.losses import disagreement
+from policies.bisect.differences import Ends
+from policies.bisect.effects import predicted_effects
+from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
+from policies.bisect.question import LEAST_EFFECT, Question, Seen, Step, Subset
+from policies.bisect.steps import next_step
+from policies.noise import deviation_of_a_burst, wall_cost
+from policies.noise import medians as log_costs
+from policies.reason import Reason, ReasonKind
+from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
+
+LOSS = "loss"  # symptom of a burst whose loss is outside the band
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A bisection of two recipes: `predicted` and `question` before any burst."""
+
+    ends: Ends
+
+    @cached_property
+    def predicted(self) -> tuple[Predicted, ...]:
+        return predicted_effects(self.ends)
+
+    @cached_property
+    def question(self) -> Question:
+        return Question(
+            guilt=guilt_of(self.predicted, LEAST_EFFECT), deviation=expected_deviation([]), legal=self.ends.legal
+        )
+
+    def names(self, subset: Subset) -> list[str]:
+        return [self.ends.differences[at].name for at in sorted(subset)]
+
+    def subset(self, trial: Trial) -> Subset:
+        """Returns the differences that a trial takes from B."""
+        if trial.proposal.reason is None or trial.proposal.reason.kind is not ReasonKind.SUBSET:
+            return frozenset()
+        numbers = {each.name: at for at, each in enumerate(self.ends.differences)}
+        return frozenset(numbers[name] for name in trial.proposal.reason.figures["taken"])
+
+    def seen(self, trials: Sequence[Trial]) -> list[Seen]:
+        """Returns all bursts in their order."""
+        first = trials[0] if trials else None
+        found = [
+            (burst, seen) for trial in trials for burst, seen in zip(trial.bursts, self._of(trial, first), strict=True)
+        ]
+        return [seen for _, seen in sorted(found, key=lambda each: each[0])]
+
+    def step(self, trials: Sequence[Trial]) -> Step:
+        """Returns the verdict after these trials and the next subset."""
+        shown = [deviation_of_a_burst(trial) for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
+        return next_step(replace(self.question, deviation=expected_deviation(shown)), self.seen(trials))
+
+    def _of(self, trial: Trial, first: Trial | None) -> list[Seen]:
+        subset = self.subset(trial)
+        off = first is not None and trial is not first and disagreement(trial, first) is not None
+        found = []
+        for outcome in trial.outcomes:
+            costs = log_costs(replace(trial, outcomes=(outcome,)), wall_cost)
+            symptom = str(outcome.failure.kind) if outcome.failure else LOSS if off else None
+            if symptom is None and not costs:
+                symptom = "no step times"
+            found.append(Seen(subset=subset, log_cost=costs[0] if symptom is None else None, symptom=symptom))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectLoop:
+    """One bisection on a bench."""
+
+    problem: Problem
+    bench: Bench
+
+    def run(self) -> Ended:
+        """Runs bursts until the verdict is final or a limit is reached; writes and returns how it ended."""
+        self.bench.replay()
+        for number in self._history.proposals:
+            if number not in self._history.attempted:
+                self.bench.attempt(number)
+            self._conclude(number)
+        while (step := self.problem.step(self._trials)).ask is not None:
+            if (spent := self.bench.spent_out) is not None:
+                return self.bench.journal.append(Ended(status="budget", reason=spent))
+            self._run(step)
+        ended = Ended(status="converged" if self._runs else "infeasible", reason=self._reason(step))
+        return self.bench.journal.append(ended)
+
+    @property
+    def _history(self) -> History:
+        return self.bench.journal.history
+
+    @property
+    def _trials(self) -> list[Trial]:
+        return list(self._history.attempted.values())
+
+    @property
+    def _runs(self) -> bool:
+        return self._history.attempted[0].status is Status.OK
+
+    def _run(self, step: Step) -> None:
+        """Runs a burst of the subset: a repeat if it has been run."""
+        assert step.ask is not None
+        known = next((trial for trial in self._trials if self.problem.subset(trial) == step.ask), None)
+        if known is not None:
+            self.bench.repeat(known)
+            return
+        number = self.bench.enter(self._proposal(step.ask))
+        self.bench.attempt(number)
+        self._conclude(number)
+
+    def _proposal(self, subset: Subset) -> Proposal:
+        """Returns the trial of a subset: the two ends are traced, the others are not."""
+        ends = self.problem.ends
+        recipe = ends.recipe(subset)
+        if subset not in (frozenset(), self.problem.question.all):
+            untraced = recipe.burst.model_copy(update={"trace_steps": 0})
+            recipe = recipe.model_copy(update={"burst": untraced})
+        taken = {"taken": self.problem.names(subset), "of": len(ends.differences)}
+        reason = Reason(kind=ReasonKind.SUBSET, figures=taken) if subset else Reason(kind=ReasonKind.BASE)
+        return Proposal(
+            recipe=recipe,
+            parent=0 if subset else None,
+            phase=Phase.PROFILE if subset else Phase.FIT,
+            fix="bisect" if subset else "base",
+            reason=reason,
+            predicted=Prediction(),
+        )
+
+    def _conclude(self, number: int) -> None:
+        """Writes what the first burst of a trial shows, if nothing is written yet."""
+        trial = self._history.attempted[number]
+        if trial.verdict is not None:
+            return
+        if number == 0 and trial.status is Status.OK:
+            self.bench.conclude(trial, trial.status, Verdict.ACCEPTED, Reason(kind=ReasonKind.FIRST_TO_RUN))
+            return
+        seen, first = self.problem.seen([self._history.attempted[0], trial])[-1], self._history.attempted[0]
+        base = log_costs(first)
+        over = seen.log_cost - base[0] if seen.log_cost is not None and base else None
+        figures = {"against": 0, "log_cost": over, "symptom": seen.symptom}
+        reason = Reason(kind=ReasonKind.SUBSET_MEASURED, figures=figures)
+        self.bench.conclude(trial, trial.status, Verdict.REJECTED, reason)
+
+    def _reason(self, step: Step) -> Reason:
+        verdict = step.verdict
+        figures = {
+            "culprits": [self.problem.names(frozenset(each.members)) for each in verdict.culprits],
+            "probability": verdict.probability,
+            "confident": verdict.confident,
+            "symptom": verdict.symptom,
+        }
+        return Reason(kind=ReasonKind.BISECTED, figures=figures)

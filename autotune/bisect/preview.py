@@ -1,0 +1,85 @@
+"""Previews a bisection: the differences in the order of suspicion, and its price by plays of planted culprits."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from statistics import median
+
+import msgspec
+from rich.console import Console
+
+from autotune.bisect.document import Changed, differences_of, values_text
+from autotune.bisect.loop import Problem
+from autotune.looks.quantities import counted, gain, percent, share_of, significant
+from autotune.looks.text_tables import print_table
+from autotune.looks.wrapping import say
+from policies.bisect.question import Seen
+from policies.bisect.steps import next_step
+from policies.surrogate.time import fit_time
+from trainer.estimate.candidates import tabulate
+
+PLAYS = 9  # planted culprits that the number of bursts is the median of
+PLANTED = math.log1p(0.10)  # the effect of each
+MOST = 40  # bursts of a play
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """Document of `bisect --dry-run --json`: nothing is measured. `bursts` is the median, both ends included, for one
+    culprit of 10 %; hours are by estimate, without starting ranks."""
+
+    schema: int = 1
+    study: str
+    differences: list[Changed]
+    idle: list[str]
+    bursts: int
+    bursts_high: int
+    hours: float
+    gpu_hours: float
+
+
+def planned(problem: Problem, *, seed: int) -> Planned:
+    """Returns the plan and its price."""
+    counts = sorted(_plays(problem, random.Random(seed)))
+    recipe = problem.ends.a
+    log_step, _ = fit_time([]).predict(tabulate([recipe]))
+    burst = recipe.burst
+    hours = median(counts) * (burst.warmup_steps + burst.measure_steps) * math.exp(float(log_step[0])) / 3600
+    return Planned(
+        study=recipe.name,
+        differences=differences_of(problem),
+        idle=[each.name for each in problem.ends.idle],
+        bursts=round(median(counts)),
+        bursts_high=counts[-1],
+        hours=hours,
+        gpu_hours=hours * recipe.world_size,
+    )
+
+
+def _plays(problem: Problem, dice: random.Random) -> Iterator[int]:
+    """Yields the bursts of bisections whose culprit is drawn by its guilt."""
+    question = problem.question
+    for _ in range(PLAYS):
+        (culprit,) = dice.choices(sorted(question.all), weights=question.guilt)
+        seen: list[Seen] = []
+        while len(seen) < MOST and (ask := next_step(question, seen).ask) is not None:
+            cost = PLANTED * (culprit in ask) + dice.gauss(0, question.deviation)
+            seen.append(Seen(subset=ask, log_cost=cost))
+        yield len(seen)
+
+
+def show_plan(console: Console, plan: Planned, unit_of: str) -> None:
+    """Prints the plan on one screen."""
+    say(console, f"{plan.study}: {counted(len(plan.differences), 'difference')} between A and B; nothing is run")
+    rows = [(values_text(each), gain(each.predicted.change), percent(each.guilt, 0)) for each in plan.differences]
+    print_table(console, "in the order of suspicion", ("<difference, A → B", "predicted time", "guilt"), rows)
+    if plan.idle:
+        say(console, ", ".join(plan.idle), lead="without effect here: ")
+    hours, gpu_hours = significant(plan.hours, 2), significant(plan.gpu_hours, 2)
+    console.print()
+    said = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included (up to {plan.bursts_high} of "
+    say(
+        console,
+        f"{said}{PLAYS} plays): about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, not counting startup",
+    )

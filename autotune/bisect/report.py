@@ -1,0 +1,99 @@
+"""Writes the files of a bisection from its journal: bisection.json, report.html and the recipe without the culprits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from analyzers.diagnosis import Analysis
+from autotune.bisect.document import Bisected, document_of, fixed_recipe, problem_of
+from autotune.bisect.words import headline, rows_of_bursts, rows_of_differences
+from autotune.compare.comparison import Comparison, compared, moved_parts, signed
+from autotune.compare.comparison import headline as moved_headline
+from autotune.looks.quantities import UNMEASURED, duration, percent
+from autotune.looks.render import render
+from autotune.looks.tables import Table
+from autotune.looks.text_tables import print_table
+from autotune.looks.wrapping import say
+from autotune.output import replace_file
+from autotune.tuning.history import History
+from autotune.tuning.journal import read_study
+from autotune.tuning.lines import cost_in_words
+
+HTML, JSON, FIXED = "report.html", "report.json", "fixed_recipe.yaml"
+
+
+def write_bisection(folder: Path) -> Path:
+    """Writes the files of a bisection and returns the page's path. Raises BadInputError without a readable journal."""
+    history = read_study(folder)
+    problem = problem_of(history)
+    document = document_of(history, problem)
+    encoded = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1)
+    replace_file(folder / JSON, encoded.decode() + "\n")
+    replace_file(folder / HTML, page(document, history))
+    if (fixed := fixed_recipe(problem, document)) is not None:
+        replace_file(folder / FIXED, fixed.to_yaml())
+    return folder / HTML
+
+
+def show_bisection(history: History, console: Console) -> None:
+    """Prints the answer, the differences and the bursts."""
+    found = document_of(history, problem_of(history))
+    say(console, headline(found), style="bold")
+    if found.simulated:
+        say(console, UNMEASURED, lead="simulated: ")
+    for each in found.others if found.answered == "undecided" else []:
+        say(console, f"{' and '.join(each.differences) or 'nothing'} ({percent(each.probability, 0)})", lead="or: ")
+    header = ("<difference, A → B", "predicted", "guilt before", "<verdict")
+    print_table(console, "differences, the most suspect first", header, _escaped(rows_of_differences(found)))
+    print_table(console, "bursts, time per token over A", ("burst", "<recipe", "time"), _escaped(rows_of_bursts(found)))
+    say(console, cost_in_words(history), lead="cost: ")
+
+
+def _escaped(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Returns rows for a console that reads markup: lists of knobs are in brackets."""
+    return [[escape(cell) for cell in row] for row in rows]
+
+
+def page(found: Bisected, history: History) -> str:
+    """Renders the page: the question, the answer, and the traced steps of the two ends by part."""
+    ends = _compared(history)
+    return render(
+        "bisection.html.j2",
+        name=found.study,
+        headline=headline(found),
+        simulated=found.simulated,
+        asked=f"{len(found.differences)} differences between A and B",
+        cost=cost_in_words(history),
+        noise=percent(found.noise) if found.noise is not None else "",
+        idle=", ".join(found.idle),
+        others=[f"{' and '.join(each.differences) or 'nothing'}: {percent(each.probability)}" for each in found.others],
+        differences=Table(
+            columns=("difference, A → B", "predicted", "guilt before", "verdict"),
+            rows=tuple(rows_of_differences(found)),
+            numbers=(1, 2),
+        ),
+        bursts=Table(columns=("burst", "recipe", "time over A"), rows=tuple(rows_of_bursts(found)), numbers=(0, 2)),
+        moved=moved_headline(ends) if ends else "",
+        parts=_parts(ends) if ends else None,
+    )
+
+
+def _compared(history: History) -> Comparison | None:
+    """Returns the comparison of the traced ends; None unless both were traced."""
+    sides: list[Analysis] = [
+        trial.analysis for trial in list(history.attempted.values())[:2] if trial.analysis is not None
+    ]
+    return compared(*sides) if len(sides) == 2 and all(side.traces for side in sides) else None
+
+
+def _parts(ends: Comparison) -> Table:
+    rows = tuple(
+        (words, duration(move.a_us), duration(move.b_us), signed(move.moved_us))
+        for words, move in moved_parts(ends, least=0.0, mark="· ")
+    )
+    return Table(columns=("part of the step", "A", "B", "moved"), rows=rows, numbers=(1, 2, 3))

@@ -1,0 +1,156 @@
+"""The differences between two recipes, and the recipe that takes some of them from B.
+
+A difference is a change of knobs that belong together (`policies.tuner.decomposition`), or of one place of the user's
+trainer: a variable, an option of the command, the lines before it. Changes without any effect beside the others are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from policies.bisect.question import Subset
+from policies.tuner.decomposition import members
+from trainer.errors import BadInputError, Problem
+from trainer.legality import findings_of
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import FindingKind
+from trainer.recipe.sections import TrainerSettings
+from trainer.recipe.source import Source
+from trainer.recipe.validation import validated
+
+Places = Mapping[str, Any]
+COMMAND, ENV = "trainer.command", "trainer.env."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One difference. `changes`: knob or place of the recipe → its value in A and in B; None: it is not there."""
+
+    name: str
+    changes: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """Two recipes that train one model on one cluster, and what they differ in; `idle` has no effect here."""
+
+    a: Recipe
+    b: Recipe
+    differences: tuple[Difference, ...]
+    idle: tuple[Difference, ...] = ()
+
+    def recipe(self, subset: Subset) -> Recipe:
+        """Returns A with these differences taken from B. Raises BadInputError if no recipe has these values."""
+        taken = {place: after for at in sorted(subset) for place, (_, after) in self.differences[at].changes.items()}
+        return _with(self.a, taken)
+
+    @cached_property
+    def legal(self) -> Callable[[Subset], bool]:
+        """Returns whether a subset breaks no rule; remembers what it was asked."""
+        return cache(self._is_legal)
+
+    def _is_legal(self, subset: Subset) -> bool:
+        try:
+            found = findings_of(self.recipe(subset))
+        except BadInputError:
+            return False
+        return all(finding.kind is not FindingKind.ERROR for finding in found)
+
+
+def ends_of(a: Recipe, b: Recipe) -> Ends:
+    """Returns the two recipes with their differences. B takes A's name, burst and tuning settings.
+
+    Raises BadInputError if they train different models or run on different clusters or engines.
+    """
+    _refuse_incomparable(a, b)
+    b = b.model_copy(update={"name": a.name, "burst": a.burst, "tune": a.tune})
+    found = [
+        Difference(name=_name(member.knobs), changes={knob: (a.knob(knob), b.knob(knob)) for knob in member.knobs})
+        for member in members(a, b)
+    ]
+    was, now = _places(a.trainer), _places(b.trainer)
+    moved = [place for place in {**was, **now} if was.get(place) != now.get(place)]
+    found += [Difference(name=place, changes={place: (was.get(place), now.get(place))}) for place in moved]
+    idle = [each for each in found if _is_idle(a, b, each)]
+    acting = tuple(each for each in found if each not in idle)
+    return Ends(a=a, b=b, differences=acting, idle=tuple(idle))
+
+
+def _refuse_incomparable(a: Recipe, b: Recipe) -> None:
+    same = {
+        "model": (a.architecture, b.architecture),
+        "cluster": (a.cluster, b.cluster),
+        "burst.engine": (a.burst.engine, b.burst.engine),
+        "burst.machine": (a.burst.machine, b.burst.machine),
+        "trainer.kind": (a.trainer and a.trainer.kind, b.trainer and b.trainer.kind),
+    }
+    problems = [
+        Problem(
+            where=place,
+            what="A and B differ in it, and no burst could be compared",
+            hint="bisect finds what differs in how one model is trained on one cluster: make it the same in both",
+        )
+        for place, (one, other) in same.items()
+        if one != other
+    ]
+    if problems:
+        raise BadInputError(*problems)
+
+
+def _name(knobs: Sequence[str]) -> str:
+    return knobs[0] if len(knobs) == 1 else f"{knobs[0]} and {len(knobs) - 1} more"
+
+
+def _is_idle(a: Recipe, b: Recipe, difference: Difference) -> bool:
+    """Returns whether a difference changes nothing that is measured, neither in A nor in B."""
+    forth = _with(a, {place: after for place, (_, after) in difference.changes.items()})
+    back = _with(b, {place: before for place, (before, _) in difference.changes.items()})
+    return forth.digest() == a.digest() and back.digest() == b.digest()
+
+
+def _with(recipe: Recipe, values: Places) -> Recipe:
+    changed = recipe.replace({place: value for place, value in values.items() if place in KNOBS})
+    places = {place: value for place, value in values.items() if place not in KNOBS}
+    if not places:
+        return changed
+    kept = {place: value for place, value in {**_places(recipe.trainer), **places}.items() if value is not None}
+    data = changed.model_dump() | {"trainer": _trainer(kept)}
+    return validated(Recipe, Source(name=recipe.name, data=data))
+
+
+def _places(trainer: TrainerSettings | None) -> dict[str, Any]:
+    """Returns the settings of a trainer by place: each variable and each option of the command by itself."""
+    if trainer is None:
+        return {}
+    data = trainer.model_dump()
+    command, env = data.pop("command"), data.pop("env")
+    found = {f"trainer.{name}": value for name, value in data.items()}
+    found |= {f"{ENV}{name}": value for name, value in env.items()}
+    return found | _options(command)
+
+
+def _options(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the words of a command by option, `trainer.command --flag`; the words before the first one by the place
+    itself."""
+    found: dict[str, tuple[str, ...]] = {}
+    place = COMMAND
+    for word in command:
+        if word.startswith("--"):
+            place = f"{COMMAND} {word.partition('=')[0]}"
+        found[place] = (*found.get(place, ()), word)
+    return found
+
+
+def _trainer(places: Places) -> dict[str, Any]:
+    """Returns the data of a trainer from its places."""
+    options = [words for place, words in places.items() if place == COMMAND or place.startswith(f"{COMMAND} ")]
+    env = {place.removeprefix(ENV): value for place, value in places.items() if place.startswith(ENV)}
+    others = {
+        place.removeprefix("trainer."): value for place, value in places.items() if not place.startswith((COMMAND, ENV))
+    }
+    return {**others, "env": env, "command": tuple(word for words in options for word in words)}

@@ -1,0 +1,58 @@
+"""Predicted effects of differences: by the estimate, by published effects where it sees none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from policies.bisect.differences import Difference, Ends
+from policies.bisect.guilt import Predicted
+from policies.blas import one_blas_thread
+from policies.candidates.effects import OTHERS, effect_of, effects
+from policies.constants import constant
+from policies.surrogate.time import TimeSurrogate, fit_time
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+UNMODELLED = constant("unmodelled_log_step")
+
+
+@one_blas_thread()
+def predicted_effects(ends: Ends) -> tuple[Predicted, ...]:
+    """Returns the predicted effect of each difference: alone on A, or, where that is illegal, the last one to B."""
+    time = fit_time([])
+    return tuple(
+        _modelled(time, before, after) or _published(ends.a, each)
+        for each, (before, after) in zip(ends.differences, _pairs(ends), strict=True)
+    )
+
+
+def _pairs(ends: Ends) -> Iterator[tuple[Recipe, Recipe]]:
+    """Yields a recipe without and with each difference; A twice where neither is legal."""
+    legal, everything = ends.legal, frozenset(range(len(ends.differences)))
+    for at in sorted(everything):
+        if legal(frozenset({at})):
+            yield ends.a, ends.recipe(frozenset({at}))
+        elif legal(everything - {at}):
+            yield ends.recipe(everything - {at}), ends.b
+        else:
+            yield ends.a, ends.a
+
+
+def _modelled(time: TimeSurrogate, before: Recipe, after: Recipe) -> Predicted | None:
+    """Returns the effect by estimate; None if it sees none."""
+    mean, deviation = time.difference(time.closed_form(tabulate([after])), time.closed_form_of(before))
+    log_cost = float(mean[0]) - math.log(_tokens(after) / _tokens(before))
+    return Predicted(log_cost=log_cost, deviation=float(deviation[0])) if abs(log_cost) > UNMODELLED else None
+
+
+def _published(a: Recipe, difference: Difference) -> Predicted:
+    """Returns the largest published effect of the knobs; that of any other setting for a place without one."""
+    known = [effect_of(a, place, after) for place, (_, after) in difference.changes.items() if place in KNOBS]
+    largest = max(known, key=lambda each: abs(each.gain), default=effects()[OTHERS])
+    return Predicted(log_cost=-largest.gain, deviation=largest.spread)
+
+
+def _tokens(recipe: Recipe) -> int:
+    return recipe.training.global_batch_size * recipe.training.seq_length
