@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.export.source import source_at
@@ -12,13 +14,31 @@ from autotune.importing.reading import imported
 from policies.bisect.differences import Ends, ends_of
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe import Recipe
+from trainer.recipe.source import Source
+from trainer.recipe.validation import validated
+from trainer.secrets import is_secret
 
 RECIPES = (".yaml", ".yml")
+VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def ends_named(a: str, b: str, *, gpu: str | None) -> Ends:
-    """Returns the two recipes with their differences. Raises BadInputError if there are none, or if A is no recipe."""
-    found = ends_of(_recipe(a, gpu), _recipe(b, gpu))
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """One end as the command line names it; `environment` has variables (NAME=VALUE) and lines that prepare the
+    shell."""
+
+    text: str
+    environment: tuple[str, ...] = ()
+
+    def recipe(self, gpu: str | None) -> Recipe:
+        """Returns the recipe, in this environment. Raises BadInputError if it cannot be read or run in it."""
+        found = _recipe(self.text, gpu)
+        return _in_environment(found, self.environment) if self.environment else found
+
+
+def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
+    """Returns the two recipes with their differences. Raises BadInputError if there are none or an end is illegal."""
+    found, a, b = ends_of(first.recipe(gpu), second.recipe(gpu)), first.text, second.text
     if not found.differences:
         idle = f" but {', '.join(each.name for each in found.idle)}, without effect here" if found.idle else ""
         raise BadInputError(
@@ -30,14 +50,28 @@ def ends_named(a: str, b: str, *, gpu: str | None) -> Ends:
     return found
 
 
-def files_of(named: Sequence[str]) -> tuple[Path, ...]:
-    """Returns the named files and folders that exist."""
-    return tuple(path for path in map(Path, named) if path.exists())
-
-
 def _recipe(named: str, gpu: str | None) -> Recipe:
     path = Path(named)
     if path.is_file() and path.suffix not in RECIPES:
         asked = Asked(file=named, gpu=gpu, tell=lambda line: print(line, file=sys.stderr))
         return imported(asked).recipe
     return source_at(named).recipe
+
+
+def _in_environment(recipe: Recipe, words: Sequence[str]) -> Recipe:
+    """Returns the recipe with these variables and lines for its ranks."""
+    matches = [VARIABLE.fullmatch(word) for word in words]
+    variables = {match[1]: match[2] for match in matches if match}
+    lines = [word for word, match in zip(words, matches, strict=True) if not match]
+    if secret := next((name for name, value in variables.items() if is_secret(name, value)), None):
+        raise refused(secret, "it is a secret, and journals hold none", "set it in the shell that starts bisect")
+    data = recipe.model_dump()
+    if recipe.burst.engine == "command" and recipe.trainer is not None:
+        data["trainer"]["env"] |= variables
+        data["trainer"]["setup"] = (*recipe.trainer.setup, *lines)
+    elif lines:
+        engine = recipe.burst.engine
+        raise refused(lines[0], f"engine {engine} runs no line of a shell", "name variables, or use engine command")
+    else:
+        data["burst"]["env"] |= variables
+    return validated(Recipe, Source(name=recipe.name, data=data))

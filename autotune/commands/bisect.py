@@ -26,10 +26,21 @@ End = Annotated[
 ]
 
 
+Environment = Annotated[
+    list[str] | None,
+    Parameter(negative=(), help="NAME=VALUE, or a line that prepares the shell (engine command), of this end alone."),
+]
+
+
 def bisect(
     a: End,
-    b: End,
+    b: Annotated[
+        str | Path | None,
+        Parameter(help="The same, of which something is slower or fails; default A, in another environment."),
+    ] = None,
     *,
+    env_a: Environment = None,
+    env_b: Environment = None,
     budget: Annotated[
         int,
         Parameter(converter=whole, validator=Number(gt=0, lte=MOST_BURSTS), help="Maximum number of bursts."),
@@ -51,13 +62,15 @@ def bisect(
     gpu: Annotated[str | None, Parameter(help="GPU of a launch script that does not say it, as in import.")] = None,
 ) -> Answer:
     """Find which differences between two recipes make B slower than A, or make it fail, by short bursts."""
-    from autotune.bisect.inputs import ends_named
+    from autotune.bisect.inputs import Named, ends_named
     from autotune.bisect.loop import Problem
     from autotune.looks.wrapping import plain_console
     from autotune.session.session import Limits
     from autotune.tuning.study import DEFAULT_SEED, free_folder, latest_folder
 
-    problem = Problem(ends_named(str(a), str(b), gpu=gpu))
+    first = Named(text=str(a), environment=tuple(env_a or ()))
+    second = Named(text=str(a if b is None else b), environment=tuple(env_b or ()))
+    problem = Problem(ends_named(first, second, gpu=gpu))
     if dry_run:
         from autotune.bisect.preview import planned, show_plan
 
@@ -67,7 +80,7 @@ def bisect(
     name = f"{problem.ends.a.name}-bisect"
     folder = study or (latest_folder(name) if resume else free_folder(name))
     limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=moment_of(until))
-    return _bisected(problem, f"{a} {b}", folder, limits, seed, resume)
+    return _bisected(problem, f"{first.text} {second.text}", folder, limits, seed, resume)
 
 
 def _bisected(problem: Problem, given: str, folder: Path, limits: Limits, seed: int | None, resume: bool) -> Answer:

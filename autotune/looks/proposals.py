@@ -275,6 +275,8 @@ def _subset(figures: Figures) -> str:
 
 def _bisected(figures: Figures) -> str:
     sets = " or ".join(" and ".join(each) for each in figures["culprits"])
+    if not sets and not figures["confident"]:
+        return "undecided: no further burst would tell the sets of differences apart"
     if not sets:
         return "no set of differences was found" if figures["symptom"] else "B is not slower than A beyond the noise"
     sure = "" if figures["confident"] else ", not certain"

@@ -19,12 +19,11 @@ from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import FindingKind
-from trainer.recipe.sections import TrainerSettings
 from trainer.recipe.source import Source
 from trainer.recipe.validation import validated
 
 Places = Mapping[str, Any]
-COMMAND, ENV = "trainer.command", "trainer.env."
+COMMAND, ENV, RANKS_ENV = "trainer.command", "trainer.env.", "burst.env."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +62,18 @@ class Ends:
 
 
 def ends_of(a: Recipe, b: Recipe) -> Ends:
-    """Returns the two recipes with their differences. B takes A's name, burst and tuning settings.
+    """Returns the two recipes with their differences. B takes A's name, burst (variables aside) and tuning settings.
 
     Raises BadInputError if they train different models or run on different clusters or engines.
     """
     _refuse_incomparable(a, b)
-    b = b.model_copy(update={"name": a.name, "burst": a.burst, "tune": a.tune})
+    burst = a.burst.model_copy(update={"env": b.burst.env})
+    b = b.model_copy(update={"name": a.name, "burst": burst, "tune": a.tune})
     found = [
         Difference(name=_name(member.knobs), changes={knob: (a.knob(knob), b.knob(knob)) for knob in member.knobs})
         for member in members(a, b)
     ]
-    was, now = _places(a.trainer), _places(b.trainer)
+    was, now = _places(a), _places(b)
     moved = [place for place in {**was, **now} if was.get(place) != now.get(place)]
     found += [Difference(name=place, changes={place: (was.get(place), now.get(place))}) for place in moved]
     idle = [each for each in found if _is_idle(a, b, each)]
@@ -118,18 +118,21 @@ def _with(recipe: Recipe, values: Places) -> Recipe:
     places = {place: value for place, value in values.items() if place not in KNOBS}
     if not places:
         return changed
-    kept = {place: value for place, value in {**_places(recipe.trainer), **places}.items() if value is not None}
-    data = changed.model_dump() | {"trainer": _trainer(kept)}
+    kept = {place: value for place, value in {**_places(recipe), **places}.items() if value is not None}
+    data = changed.model_dump()
+    data["burst"]["env"] = _below(kept, RANKS_ENV)
+    data["trainer"] = None if recipe.trainer is None else _trainer(kept)
     return validated(Recipe, Source(name=recipe.name, data=data))
 
 
-def _places(trainer: TrainerSettings | None) -> dict[str, Any]:
-    """Returns the settings of a trainer by place: each variable and each option of the command by itself."""
-    if trainer is None:
-        return {}
-    data = trainer.model_dump()
+def _places(recipe: Recipe) -> dict[str, Any]:
+    """Returns the settings that are no knobs, by place: each variable and each option of the command by itself."""
+    ours = {f"{RANKS_ENV}{name}": value for name, value in recipe.burst.env.items()}
+    if recipe.trainer is None:
+        return ours
+    data = recipe.trainer.model_dump()
     command, env = data.pop("command"), data.pop("env")
-    found = {f"trainer.{name}": value for name, value in data.items()}
+    found = ours | {f"trainer.{name}": value for name, value in data.items()}
     found |= {f"{ENV}{name}": value for name, value in env.items()}
     return found | _options(command)
 
@@ -149,8 +152,10 @@ def _options(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def _trainer(places: Places) -> dict[str, Any]:
     """Returns the data of a trainer from its places."""
     options = [words for place, words in places.items() if place == COMMAND or place.startswith(f"{COMMAND} ")]
-    env = {place.removeprefix(ENV): value for place, value in places.items() if place.startswith(ENV)}
-    others = {
-        place.removeprefix("trainer."): value for place, value in places.items() if not place.startswith((COMMAND, ENV))
-    }
-    return {**others, "env": env, "command": tuple(word for words in options for word in words)}
+    others = {place: value for place, value in places.items() if not place.startswith((COMMAND, ENV, RANKS_ENV))}
+    command = tuple(word for words in options for word in words)
+    return {**_below(others, "trainer."), "env": _below(places, ENV), "command": command}
+
+
+def _below(places: Places, prefix: str) -> dict[str, Any]:
+    return {place.removeprefix(prefix): value for place, value in places.items() if place.startswith(prefix)}

@@ -16,6 +16,7 @@ from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
+UNRESOLVED = 2.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
 WEIGHED = 120  # hypotheses that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
@@ -34,11 +35,14 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
 
 
 def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
-    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`."""
-    effects, _ = posterior.effects()
+    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`, or that may: the
+    mean of an effect that no burst resolves is near zero."""
+    effects, covariance = posterior.effects()
+    unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED * question.least) ** 2
+    costs = (effects >= question.least) | ((effects > 0) & unresolved)
     return [
-        as_subset(posterior.terms, [term for term, cost in zip(each, effect, strict=False) if cost >= question.least])
-        for each, effect in zip(posterior.hypotheses, effects, strict=True)
+        as_subset(posterior.terms, [term for term, cost in zip(each, row, strict=False) if cost])
+        for each, row in zip(posterior.hypotheses, costs.tolist(), strict=True)
     ]
 
 
@@ -55,10 +59,9 @@ def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> 
     (guilty, probability), *others = _by_set(sets, posterior.probability).items()
     row = sets.index(guilty)  # the most probable hypothesis of the set
     effects = list(_effects(posterior, row))
-    acting = [each for each in effects if abs(each.log_cost or 0.0) >= question.least]
     return Verdict(
-        culprits=tuple(each for each in acting if (each.log_cost or 0.0) > 0),
-        helpers=tuple(each for each in acting if (each.log_cost or 0.0) < 0),
+        culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
+        helpers=tuple(each for each in effects if (each.log_cost or 0.0) <= -question.least),
         probability=probability,
         confident=probability >= CONFIDENCE,
         others=tuple(others[:OTHERS]),

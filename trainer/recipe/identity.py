@@ -197,6 +197,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
     return {
         **({"machine": _as_json(machine, "machine")} if machine else {}),
         **({"trainer": _as_json(trainer, "trainer")} if trainer else {}),
+        **({"environment": dict(recipe.burst.env)} if recipe.burst.env else {}),
         "architecture": _architecture(recipe),
         **_hardware(recipe),
         "nodes": recipe.cluster.nodes,

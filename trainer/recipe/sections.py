@@ -94,6 +94,7 @@ class BurstSettings(Section):
     trace_steps: Steps = 2
     deadline_s: float = Field(default=900.0, gt=0)
     probe_links: bool = True  # on several nodes: measure the links between them before the first burst
+    env: dict[str, str] = Field(default_factory=dict)  # variables of the ranks, of engine megatron
 
     @property
     def launcher_kind(self) -> str:
@@ -108,6 +109,15 @@ class BurstSettings(Section):
                 "not_simulated", "engine {engine} runs on the cluster it finds", {"engine": engine}
             )
         return machine
+
+    @field_validator("env")
+    @classmethod
+    def _of_our_ranks(cls, env: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        engine = info.data.get("engine")
+        if env and engine != "megatron":
+            where = "write them to trainer.env" if engine == "command" else "it starts no process"
+            raise PydanticCustomError("not_our_ranks", "engine {engine}: {where}", {"engine": engine, "where": where})
+        return env
 
 
 class TrainerSettings(Section):

@@ -21,7 +21,7 @@ def test_planted_culprits_are_found_and_none_is_confidently_wrong() -> None:
 
 
 def test_one_culprit_of_twenty_takes_few_bursts() -> None:
-    assert bisected(one_culprit(0)).bursts <= 5
+    assert bisected(one_culprit(3)).bursts <= 5
 
 
 def test_the_same_bursts_give_the_same_step_so_that_a_bisection_resumes() -> None:
@@ -79,3 +79,9 @@ def test_one_difference_and_two_are_bisected_too() -> None:
         while (step := next_step(question, seen)).ask is not None:
             seen.append(Seen(subset=step.ask, log_cost=0.2 * (0 in step.ask)))
         assert [each.members for each in step.verdict.culprits] == [(0,)]
+
+
+def test_noise_that_hides_a_difference_leaves_the_answer_open() -> None:
+    question = Question(guilt=(0.5,) * 3, least=0.03, deviation=0.3)
+    ends = [Seen(subset=frozenset(), log_cost=0.0), Seen(subset=question.all, log_cost=0.1)]
+    assert not next_step(question, ends).verdict.confident

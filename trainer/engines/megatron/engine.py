@@ -120,8 +120,9 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
     set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}
     if recipe.hardware.is_cpu:
-        return set_by_knobs | {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"}
-    return {name: beside.words[0] for name, beside in required_environment(recipe).items()} | set_by_knobs
+        return set_by_knobs | {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"} | recipe.burst.env
+    demanded = {name: beside.words[0] for name, beside in required_environment(recipe).items()}
+    return demanded | set_by_knobs | recipe.burst.env
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:
