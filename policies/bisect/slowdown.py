@@ -16,7 +16,8 @@ from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-UNRESOLVED = 2.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
+UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
+NO_DIFFERENCE = 2.0  # times `least`: upper end of the difference of two recipes that are called equal (judged)
 WEIGHED = 120  # hypotheses that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
@@ -31,7 +32,13 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
     costs = [each.log_cost for each in measured if each.log_cost is not None]
     posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation)
     verdict = _verdict(question, posterior, seen)
-    return Step(verdict=verdict, ask=None if verdict.confident else _most_telling(question, posterior, seen))
+    if verdict.confident:
+        return Step(verdict=verdict, ask=None)
+    if not verdict.guilty and verdict.probability >= CONFIDENCE:
+        return Step(
+            verdict=verdict, ask=min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
+        )
+    return Step(verdict=verdict, ask=_most_telling(question, posterior, seen))
 
 
 def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
@@ -56,6 +63,7 @@ def _by_set(sets: Sequence[Subset], probability: Floats) -> dict[Subset, float]:
 
 def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Verdict:
     sets = _guilty(question, posterior)
+    total = _total(question, posterior, seen)
     (guilty, probability), *others = _by_set(sets, posterior.probability).items()
     row = sets.index(guilty)  # the most probable hypothesis of the set
     effects = list(_effects(posterior, row))
@@ -63,9 +71,9 @@ def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> 
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
         helpers=tuple(each for each in effects if (each.log_cost or 0.0) <= -question.least),
         probability=probability,
-        confident=probability >= CONFIDENCE,
+        confident=probability >= CONFIDENCE and (bool(guilty) or (total.high or 0.0) < NO_DIFFERENCE * question.least),
         others=tuple(others[:OTHERS]),
-        total=_total(question, posterior, seen),
+        total=total,
         deviation=posterior.deviation,
     )
 
