@@ -84,7 +84,7 @@ def ends_of(a: Recipe, b: Recipe) -> Ends:
 def _refuse_incomparable(a: Recipe, b: Recipe) -> None:
     same = {
         "model": (a.architecture, b.architecture),
-        "cluster": (a.cluster, b.cluster),
+        "cluster": (_cluster(a), _cluster(b)),
         "burst.engine": (a.burst.engine, b.burst.engine),
         "burst.machine": (a.burst.machine, b.burst.machine),
         "trainer.kind": (a.trainer and a.trainer.kind, b.trainer and b.trainer.kind),
@@ -100,6 +100,12 @@ def _refuse_incomparable(a: Recipe, b: Recipe) -> None:
     ]
     if problems:
         raise BadInputError(*problems)
+
+
+def _cluster(recipe: Recipe) -> tuple[object, ...]:
+    """Returns the cluster with the table's values filled in."""
+    cluster = recipe.cluster
+    return cluster.gpu, cluster.nodes, recipe.ranks_per_node, recipe.memory_limit_gib, cluster.network_gbit_s
 
 
 def _name(knobs: Sequence[str]) -> str:

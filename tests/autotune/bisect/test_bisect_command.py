@@ -66,8 +66,10 @@ def test_a_failure_is_bisected_too(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_budget_leaves_the_answer_open_and_says_how_to_resume(capfd: pytest.CaptureFixture[str]) -> None:
     found = bisected(capfd, "a.yaml", "b.yaml", "--study", "s", "--budget", "2")
     assert (found["answered"], found["ended"], len(found["bursts"])) == ("undecided", "budget", 2)
-    assert main(["status", "s"]) == 0
-    assert "bisect s/recipe.resolved.yaml" in capfd.readouterr().out
+    assert main(["status", "s", "--json"]) == 0
+    resumed = json.loads(capfd.readouterr().out)["resume"].split()[2:]
+    assert resumed[:2] == ["s/recipe.resolved.yaml", "s/b.yaml"]
+    assert len(bisected(capfd, *resumed)["bursts"]) > 2
 
 
 def test_a_dry_run_names_the_suspects_and_the_price_and_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
