@@ -3,8 +3,9 @@
     python -m benchmarks.bisect_recipes
 
 A case is a scenario of benchmarks.policy on a machine drawn for it, with 2 % of noise per burst. B has 1 to 3 changes
-of knobs that cost at least 5 % there by themselves and several that cost less than 1 %, by the simulation without
-noise, which the bisection does not see. A verdict is right if its culprits are the planted changes.
+of knobs that cost at least 5 % there, both alone on A and as the last one to B, and several that cost less than 1 %, by
+the simulation without noise, which the bisection does not see. A verdict is right if its culprits are the planted
+changes.
 """
 
 from __future__ import annotations
@@ -77,6 +78,11 @@ def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
     rate = true_throughput(b, machine)
     if not planted or not rate or rate > base / (1 + GUILTY):
         return None
+    for at in planted:  # a change that others hide is guilty alone and not in B: no answer would be right
+        back = b.replace({knob: a.knob(knob) for knob in CHANGES[at]})
+        without = None if errors_of(back) else true_throughput(back, machine)
+        if not without or without < rate * (1 + GUILTY):
+            return None
     knobs = frozenset(knob for at in planted for knob in CHANGES[at] if a.knob(knob) != b.knob(knob))
     return a, b, knobs
 

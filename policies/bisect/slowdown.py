@@ -17,7 +17,6 @@ from trainer.estimate.candidates import Floats
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
 UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
-NO_DIFFERENCE = 2.0  # times `least`: upper end of the difference of two recipes that are called equal (judged)
 WEIGHED = 120  # hypotheses that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
@@ -71,7 +70,7 @@ def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> 
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
         helpers=tuple(each for each in effects if (each.log_cost or 0.0) <= -question.least),
         probability=probability,
-        confident=probability >= CONFIDENCE and (bool(guilty) or (total.high or 0.0) < NO_DIFFERENCE * question.least),
+        confident=probability >= CONFIDENCE and (bool(guilty) or (total.high or 0.0) < question.least),
         others=tuple(others[:OTHERS]),
         total=total,
         deviation=posterior.deviation,
