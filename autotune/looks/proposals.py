@@ -274,7 +274,7 @@ def _subset(figures: Figures) -> str:
 
 
 def _bisected(figures: Figures) -> str:
-    sets = " or ".join(" and ".join(each) for each in figures["culprits"])
+    sets = ", ".join(" together with ".join(each) for each in figures["culprits"])
     if not sets and not figures["confident"]:
         return "undecided: no further burst would tell the sets of differences apart"
     if not sets:
