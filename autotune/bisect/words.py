@@ -17,7 +17,7 @@ def headline(found: Bisected) -> str:
         return f"B is not slower than A beyond the noise{total}"
     if not found.culprits:
         return f"undecided after {counted(len(found.bursts), 'burst')}{total}"
-    effect = f"make B fail ({found.symptom})" if found.symptom else "make B slower"
+    effect = f"B fails ({found.symptom}) by" if found.symptom else "B is slower by"
     sets = "; ".join(acting_text(each) for each in found.culprits)
     certain = "" if found.answered == "culprits" else f"undecided, most probable ({percent(found.probability, 0)}): "
     return f"{certain}{effect}: {sets}{total}"
