@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.estimate.plan.search import outline
-from trainer.estimate.plan.space import full_recompute
+from trainer.estimate.plan.search import can_fit
 from trainer.recipe.schema import Recipe
 
 MOST_GPUS = 16384
@@ -19,20 +18,10 @@ def fewest_nodes(recipe: Recipe, *, above: int = 0) -> int | None:
 
 
 def _fewest(recipe: Recipe, above: int) -> int | None:
-    lean = _leanest(recipe)
     nodes, each = 1, recipe.world_size // recipe.cluster.nodes
     while nodes * each <= MOST_GPUS:
         cluster = recipe.cluster.model_copy(update={"nodes": nodes})
-        if nodes > above and outline(lean.model_copy(update={"cluster": cluster})).scored.fits.any():
+        if nodes > above and can_fit(recipe.model_copy(update={"cluster": cluster})):
             return nodes
         nodes *= 2
     return None
-
-
-def _leanest(recipe: Recipe) -> Recipe:
-    """Returns the recipe with recompute frozen to full: a layout that does not fit so fits with no other recompute."""
-    full = full_recompute()
-    if full.keys() & set(recipe.tune.freeze):
-        return recipe
-    tune = recipe.tune.model_copy(update={"freeze": (*recipe.tune.freeze, *full)})
-    return recipe.replace(full).model_copy(update={"tune": tune})

@@ -19,7 +19,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken
-from trainer.estimate.plan.space import crossed, foundation, is_outlined, layouts, settings
+from trainer.estimate.plan.space import crossed, foundation, is_outlined, layouts, leanest, settings
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -89,8 +89,14 @@ class Outline:
 def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
     """Pure. Offload to the host, which slows a step, is among the settings where nothing fits without it."""
     first = _outline(recipe, room, offload=False)
-    done = first.scored.fits.any() or recipe.hardware.is_cpu
-    return first if done else _outline(recipe, room, offload=True)
+    if first.scored.fits.any() or recipe.hardware.is_cpu or not can_fit(recipe, room=room):
+        return first
+    return _outline(recipe, room, offload=True)
+
+
+def can_fit(recipe: Recipe, *, room: float = 1.0) -> bool:
+    """Returns whether any layout fits with the settings that need least memory."""
+    return bool(_outline(leanest(recipe), room, offload=False).scored.fits.any())
 
 
 def _outline(recipe: Recipe, room: float, *, offload: bool) -> Outline:

@@ -105,13 +105,20 @@ def _offloads(base: Recipe) -> list[Option]:
     none: Option = {name: base.knob(name) for name in OFFLOAD}
     modules = ("expert_fc1", "moe_act") if is_moe(base) else ("core_attn",)
     activations = {"fine_grained_activation_offloading": True, "offload_modules": modules}
-    optimizer = {
+    whole = _all_offloaded(base)
+    parts = [whole | {"optimizer_offload_fraction": share} for share in (0.25, 0.5, 0.75)]
+    return _with_own(base, [none, none | activations, *parts, whole, whole | activations])
+
+
+def _all_offloaded(base: Recipe) -> Option:
+    """The whole optimizer in host memory; activations as in the recipe."""
+    own = {name: base.knob(name) for name in OFFLOAD}
+    return own | {
         "optimizer_cpu_offload": True,
+        "optimizer_offload_fraction": 1.0,
         "use_precision_aware_optimizer": True,  # Megatron's hybrid optimizer needs it
         "overlap_cpu_optimizer_d2h_h2d": True,
     }
-    parts = [none | optimizer | {"optimizer_offload_fraction": share} for share in (0.25, 0.5, 0.75, 1.0)]
-    return _with_own(base, [none, none | activations, *parts, parts[-1] | activations])
 
 
 def full_recompute() -> Option:
@@ -249,6 +256,24 @@ def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
 def is_outlined(name: str) -> bool:
     """Returns whether the first stage of a search varies the knob: with it memory is decided."""
     return name.startswith("recompute") or name in OFFLOAD
+
+
+def leanest(recipe: Recipe) -> Recipe:
+    """Returns the recipe with recompute frozen to full and its optimizer to host memory, as far as both are free and
+    legal: a layout that does not fit so fits with no other."""
+    lean = _frozen_to(foundation(recipe), full_recompute())
+    if recipe.hardware.is_cpu:
+        return lean
+    offloaded = _frozen_to(lean, _all_offloaded(lean))
+    return offloaded if _errors(offloaded) <= _errors(lean) else lean
+
+
+def _frozen_to(recipe: Recipe, option: Option) -> Recipe:
+    """Returns the recipe with these values, frozen; the recipe itself where it freezes one of them."""
+    if option.keys() & set(recipe.tune.freeze):
+        return recipe
+    tune = recipe.tune.model_copy(update={"freeze": (*recipe.tune.freeze, *option)})
+    return recipe.replace(option).model_copy(update={"tune": tune})
 
 
 def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
