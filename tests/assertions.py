@@ -46,7 +46,7 @@ class Module:
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:
-        """What is assigned to names at the top of the module."""
+        """Returns what is assigned to names at the top of the module."""
         return _assigned(self.tree.body)
 
 

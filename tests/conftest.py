@@ -1,4 +1,4 @@
-"""How the suite is run: which files keep together while others run beside them, and one line on what was not run.
+"""Runs the suite: which files stay on one worker, and one line on what was not run.
 
 A file stays on one worker, so that what its tests share is made once; so do the files of a row of `TOGETHER`.
 pytest-xdist's own `xdist_group` does nothing under pytest 9.2 (pytest-dev/pytest-xdist#1386).

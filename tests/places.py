@@ -1,4 +1,4 @@
-"""Where tests find the repository, its tables of published figures, and the real traces that may lie beside it."""
+"""Paths of the repository, its tables of published figures, and the real traces that may be next to it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def framework_target(framework: Framework) -> Target | None:
 
 
 def own_command(recipe: Recipe, context: Context) -> str:
-    """The user's own command with the recipe laid over it, under torchrun: a whole script."""
+    """Returns the user's own command with the recipe applied, under torchrun: a whole script."""
     command = rank_command(recipe, context)
     lines = [
         first_line(recipe),

@@ -18,7 +18,7 @@ from analyzers.wording import ACTIVITY_NAMES
 
 
 class NoWall(StrEnum):
-    """Whose time it is where no wall of this rank counts it."""
+    """The family of time that no wall of this rank counts."""
 
     WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank
     UNKNOWN = "unknown"

@@ -19,7 +19,7 @@ FIX = Fix(
     title="even pipeline stages",
     page=Page(
         summary=(
-            "Even stages: layers laid over the pipeline by what they cost, so that no stage has more to do than the "
+            "Even stages: layers distributed over the pipeline by their cost, so that no stage has more to do than the "
             "others."
         ),
         what=(

@@ -79,7 +79,7 @@ def _activities(
     launchers: set[int],
     when: Callable[[Iterable[Event]], Bools],
 ) -> tuple[dict[str, Bools], Bools]:
-    """What the host was doing, the first row that covers a moment; python is what is left. And where it was blocked."""
+    """Returns the host's activity by the first row that covers a moment (the rest is python), and where it blocked."""
     numbered_alike = not any(e["cat"] == "cpu_op" for e in events) or any(
         e["cat"] == "cpu_op" and e["tid"] in launchers for e in events
     )

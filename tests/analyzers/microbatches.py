@@ -86,7 +86,7 @@ class DrawnMicroBatches:
         drawing.copy("Memcpy HtoD (Pinned -> Device)", t + 845, t + 870, launched=t + 835)
 
     def _end(self, drawing: Drawing, t: float) -> float:
-        """What comes once a step: gradients reduced, the optimizer, and the host waiting for it."""
+        """Draws the end of a step: gradients reduced, the optimizer, and the host waiting for it."""
         drawing.range("optimizer", t - 20, t + 30, MAIN)
         world = nccl("0", range(self.ranks), collective="_reduce_scatter_base")
         drawing.kernel(REDUCE_SCATTER, t + 20 + self.slower_us / 10, t + 200, launched=t - 10, stream=9, **world)

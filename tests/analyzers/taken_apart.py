@@ -1,4 +1,4 @@
-"""What one rank's trace comes to: its breakdown, its only step, its report."""
+"""Analyzes the trace of one rank: its breakdown, its only step, its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a communication is for: by its arguments, its surroundings, and its place among the grouped GEMMs."""
+"""Checks the kind of a communication, by its arguments, its surroundings, and its place among the grouped GEMMs."""
 
 from __future__ import annotations
 

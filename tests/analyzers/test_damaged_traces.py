@@ -273,7 +273,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_no_input_is_decoded_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """What is tried again must have doubled, so that all tries together are a few times the file and not its square."""
+    """A retry reads at least twice as much, so that all tries together are a few times the file and not its square."""
     path = tmp_path / "hostile.json"
     path.write_bytes(HOSTILE[what])
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 500)

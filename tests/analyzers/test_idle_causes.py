@@ -1,4 +1,4 @@
-"""Why a device was idle: a timeline drawn by hand for every cause, and for every trap that looks like another."""
+"""Checks the causes of idle devices: a drawn timeline for every cause, and for every trap that looks like one."""
 
 from __future__ import annotations
 

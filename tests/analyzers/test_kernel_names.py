@@ -1,4 +1,4 @@
-"""What kernel names mean: names as profilers write them, from many libraries."""
+"""Checks the classes of kernel names as profilers write them, from many libraries."""
 
 from __future__ import annotations
 

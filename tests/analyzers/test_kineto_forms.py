@@ -101,7 +101,7 @@ def test_a_clock_of_nanoseconds_is_read_as_microseconds_with_digits(tmp_path: Pa
 
 
 def test_nanoseconds_since_1970_are_kept_to_a_quarter_of_a_microsecond(tmp_path: Path) -> None:
-    """What a float64 holds: each edge of an event is off by 0.125 us at most, and sums by far less than 0.1 %."""
+    """A float64 keeps each edge of an event within 0.125 us, and sums within far less than 0.1 %."""
     chance = random.Random(3)
     drawing, at, ran = Drawing(), 0.0, 0.0
     for _ in range(2000):

@@ -102,7 +102,7 @@ def test_experts_that_are_busiest_by_turns_are_their_load(tmp_path: Path) -> Non
 
 
 def _exchanging(job: DrawnJob, folder: Path, received: dict[int, int]) -> Analysis:
-    """With an exchange of so many elements a rank before each combine's group computes."""
+    """Analyzes the job with an exchange of so many elements per rank before each combine's group computes."""
     for drawing in job.drawings():
         arguments = nccl("0", range(job.ranks))
         size: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What holds for any timeline at all, tried on random ones: conservation, order, pieces, clocks, windows, devices."""
+"""Checks properties of every timeline on random ones: conservation, order, pieces, clocks, windows, devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CAUSES = ("host", "sync", "bubble", "unattributed")
 
 
 def tried(times: int) -> settings:
-    """So many random timelines; the folder they are written to may be the same for all."""
+    """Returns the settings for `times` random timelines; all may be written to the same folder."""
     return settings(max_examples=times, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

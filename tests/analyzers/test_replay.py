@@ -1,4 +1,4 @@
-"""What a step would be shorter by: the device run again without some of its work, behind the same host."""
+"""Checks how much shorter a step would be: the device runs again without some of its work, behind the same host."""
 
 from __future__ import annotations
 

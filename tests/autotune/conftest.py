@@ -1,4 +1,4 @@
-"""What the tests of commands share: a folder to run them in, and a recipe there."""
+"""Fixtures of the tests of commands: a folder to run them in, and a recipe there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.autotune.outside import SMALL
 
 @pytest.fixture
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the test runs."""
+    """Returns the empty folder that the test runs in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""What comes from outside while the program runs: full and read-only disks, signals, readers that leave."""
+"""Checks events from outside while the program runs: full and read-only disks, signals, readers that leave."""
 
 from __future__ import annotations
 

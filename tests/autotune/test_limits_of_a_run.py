@@ -1,4 +1,4 @@
-"""What `run` may spend, and what ends it: figures that mean nothing are refused before a study is begun."""
+"""Checks the limits of `run`: figures that mean nothing are refused before a study starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say in numbers and commands is so: counts are of the tables, and every command shown is taken."""
+"""Checks numbers and commands of the documents: counts are those of the tables, and every command shown is accepted."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ NOT_SHOWN = re.compile(r"(^|\s)//.*|\{[#{%].*?[#}%]\}")  # of templates and scri
 QUOTES = re.compile(r"`[^`\n]*`|https?://\S+")
 
 OPENINGS = {"What", "Of", "Where", "That", "How", "Whether", "Which", "Why", "As", "With", "Who", "Those"}
-DOCUMENTED = (*PACKAGES, "benchmarks")  # packages whose docstrings start with none of OPENINGS
+DOCUMENTED = (*PACKAGES, "benchmarks", "tests")  # packages whose docstrings start with none of OPENINGS
 
 
 def found(text: str) -> list[str]:

@@ -185,7 +185,7 @@ def ran(proposal: Proposal, number: int, parent: Trial, given: Outcome, verdict:
 def knowledge(
     incumbent: Trial, *others: Trial, given: Recipe | None = None, limit_gib: float | None = None
 ) -> Knowledge:
-    """What the tuner knows after the incumbent and other trials of its study."""
+    """Returns the tuner's knowledge after the incumbent and other trials of its study."""
     trials = (incumbent, *others)
     limit_gib = incumbent.recipe.memory_limit_gib if limit_gib is None else limit_gib
     return Knowledge(

@@ -1,4 +1,4 @@
-"""What every registered fix must hold to, by being registered."""
+"""Checks what every registered fix must hold to."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_every_fix_is_legal_on_some_recipe() -> None:
 
 
 def test_less_offload_never_offloads_what_was_on_the_device() -> None:
-    """With a fraction of 0, Megatron-Core's own default, nothing is offloaded though the switch is on."""
+    """At a fraction of 0, Megatron-Core's own default, nothing is offloaded though the switch is on."""
     nothing = gpu_recipe({"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True})
     assert FIXES["drop_offload"].changes(Situation(recipe=nothing)) == [{"optimizer_cpu_offload": False}]
 

@@ -110,7 +110,7 @@ def test_a_launch_script_of_megatron_bridge_from_import_to_the_exported_script(t
 
 
 def iterations(command: list[str], cwd: Path) -> int:
-    """How many iterations a script that was exported trains."""
+    """Returns how many iterations an exported script trains."""
     paths = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     env = {**os.environ, **paths, "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)

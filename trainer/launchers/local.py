@@ -31,7 +31,7 @@ from trainer.launchers.supervisor import exit_path
 # How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
 # own polling nearly always comes first.
 MONITOR_S = "0.5"
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # unless told otherwise: a host name that resolves to nowhere would stop gloo
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # unless set otherwise: a host name that resolves to nowhere would stop gloo
 _SUPERVISOR_S = 10.0  # for the supervisor to end everything; after that it is done from here
 
 

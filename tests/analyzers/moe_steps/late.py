@@ -151,7 +151,7 @@ CAUSES: Mapping[str, Callable[[Random], Late]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a diagnosis made of a case. share: of the step, what the cause really costs."""
+    """The diagnosis of a case. `share`: what the cause really costs, of the step."""
 
     name: str
     seed: int
@@ -161,7 +161,7 @@ class Found:
 
     @property
     def cause(self) -> str:
-        """What the verdict comes to; empty where that is nothing."""
+        """Returns the verdict in a word; empty where there is none."""
         cause = self.diagnosis.cause
         if cause is not None and cause.name not in ("unknown", "too_close"):
             return cause.name

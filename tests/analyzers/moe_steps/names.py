@@ -44,7 +44,7 @@ def nccl(collective: str, group: str, size: int) -> Arguments:
 
 
 class Library(NamedTuple):
-    """What moves tokens between experts."""
+    """A library that moves tokens between experts."""
 
     dispatch: str
     combine: str

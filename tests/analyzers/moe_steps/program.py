@@ -1,4 +1,4 @@
-"""What the hosts of a job do in a training step, in order: launches, syncs, Python, pauses.
+"""Lists what the hosts of a job do in a training step, in order: launches, syncs, Python, pauses.
 
 All ranks run the same instructions and differ in how long each takes: `us` has one figure a rank, microseconds. A
 Machine runs a program as hardware would: a kernel starts when it has been launched, its stream is free and what it

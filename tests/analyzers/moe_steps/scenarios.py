@@ -1,4 +1,4 @@
-"""What can be wrong with a job, a function a scenario: each draws a job whose sizes differ and whose cause is known."""
+"""Draws jobs with a known cause of lost time and random sizes, a function per scenario."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _uneven_experts(random: Random) -> Job:
 
 
 def _recomputing(random: Random) -> Job:
-    """Where operators are not recorded, only a range can tell that work is done again."""
+    """Draws a job that recomputes; without recorded operators only a range shows it."""
     job = healthy(random)
     how = random.choice(("range", "checkpoint")) if job.operators else "range"
     return replace(job, recompute=how, recompute_experts=random.random() < 0.7)

@@ -1,4 +1,4 @@
-"""What is really lost in a program and to what: it is run again with each cause taken away.
+"""Computes what a program really loses to each cause: it runs again without that cause.
 
 The share of the step that is saved then is what a wall could give back. The label follows from these figures alone,
 never from what the analysers say.
@@ -18,7 +18,7 @@ Steps = Sequence[Sequence[Instruction]]
 
 
 class Loss(StrEnum):
-    """What can be taken away: the walls, and two losses that are no walls."""
+    """A loss that can be taken away: the walls, and two that are not walls."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"
@@ -70,7 +70,7 @@ class Truth:
 
 
 def truth(steps: Steps, ranks: int, *, warm_up: int) -> Truth:
-    """Of the steps after the warm-up; the program must have at least one more."""
+    """Returns the losses of the steps after the warm-up; the program must have at least one such step."""
     counted = len(steps) - warm_up
     step_us = _step_us(steps, ranks, warm_up)
     computing = max(

@@ -1,4 +1,4 @@
-"""What `diagnose` shows: the verdict first, bars that keep their proportions, 80 columns, no colour in a pipe."""
+"""Checks the output of `diagnose`: verdict first, bars that keep their proportions, 80 columns, no colour in a pipe."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_the_nearest_recipe_is_described_by_its_changes(capsys: pytest.CaptureFi
 
 
 def predicted(*, peak_gib: float, upper_gib: float) -> Memory:
-    """Of a GPU of 80 GiB."""
+    """Returns the predicted memory of a GPU of 80 GiB."""
     return {
         "limit_gib": 80.0,
         "peak_gib": peak_gib,
@@ -285,7 +285,7 @@ def test_a_cut_trace_says_so_before_its_verdict(capsys: pytest.CaptureFixture[st
 
 
 def test_the_table_of_the_average_step_has_the_figures_of_the_evidence(tmp_path: Path) -> None:
-    """Of two ranks: the table, the headline and the walls are of the one that is judged."""
+    """The job has two ranks: the table, the headline and the walls are those of the judged one."""
     traces = []
     for rank, idle in enumerate((100, 300)):
         drawing = Drawing(rank=rank)

@@ -1,4 +1,4 @@
-"""What may be exported: legal recipes, of a file, of a study's best or of one trial; others with --force, marked."""
+"""Checks what may be exported: legal recipes of a file, a study's best or one trial; others with --force, marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With MEGATRON_LM set: what an import makes of a command, and the command itself, are one to Megatron-LM's parser."""
+"""Checks that Megatron-LM's parser reads a command and its import alike, where MEGATRON_LM is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no file of a training job is refused at once, whatever it is made of."""
+"""Checks that a file that is not one of a training job is refused at once, whatever it contains."""
 
 from __future__ import annotations
 

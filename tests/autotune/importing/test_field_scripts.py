@@ -19,8 +19,8 @@ FIELD = Path(__file__).with_name("field")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a script says: layout as (nodes, GPUs of a node, TP, PP, EP), batch as (global, micro). `asks`: hints where
-    nothing is `given`."""
+    """The recipe of a script: layout as (nodes, GPUs of a node, TP, PP, EP), batch as (global, micro). `asks`: hints
+    where nothing is `given`."""
 
     layout: tuple[int, int, int, int, int]
     batch: tuple[int, int]

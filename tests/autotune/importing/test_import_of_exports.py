@@ -53,7 +53,7 @@ STUB = "#!/bin/bash\nprintf '%s\\0' ${0##*/} \"$@\"; printf '\\1\\0'; exec /usr/
 
 
 def started(text: str, folder: Path) -> Started:
-    """What bash starts of a script of ours: its launchers are stubs that print their words and variables."""
+    """Returns what bash starts of an exported script; launchers are stubs that print arguments and variables."""
     stubs = (folder / "bin" / "torchrun", folder / "scripts" / "training" / "train.sh")
     for stub in () if stubs[0].exists() else stubs:
         stub.parent.mkdir(parents=True)

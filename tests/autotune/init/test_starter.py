@@ -1,4 +1,4 @@
-"""What `init` writes can be run as it is: `plan`'s first choice, legal, within memory, with a comment at every knob."""
+"""Checks that `init`'s recipe runs as it is: `plan`'s first choice, legal, within memory, a comment at every knob."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says a study has learned of its cluster, beside the constants of the step."""
+"""Checks what a report says that the study has learned of its cluster, besides the constants of the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user has run at the end of a study: always, with the summary, whatever ended it."""
+"""Checks the user's command at the end of a study: it always runs, with the summary, whatever ended the study."""
 
 from __future__ import annotations
 

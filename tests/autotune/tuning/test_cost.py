@@ -1,4 +1,4 @@
-"""What a study costs: every burst it paid for, by the engine's own account or else by the journal's clock."""
+"""Checks the cost of a study: every burst it paid for, as the engine reports it, else by the journal's clock."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Machine:
         return Outcome(step_us=steps, cpu_us=cpu, tokens_per_step=2048, ranks=2)
 
     def verdict(self, speed: float) -> tuple[Judgement, int]:
-        """What becomes of a candidate, with all the repeats the judge asks for, and its bursts."""
+        """Returns the judgement of a candidate after all repeats that the judge asks for, and its number of bursts."""
         best = trial_of(self.burst(), self.burst())
         candidate = trial_of(self.burst(speed), number=1, bursts=(3,))
         while (said := judge(candidate, against=best, trials=[best, candidate])).again:

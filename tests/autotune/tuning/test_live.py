@@ -1,4 +1,4 @@
-"""What a run shows: a line for each event anywhere, and a panel that says where it stands on a terminal."""
+"""Checks the output of a run: a line for each event, and on a terminal a panel with its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gain is counted from where the recipe as given does not run: one recipe near it, measured once."""
+"""Checks the reference of the gain where the recipe as given does not run: one recipe near it, measured once."""
 
 from __future__ import annotations
 

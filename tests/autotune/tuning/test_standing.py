@@ -1,4 +1,4 @@
-"""Where a study stands: running, ended, or left by its tuner, from the journal and the clock."""
+"""Checks the state of a study (running, ended, or left by its tuner), from the journal and the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to try next: the fixes of a wall in order of what they could give back, in Megatron-LM's words."""
+"""Checks the advice of `diagnose`: the fixes of a wall in order of what they could recover, in Megatron-LM's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers a verdict without a wall: each cause has its fixes and words, and the tuner looks where they act."""
+"""Checks the answers to verdicts without a wall: each cause has fixes and words, and the tuner looks where they act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be tried of a recipe where there is no Transformer Engine: nothing that needs it, and everything runs."""
+"""Checks the moves of a recipe without Transformer Engine: none needs it, and all of them run."""
 
 from __future__ import annotations
 

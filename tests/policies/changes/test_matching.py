@@ -49,7 +49,7 @@ def test_every_fix_is_recognised_in_each_of_its_changes() -> None:
 
 
 def test_a_fix_that_is_taken_back_is_not_recognised() -> None:
-    """What a matcher sees in the change it does not see in its reverse, but for knobs that only move."""
+    """A matcher does not match the reverse of its change, except for knobs that only move."""
     both_ways = {"dispatcher", "threads", "even_stages", "even_experts", "expert_parallel_in_domain"}
     wrong: list[object] = []
     for label, recipe in RECIPES.items():

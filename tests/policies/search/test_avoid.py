@@ -1,4 +1,4 @@
-"""What is not tried again: recipes, causes of refusals, suspects of failures, changes that lost, and patience."""
+"""Checks what is not tried again (recipes, refusals, suspects of failures, changes that lost), and patience."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from trainer.recipe import Recipe
 
 
 def ran(recipe: Recipe, times: float, number: int = 0) -> Evidence:
-    """With peaks so many times the estimate's on every pipeline rank."""
+    """Returns evidence with peaks of `times` the estimate's on every pipeline rank."""
     table = memory_of(tabulate([recipe]))
     by_rank = sum(table.by_part.values(), np.zeros(()))[0]
     peaks = tuple(float(peak * times) for peak in by_rank if peak)
@@ -97,7 +97,7 @@ def test_more_than_the_limit_was_never_there() -> None:
 
 
 def with_outside(found: Evidence, times: float) -> Evidence:
-    """With so many times what the estimate says measured outside the allocator."""
+    """Returns the evidence with `times` the estimate's memory outside the allocator."""
     return replace(found, outside_gib=times * estimate_memory(found.recipe).outside_gib)
 
 
@@ -132,7 +132,7 @@ def test_a_limit_that_was_met_counts_memory_outside_the_allocator() -> None:
 
 
 def test_a_recipe_that_ran_at_the_limit_says_nothing_of_measured_memory_outside_the_allocator() -> None:
-    """Where both are measured the sum is known: that it fits moves no part of the estimate."""
+    """Both parts are measured, so their sum is known: that it fits moves no part of the estimate."""
     measured = with_outside(ran(OTHER, 1.0), 1.0)
     tight, roomy = (fit_memory([measured], needs(OTHER) * times) for times in (1.001, 10.0))
     assert tight.mean == pytest.approx(roomy.mean, abs=1e-3)

@@ -37,7 +37,7 @@ MACHINES: dict[str, dict[str, float]] = {
 
 
 def on_cpus(theta: dict[str, float], recipes: Sequence[Recipe] = RECIPES) -> list[Evidence]:
-    """As the traces of CPU ranks tell parts."""
+    """Returns evidence with the parts that traces of CPU ranks distinguish."""
     return [
         replace(one, ranks=tuple(replace(rank, seconds=merge_cpu_parts(rank.seconds)) for rank in one.ranks))
         for one in evidence(recipes, theta)

@@ -159,7 +159,7 @@ def test_a_useless_member_is_dropped_and_the_loss_stays_small() -> None:
 
 
 def test_members_that_each_cost_less_than_the_limit_do_not_all_go() -> None:
-    """What is lost counts in all, over every member that was taken out."""
+    """The limit is on the sum of the losses of all members taken out."""
     small = {"moe_router_fusion": True, "moe_permute_fusion": True, "overlap_param_gather": True}
     full = candidate(SLOW.replace(FASTER | small | {"overlap_grad_reduce": True}))
     reduced = smallest(full, know())

@@ -178,7 +178,7 @@ def test_bursts_narrow_the_surrogate(walked: list[Trial], tuner: Tuner) -> None:
 
 
 def test_a_value_that_made_recipes_fail_is_left_alone(walked: list[Trial]) -> None:
-    """As where a dispatcher's package is missing: whatever wants it fails."""
+    """Plays a missing package of a dispatcher: every recipe with it fails."""
     tuner = Tuner(base(), 1)
     backend = backend_of(next_of(tuner, walked[0], walked[:1]))
     assert backend != backend_of(walked[0].proposal)

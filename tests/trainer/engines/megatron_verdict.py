@@ -1,4 +1,4 @@
-"""What the installed Megatron-Core itself says to a recipe, without a GPU, a model or Transformer Engine.
+"""Asks the installed Megatron-Core itself about a recipe, without a GPU, a model or Transformer Engine.
 
 Four things of its own are run: the three configurations of a recipe (`TransformerConfig` and its MLA twin, DDP,
 optimizer), `initialize_model_parallel` on a process group of fake ranks, the layers of every stage, and the counter
@@ -77,7 +77,7 @@ def transformer_engine_played() -> Iterator[None]:
 
 
 def refusal(recipe: Recipe) -> Refusal | None:
-    """Why Megatron-Core refuses the recipe; None when nothing of it does. Inside `transformer_engine_played`."""
+    """Returns why Megatron-Core refuses the recipe; None if it does not. Called inside `transformer_engine_played`."""
     now = layout_of(recipe)
     sizes = (now.world, now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp)
     try:

@@ -1,4 +1,4 @@
-"""What a burst on GPUs does as the exported command would, and what of it the outcome says is otherwise.
+"""Checks that a burst on GPUs acts as the exported command would, and that its outcome lists the differences.
 
 Held against fakes where only a GPU could show it: not run on a GPU here (`gpu` marks do that).
 """

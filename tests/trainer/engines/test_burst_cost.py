@@ -1,4 +1,4 @@
-"""What a burst costs, as its engine tells it."""
+"""Checks the cost of a burst as its engine reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device says of its memory, the GPU's held against a stand-in for torch.cuda (`gpu` marks run the real one)."""
+"""Checks the memory that devices report, GPUs with a fake torch.cuda (`gpu` marks run the real one)."""
 
 from __future__ import annotations
 

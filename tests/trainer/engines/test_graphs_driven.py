@@ -54,7 +54,7 @@ class Helper:
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, steps: int, **knobs: Any) -> list[str]:
-    """What is done to graphs and hooks around so many steps."""
+    """Returns the calls of graphs and hooks around `steps` steps."""
     from megatron.core.transformer import cuda_graphs
 
     from trainer.engines.megatron.graphs import graphs_of

@@ -77,7 +77,7 @@ def test_null_asks_for_nothing_that_could_be_missed() -> None:
 
 
 class _Group:
-    """Of two ranks."""
+    """A process group of two ranks."""
 
     def size(self) -> int:
         return 2

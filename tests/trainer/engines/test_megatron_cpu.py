@@ -1,4 +1,4 @@
-"""What the CPU substitution promises: CUDA calls mean the CPU inside the block, and nothing is left of it after."""
+"""Checks the CPU substitution: CUDA calls mean the CPU inside the block, and nothing of it remains after."""
 
 from __future__ import annotations
 

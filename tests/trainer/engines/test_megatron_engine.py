@@ -85,7 +85,7 @@ class Ranks:
         return self._outcomes[recipe.digest()]
 
     def threads(self) -> int:
-        """Of rank 0, as it was started last."""
+        """Returns the threads of rank 0 of the last start."""
         pid_file = max((self.folder / "engine").rglob("rank0.pid"), key=lambda path: path.stat().st_mtime)
         return psutil.Process(int(pid_file.read_text().split()[0])).num_threads()
 
@@ -148,7 +148,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def layouts() -> list[Any]:
-    """Those that set the environment of ranks need ranks of their own."""
+    """Returns the layouts; those that set the environment of ranks need their own ranks, and are `cold`."""
     return [pytest.param(name, marks=[pytest.mark.cold] * ("threads_per_rank" in LAYOUTS[name][0])) for name in LAYOUTS]
 
 
@@ -194,7 +194,7 @@ def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
 
 
 def test_sends_that_overlap_with_computing_change_no_loss(ranks: Ranks) -> None:
-    """What frees or reuses a tensor while it is still being sent shows in the losses, each time in others."""
+    """Freeing or reusing a tensor while it is being sent changes the losses, other ones each time."""
     knobs, model = LAYOUTS["pp vpp"]
     first = ranks.outcome_of(tiny(knobs, **model))
     again = [ranks.run(tiny(knobs, **model)) for _ in range(3)]

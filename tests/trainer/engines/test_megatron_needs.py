@@ -1,4 +1,4 @@
-"""What engine `megatron` says it cannot give, and what it keeps from the ranks of a CPU recipe."""
+"""Checks what engine `megatron` refuses, and what it hides from the ranks of a CPU recipe."""
 
 from __future__ import annotations
 

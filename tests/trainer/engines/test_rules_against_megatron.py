@@ -45,7 +45,7 @@ OLDER = [row for row in ROWS if row["relation"] == "older" and release(row["rele
 
 
 def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
-    """What one side sees and the other does not; None when they agree or the table explains it."""
+    """Returns what only one side refuses; None when they agree or the table explains it."""
     errors = {finding.rule for finding in findings if finding.kind is FindingKind.ERROR}
     seen = errors - UNSEEN - NOT_YET
     if said is None:

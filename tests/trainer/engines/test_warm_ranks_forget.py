@@ -1,4 +1,4 @@
-"""What a warm rank must not remember of the burst before. Graphs and buffers themselves not run on a GPU here."""
+"""Checks what a warm rank forgets of the burst before. Graphs and buffers are fakes here, without a GPU."""
 
 from __future__ import annotations
 

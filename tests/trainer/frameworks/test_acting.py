@@ -1,4 +1,4 @@
-"""What the trainer says it runs with, against what the recipe asked for."""
+"""Compares the settings that the trainer prints with those of the recipe."""
 
 from __future__ import annotations
 

@@ -57,6 +57,6 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
 
 
 def mark_of(ranks: WarmRanks) -> str:
-    """What every process of the start carries in its environment."""
+    """Returns the mark that every process of the start has in its environment."""
     assert isinstance(ranks.processes, LocalProcesses)
     return ranks.processes.mark

@@ -1,4 +1,4 @@
-"""What a worker and its launcher say to each other, without processes."""
+"""Checks the messages between a worker and its launcher, without processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a start on several nodes begins, whichever launcher makes it."""
+"""Checks the first steps of a start on several nodes, the same for every launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts for a deadline, by an invented clock."""
+"""Checks which time counts for a deadline, with a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Looks:
         self.watch = Stopwatch(clock=lambda: self.at)
 
     def __call__(self, seconds: float, *, held: bool = False) -> float:
-        """What counts, by a look so long after the last."""
+        """Returns the time that counts after `seconds` more."""
         self.at += seconds
         return self.watch.look(held=held)
 

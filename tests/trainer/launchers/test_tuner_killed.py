@@ -38,7 +38,7 @@ def start(folder: Path, kill_at_s: float) -> Tuner:
 
 
 def left_by(tuners: list[Tuner]) -> list[Process]:
-    """What carries their marks, and grandchildren that do not: another tuner's sweep may end the marked ones first."""
+    """Returns processes with their marks, and grandchildren without: another tuner's sweep may end those first."""
     owners = {tuner.process for tuner in tuners}
     ours = [process for process, env in marked() if owner_from(env.get(OWNER, "")) in owners]
     statuses = [status_of(pid) for tuner in tuners for pid in grandchildren(tuner.folder)]

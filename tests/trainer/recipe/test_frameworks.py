@@ -1,4 +1,4 @@
-"""What one framework says, and in which versions."""
+"""Checks the findings of one framework, by version."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ NODES = GOOD.replace("nodes: 2", "nodes: %s")
     ],
 )
 def test_numbers_beyond_any_cluster_are_refused_in_plain_words(tmp_path: Path, text: str, said: str) -> None:
-    """What is looked at in every way it divides would never end."""
+    """Trying every way in which such a number divides would never end."""
     assert any(said in problem.what for problem in problems(tmp_path, text))
 
 

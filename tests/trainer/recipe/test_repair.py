@@ -46,7 +46,7 @@ def repaired(recipe: Recipe) -> Suggestion:
 
 
 def cheapest(recipe: Recipe, number: int) -> Cost:
-    """What the cheapest legal set of up to `number` changes costs, of all knobs that its errors name or suggest."""
+    """Returns the cost of the cheapest legal set of up to `number` changes, of knobs in its errors or suggestions."""
     errors = errors_of(recipe)
     named = {name for error in errors for name in (*error.knobs, *error.suggestion)}
     names = sorted(named - set(recipe.tune.freeze))

@@ -1,4 +1,4 @@
-"""What every rule promises by being registered: its examples behave, its hint works."""
+"""Checks every registered rule: its examples behave, its hint works."""
 
 import re
 from operator import attrgetter

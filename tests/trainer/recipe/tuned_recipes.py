@@ -1,4 +1,4 @@
-"""How rows of NVIDIA's table of tuned recipes are written as recipes of ours, and what that leaves out.
+"""Turns rows of NVIDIA's table of tuned recipes into recipes, and says what that leaves out.
 
 Left out: environment variables that are no knob of ours (tokenizers, caches, cuDNN switches). Filled in where the
 table is silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of these recipes use; one layer

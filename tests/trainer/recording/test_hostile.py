@@ -56,7 +56,7 @@ AS = [
 
 @dataclass(kw_only=True)
 class Prey:
-    """What a hostile script may want: a folder of files, a home, a port, a socket and a process."""
+    """Targets of a hostile script: a folder of files, a home, a port, a socket and a process."""
 
     folder: Path
     home: Path

@@ -1,6 +1,6 @@
 """Fused kernels that no knob of a recipe names: on GPUs as Megatron-LM's command line leaves them, on CPUs off.
 
-Production has them on unless told otherwise, and they decide memory as well as time: without the fused activation an
+Production has them on unless switched off, and they decide memory as well as time: without the fused activation an
 expert keeps twice its input. Sources: Megatron-LM 0.16.1, arguments.py:966, :995, :1318-1337, :2034-2087.
 """
 

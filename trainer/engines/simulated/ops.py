@@ -54,7 +54,7 @@ Segment = Sequence[Op | Beside]
 
 
 class Work:
-    """A list of operations as it grows: segments become chains, each after what it is told to wait for."""
+    """A list of operations as it grows: segments become chains, each after the operations it waits for."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []

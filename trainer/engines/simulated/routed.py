@@ -51,7 +51,7 @@ class Routed:
         )
 
     def permute(self, load: float) -> list[Op]:
-        """Tokens sorted by where they go; HybridEP does it inside its own kernel where it is told to."""
+        """Plays the permutation of tokens; HybridEP does it inside its own kernel where a knob says so."""
         if self.dispatcher == "hybridep" and self.parts.on("moe_permute_fusion_into_hybridep"):
             return []
         entries = self.parted * self.seen_width * (self.topk + 1 if self.dispatcher == "alltoall" else 1.0)

@@ -1,7 +1,7 @@
 """Overrides `section.key=value` of a Megatron-Bridge recipe, in Hydra's grammar, that hold whatever that recipe says.
 
 Bridge recipes set knobs of their own, so every knob is written, its default and what cannot act included. Two objects
-of Bridge are laid over the others after every override, and would change what was written: `comm_overlap` is taken
+of Bridge replace the others after every override, and would change what was written: `comm_overlap` is taken
 away, what it decides being written where it acts, and `mixed_precision` is written whole. Source: training/config.py
 (runtime_config_update, validate) and training/utils/omegaconf_utils.py of src/megatron/bridge.
 """

@@ -1,7 +1,7 @@
 """One ssh to each host, until all have ended: what `supervise` runs for launcher `hosts`.
 
 `python -m trainer.launchers.hosts.connect <control folder>` reads there whom to connect to. A host whose ssh ends
-badly is told of in our own log; the others get a moment to say what they saw, then their connections end, and with a
+badly is named in our own log; the others get a moment to say what they saw, then their connections end, and with a
 connection its keeper.
 """
 

@@ -1,7 +1,7 @@
 """The job around the tuner: whether it is over, or about to be, and why.
 
 A job that runs into its time limit or makes room for another one ends its steps; the tuner in it is killed with them,
-unless it was started by salloc, which leaves it alone, or is told before (`sbatch --signal`).
+unless it was started by salloc, which leaves it alone, or is signalled before (`sbatch --signal`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from trainer.errors import OverError
 from trainer.launchers.slurm import clients, states
 
-WARNED_S = 120  # before the time of a job that we submit is over the tuner in it is told
+WARNED_S = 120  # a job that we submit signals its tuner so long before its time is over
 _EARLY_S = 65.0  # that Slurm may tell it before, by sbatch(1)
 _SOON_S = 5.0  # for an answer when all may be killed any moment
 SETTLES_S = 20.0  # until a job that is ending, or whose step was cancelled, says why

@@ -58,7 +58,7 @@ NODE_FAILED = (
     Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
     Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
 )
-# the first row that matches a line counts: a time limit is told in the words of a cancellation
+# the first row that matches a line counts: a time limit is printed as a cancellation
 LINES = (
     Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
     Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),

@@ -98,7 +98,7 @@ def left(folder: Path, rank: int, *entries: dict[str, Any], ranks: str = "[0, 1,
 
 
 def test_a_rank_in_another_collective_is_distinguished_from_one_that_did_not_arrive(tmp_path: Path) -> None:
-    """As NCCL writes it: drawn by hand, no GPU was there."""
+    """Checks a dump as NCCL writes it, drawn by hand: there was no GPU."""
     left(tmp_path, 0, entry(7, "all_to_all"), entry(8, "all_to_all", state="started"))
     left(tmp_path, 1, entry(7, "all_to_all"), entry(8, "_all_gather_base", state="started"))
     left(tmp_path, 2, entry(7, "all_to_all"))

@@ -1,4 +1,4 @@
-"""What is injected into the user's trainer: it chains what it hides, and children of a rank do nothing."""
+"""Checks the module injected into the user's trainer: it chains what it hides, and is idle in children of a rank."""
 
 from __future__ import annotations
 

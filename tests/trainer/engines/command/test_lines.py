@@ -1,4 +1,4 @@
-"""What is read of real trainers' logs, and that a user's own patterns are checked before anything is spent."""
+"""Checks what is read of real trainers' logs, and that a user's patterns are checked before the first burst."""
 
 from __future__ import annotations
 

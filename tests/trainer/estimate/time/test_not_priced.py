@@ -1,4 +1,4 @@
-"""What no measurement gives a rate for is named, and sparse attention is not priced as attention to all positions."""
+"""Checks that work without a measured rate is named, and that sparse attention is not priced as full attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory kept on the host costs in time: of the estimate and of the simulation, against measured steps."""
+"""Checks the time that offload to the host costs, by estimate and by simulation, against measured steps."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ CPU_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # faster, slo
 
 @pytest.mark.parametrize(("fast", "slow"), CPU_CHANGES.values(), ids=CPU_CHANGES)
 def test_what_makes_cpu_ranks_faster(fast: dict[str, Any], slow: dict[str, Any]) -> None:
-    """As bursts of this recipe showed it; threads where there are cores."""
+    """Checks directions that bursts of this recipe showed; threads where there are cores."""
     recipe = load_recipe("cpu-moe").replace({"expert_tensor_parallel_size": 1})
     fast_s, slow_s = (estimate_time(recipe.replace(changes)).step_s for changes in (fast, slow))
     assert fast_s < 0.98 * slow_s

@@ -44,5 +44,5 @@ def launcher_at(hosts: Hosts, folder: Path, **settings: Any) -> HostsLauncher:
 
 
 def await_end(ranks: WarmRanks) -> None:
-    """Of every process of the start, on either host: both are this machine."""
+    """Waits for the end of every process of the start, on both hosts: both are this machine."""
     until(lambda: not with_mark(processes_of(ranks).mark))

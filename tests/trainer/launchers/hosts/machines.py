@@ -17,7 +17,7 @@ HOSTS = 2
 
 
 def why_not() -> str | None:
-    """Why there can be no such hosts here; None if they can."""
+    """Returns why no hosts can be made here; None if they can."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in ("sshd", "ssh", "ip", "nsenter") if shutil.which(name, path=path) is None]
     if missing:

@@ -151,7 +151,7 @@ def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts
 
 
 def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
-    """What the tests above count: keepers, agents and ranks of either host carry the mark of their start."""
+    """Checks what the tests above count: keepers, agents and ranks of both hosts carry the mark of their start."""
     ranks = launch_on_hosts()
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     found = [

@@ -1,4 +1,4 @@
-"""How the process between a tuner and Slurm ends."""
+"""Checks how the process between a tuner and Slurm ends."""
 
 from __future__ import annotations
 

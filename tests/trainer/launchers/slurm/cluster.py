@@ -36,7 +36,7 @@ _MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: v2 needs systemd or a dele
 
 
 def why_not() -> str | None:
-    """Why no Slurm can be started here; None if it can."""
+    """Returns why no Slurm can be started here; None if it can."""
     missing = [name for name in PROGRAMS if _program(name) is None]
     if missing:
         return f"without Slurm ({', '.join(missing)})"
@@ -134,7 +134,7 @@ class Cluster:
 
     @property
     def _addresses(self) -> list[str]:
-        """Of the controller and of each node."""
+        """Returns the addresses of the controller and of each node."""
         if self.network is None:
             return ["127.0.0.1"] * (1 + NODES)
         return [self.network.controller, *map(self.network.address, range(1, NODES + 1))]

@@ -40,17 +40,17 @@ class Network:
         return f"{self._prefix}.254"
 
     def address(self, node: int) -> str:
-        """Of node 1, 2, …"""
+        """Returns the address of node 1, 2, …"""
         return f"{self._prefix}.{node}"
 
     def inside(self, node: int) -> list[str]:
-        """What a command starts with to run on the node. `ip netns exec` would hide the cgroups."""
+        """Returns the words before a command that run it on the node. `ip netns exec` would hide the cgroups."""
         own = ["taskset", "-c", self.processors[node - 1]] if self.processors else []
         return ["nsenter", f"--net=/run/netns/{self._space(node)}", *own]
 
     @property
     def _prefix(self) -> str:
-        """Of a subnet of its own: two with the same tag never stand at once, and tags that are near differ here."""
+        """Returns the prefix of a subnet: two networks never have one tag, and close tags differ here."""
         high, low = divmod(int(self.tag), 250)
         return f"10.{64 + high % 128}.{low + 1}"
 
@@ -86,7 +86,7 @@ class Network:
             _run("tc", "qdisc", "add", "dev", wire, *limit)
 
     def joined(self) -> bool:
-        """Whether node 1 reaches node 2: a machine whose firewall also filters bridges lets no node see another."""
+        """Returns whether node 1 reaches node 2: a firewall that also filters bridges separates all nodes."""
         server = subprocess.Popen(
             [*self.inside(2), sys.executable, "-c", _LISTEN, self.address(2)], stdout=subprocess.PIPE, text=True
         )

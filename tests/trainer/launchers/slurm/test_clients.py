@@ -1,4 +1,4 @@
-"""What Slurm's programs print, read; and a job followed by an invented clock."""
+"""Checks how the output of Slurm's programs is read, and a job that is followed by a fake clock."""
 
 from __future__ import annotations
 

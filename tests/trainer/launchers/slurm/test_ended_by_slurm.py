@@ -1,4 +1,4 @@
-"""What Slurm ends for reasons of its own: jobs that make room for another one, and time limits."""
+"""Checks jobs that Slurm ends for its own reasons: preemption and time limits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def out_of_time(cluster: Cluster, job: str) -> Iterator[None]:
 
 
 def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path) -> Failure:
-    """How a burst fails that hangs until Slurm ends it."""
+    """Returns the failure of a burst that hangs until Slurm ends it."""
 
     def come() -> None:
         until((folder / "log/rank3.log").exists)
@@ -215,7 +215,7 @@ def _has(path: Path, words: bytes) -> bool:
 def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
     end: End, why: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As salloc starts it, which leaves it alone then."""
+    """Starts the tuner as salloc does, which does not signal it."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     night_in(tmp_path, "slurm")
     with cluster.allocation() as variables:
@@ -252,7 +252,7 @@ def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path:
 
 
 def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachable: Cluster, tmp_path: Path) -> None:
-    """As sbatch starts it: the tuner is stopped too, for longer than a line of its trainer may take to come."""
+    """Starts the tuner as sbatch does: it is stopped too, for longer than its trainer may be silent."""
     night_in(tmp_path, "slurm", step_s=1.0)
     argv = [sys.executable, "-m", "autotune.cli", "run", "night.yaml", "--study", "study", "--budget", "1"]
     job = reachable.run(

@@ -1,4 +1,4 @@
-"""What is asked of Slurm, word by word."""
+"""Checks the command lines of Slurm's programs word by word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm prints, as failures: lines of real runs (Slurm 22.05) and the states of its manual."""
+"""Checks which failures Slurm's output becomes: lines of real runs (Slurm 22.05) and the states of its manual."""
 
 from __future__ import annotations
 

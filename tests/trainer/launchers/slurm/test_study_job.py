@@ -57,7 +57,7 @@ def test_a_study_asks_for_its_job_only_outside_of_one(tmp_path: Path) -> None:
 
 @pytest.fixture
 def taken_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was cancelled, where no reason is given time to pass."""
+    """Returns the names of cancelled jobs; no pending reason is given time to pass."""
     names: list[str] = []
     monkeypatch.setattr(clients, "cancel", names.append)
     monkeypatch.setattr(states, "NEVER_S", -1.0)
