@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from analyzers.diagnosis import Wall
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import names_text
 from autotune.looks.quantities import changes_text
 from autotune.looks.reasons import proposal_text, verdict_text
@@ -102,7 +103,7 @@ class LoadedStudy:
             "phase": trial.proposal.phase.value,
             "fix": trial.proposal.fix,
             "fixes": names_text(trial.proposal, trial.changes),
-            "changes": changes_text(trial.changes) if trial.changes else "",
+            "changes": changes_text(acting_changes(trial.recipe, trial.changes)) if trial.changes else "",
             "status": trial.status.value,
             "verdict": trial.verdict.value if trial.verdict else None,
             "provisional": trial.provisional,

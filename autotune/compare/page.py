@@ -8,6 +8,7 @@ from analyzers.diagnosis import TraceReport
 from analyzers.wording import part_name
 from autotune.compare.comparison import (
     Comparison,
+    Move,
     change,
     headline,
     moved_parts,
@@ -22,10 +23,14 @@ from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
 from autotune.looks.render import render
-from autotune.looks.segments import mean_segments, mean_step_us, slowest, steps_of
+from autotune.looks.segments import KINDS, mean_segments, mean_step_us, slowest, steps_of
+from autotune.looks.svg import box, drawing, line, tag
 from autotune.looks.tables import Table
 
 KERNELS = 40
+MOVE_PX = 14
+LARGE_FIGURE = "change of the step time from A to B"
+LEAST_DRAWN = 0.002  # of the step: a part that moved less has no bar
 SHOWN = 0.0005  # of a step: a kernel that moved less is not listed
 
 
@@ -38,6 +43,7 @@ def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
         name=" · ".join(map(printable, names)),
         figure=figure,
         simulated=found.a.simulated or found.b.simulated,
+        of=LARGE_FIGURE if one and other and found.times_compare else "",
         figure_note=note,
         facts={
             "What moved": headline(found),
@@ -47,6 +53,7 @@ def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
         },
         notes=found.notes,
         bars=_bars(one, other) if one and other else None,
+        moves=_moves(found, one) if one and other else None,
         parts=_parts(found, one, other) if one and other else None,
         communication=_communication(found),
         kernels=_kernels(found, one, other) if one and other else [],
@@ -65,6 +72,30 @@ def _bars(one: TraceReport, other: TraceReport) -> Markup:
         for side, trace in (("A", one), ("B", other))
     ]
     return Markup("").join([steps_legend([*steps_of(one), *steps_of(other)]), *bars])
+
+
+def _moves(found: Comparison, one: TraceReport) -> Markup | None:
+    """Draws a row for each part that moved, to the left where it became shorter, to the right where it became longer;
+    None if none did."""
+    step_us = mean_step_us(one) or 1.0
+    sized = [(move, move.moved_us / step_us if found.times_compare else move.moved_share) for move in found.of("part")]
+    moved = [(move, share) for move, share in sized if abs(share) >= LEAST_DRAWN]
+    if not moved:
+        return None
+    ends = min([0.0, *(share for _, share in moved)]), max([0.0, *(share for _, share in moved)])
+    zero, whole = -ends[0] / (ends[1] - ends[0]), ends[1] - ends[0]
+    return Markup("").join(_move(move, share / whole, zero, found.times_compare) for move, share in moved)
+
+
+def _move(move: Move, width: float, zero: float, times_compare: bool) -> Markup:
+    words = next(kind.words for kind in KINDS if kind.key == move.name)
+    figure = signed(move.moved_us) if times_compare else f"{100 * move.moved_share:+.1f} points of the step"
+    said = f"{words} {figure} ({duration(move.a_us)} → {duration(move.b_us)})"
+    parts = [
+        box(zero, 0, zero + width, MOVE_PX, f"k-{move.name}", title=said),
+        line(zero, -2, zero, MOVE_PX + 2, "zero"),
+    ]
+    return tag("p", said, class_="bar-label") + drawing(parts, height=MOVE_PX, name=said, class_="bar")
 
 
 def _parts(found: Comparison, one: TraceReport, other: TraceReport) -> Table:

@@ -29,25 +29,29 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
+    """A bar of pieces that begins at `start` of the scale."""
+
     label: str
     pieces: tuple[Piece, ...]
+    start: float = 0.0
 
     @property
     def total(self) -> float:
         return sum(piece.value for piece in self.pieces)
 
 
-def bar(stack: Stack, *, longest: float, mark: float | None = None) -> Markup:
-    """Draws a label and the stacked bar below it; `longest` fills the width, `mark` draws a limit."""
+def bar(stack: Stack, *, longest: float, mark: float | None = None, shares: bool = True) -> Markup:
+    """Draws a label and the stacked bar below it; `longest` fills the width, `mark` draws a limit, `shares` writes
+    each piece's share into it where there is room."""
     total = stack.total or 1.0
     drawn: list[Markup] = []
-    x = 0.0
+    x = stack.start / longest
     for piece in stack.pieces:
         width = piece.value / longest
         share = percent(piece.value / total)
         title = f"{piece.words}: {piece.said}, {share}"
         drawn.append(box(x, 0, x + width, BAR_PX, f"k-{piece.key}", title=title))
-        if width >= LABEL_FROM:
+        if shares and width >= LABEL_FROM:
             class_ = f"in t-{piece.key}" + ("" if width >= WIDE_FROM else " wide")
             middle = {"x": place(x + width / 2), "y": str(BAR_PX // 2 + 4)}
             drawn.append(tag("text", percent(piece.value / total, 0), class_=class_, **middle))

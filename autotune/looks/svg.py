@@ -47,6 +47,15 @@ def mark(shape: str, x: float, y: float, *, title: str | None = None) -> Markup:
     return tag("svg", drawn, x=place(x), y=f"{y:.1f}", class_="at", overflow="visible", title=title)
 
 
+def shapes(rows: Sequence[tuple[str, str]]) -> Markup:
+    """Returns a legend of marks: (shape of `MARKS`, its words)."""
+    items = [
+        tag("li", tag("svg", mark(shape, 0.5, 8), width="16", height="16", aria_hidden="true"), words)
+        for shape, words in rows
+    ]
+    return tag("ul", *items, class_="legend")
+
+
 def line(x1: float, y1: float, x2: float, y2: float, class_: str, *, title: str | None = None) -> Markup:
     places = {"x1": place(x1), "y1": f"{y1:.1f}", "x2": place(x2), "y2": f"{y2:.1f}"}
     return tag("line", class_=class_, title=title, **places)

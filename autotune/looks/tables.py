@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NARROW_LETTERS = 62  # of a table's text that a page of 600 px shows side by side
+GAP_LETTERS = 2  # between two columns
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -11,3 +14,17 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numbers: tuple[int, ...] = ()  # indices of columns that hold figures
     caption: str = ""
+
+    @property
+    def is_wide(self) -> bool:
+        """Returns True if the table is wider than a page of 600 px: its rows are shown one below the other there."""
+        widths = (self._least_width(index) for index in range(len(self.columns)))
+        return sum(widths) + GAP_LETTERS * len(self.columns) > NARROW_LETTERS
+
+    def _least_width(self, index: int) -> int:
+        """Returns the letters of a column's longest unbreakable text: a figure, or a word."""
+        cells = [row[index] for row in self.rows]
+        words = [
+            word for text in (self.columns[index], *([] if index in self.numbers else cells)) for word in text.split()
+        ]
+        return max(map(len, [*words, *(cells if index in self.numbers else [])]), default=0)

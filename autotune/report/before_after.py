@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from analyzers.diagnosis import Analysis, TraceReport, Wall
 from analyzers.walls import wall_kinds
+from autotune.looks.acting import Changes, acting_changes
 from autotune.looks.fix_names import parts_of, share_text, title_of
 from autotune.looks.quantities import NONE, changes_text, duration, gain, gib, percent
 from autotune.looks.segments import PIPELINE, counted_steps, mean_of, mean_segments, slowest
@@ -133,7 +134,8 @@ def fixes_table(trial: Trial) -> Table | None:
     parts = parts_of(trial.proposal, trial.changes)
     if not parts:
         return None
-    rows = [_fix_row(part, trial) for part in parts]
+    changes = acting_changes(trial.recipe, trial.changes)
+    rows = [_fix_row(part, trial, changes) for part in parts]
     frees = any(part.frees_gib is not None for part in parts)
     if len(parts) > 1 and trial.proposal.interaction is not None and not frees:
         rows.append(("interaction", "", gain(trial.proposal.interaction), ""))
@@ -248,8 +250,8 @@ def _time(us: float) -> str:
     return duration(us) if us > 0 else "0"
 
 
-def _fix_row(part: FixShare, trial: Trial) -> tuple[str, ...]:
-    changes = {knob: trial.changes[knob] for knob in part.knobs if knob in trial.changes}
+def _fix_row(part: FixShare, trial: Trial, acting: Changes) -> tuple[str, ...]:
+    changes = {knob: acting[knob] for knob in part.knobs if knob in acting}
     alone = part.fix not in FIXES and part.fix in KNOBS
     title = f"{part.fix} (a knob by itself)" if alone else title_of(part, trial.changes)
     known = part.predicted_share is not None or part.frees_gib is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import name_title, shares_text, titles_text
 from autotune.looks.quantities import NONE, changes_text, gain_interval, percent
 from autotune.looks.reasons import proposal_text, sentence, verdict_text
@@ -40,7 +41,7 @@ def recipe(material: Material) -> Section | None:
     best = material.history.best
     if best is None:
         return None
-    changed = material.trials[0].recipe.diff(best.recipe)
+    changed = acting_changes(best.recipe, material.trials[0].recipe.diff(best.recipe))
     rows = tuple(
         (knob, knob_value(a), knob_value(b), KNOBS[knob].numerics, _set_by(knob, material))
         for knob, (a, b) in changed.items()
@@ -135,7 +136,7 @@ def _rejected(trial: Trial, material: Material) -> Record:
     facts = (
         ("verdict", verdict_text(trial)),
         ("fixes", shares_text(trial.proposal)),
-        ("change", changes_text(trial.changes)),
+        ("change", changes_text(acting_changes(trial.recipe, trial.changes))),
         ("reason", proposal_text(trial.proposal)),
         ("predicted", predicted_text(trial)),
         ("gain of all bursts", _over_parent(trial, parent, material)),

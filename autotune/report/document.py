@@ -104,11 +104,11 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of report.json. `reference` (also `base`) is the trial that the speed-up is relative to: the base
-    recipe if it runs, else the recipe that runs with the fewest changes; `best` is the last accepted one. They and the
-    speed-up are null if nothing ran. `speedup_provisional`: fewer than two bursts per side; `speedup_since`: the first
-    version whose interval includes the noise between bursts; `warnings`: where the journal disagrees with the bursts'
-    own files."""
+    """The whole of report.json. `reference` is the trial that the speed-up is relative to: the base recipe if it runs,
+    else the recipe that runs with the fewest changes; `base` is an older name of this field (the base recipe is trial
+    0). `best` is the last accepted trial. They and the speed-up are null if nothing ran. `speedup_provisional`: fewer
+    than two bursts per side; `speedup_since`: the first version whose interval includes the noise between bursts;
+    `warnings`: where the journal disagrees with the bursts' own files."""
 
     schema: int = SCHEMA
     study: str
@@ -122,6 +122,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_since: str = INTERVAL_SINCE
     warnings: list[str] = []
     gpu_hours: float  # of all bursts, failed ones included
+    idle_gpu_hours: float = 0.0  # beside gpu_hours: of an allocation, while the tuner decided and no burst ran
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None
     planned_gpu_hours: float | None = None  # of the training that the tuned recipe is for
@@ -153,6 +154,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         speedup_provisional=gained is not None and best is not base and gained.provisional,
         warnings=list(warnings),
         gpu_hours=history.gpu_hours,
+        idle_gpu_hours=history.idle_gpu_hours,
         simulated=history.simulated,
         gpu_hour_price=price if gpu_hour_price is None else gpu_hour_price,
         planned_gpu_hours=planned,

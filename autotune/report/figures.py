@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import median
 
 from markupsafe import Markup
 
 from autotune.looks.fix_names import titles_text
-from autotune.looks.quantities import gib, percent, tokens_per_s
+from autotune.looks.quantities import counted, gib, percent, tokens_per_s
 from autotune.looks.reasons import verdict_text
-from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, tag
+from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, shapes, tag
 from autotune.report.bars import path_legend, step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
-from autotune.report.material import Material, memory_limit, status_words
+from autotune.report.gain_figures import gains_waterfall, predicted_against_obtained
+from autotune.report.material import RANKS_APART, Material, memory_limit, status_words
 from policies.noise import Noise
 from policies.trial import Status, Trial, Verdict
 
 CHART_PX = 260
+MEMORY_BINS, LEAST_PX = 12, 3
+MEMORY_COLUMN = 0.06  # of the width: half of a trial's column at most
+MEMORY_WIDTH = 0.6  # of half a column: the widest bin of the peaks of many ranks
 
 
 def throughput(material: Material) -> Markup:
@@ -50,11 +55,13 @@ def memory(material: Material) -> Markup:
     axis = Axis(low=0.0, high=1.1 * max([*limits, *peaks], default=1.0), top=14, bottom=CHART_PX - 24)
     parts = axis.grid()
     for index, trial in enumerate(trials):
-        parts += _memory_column(trial, material, axis, (index + 0.5) / len(trials), 0.5 / len(trials))
+        parts += _memory_column(
+            trial, material, axis, (index + 0.5) / len(trials), min(0.5 / len(trials), MEMORY_COLUMN)
+        )
     parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
     name = f"Peak memory by rank of {len(trials)} trials against the limit; the table below has the figures"
     unit = tag("p", "GiB per rank by trial", class_="unit")
-    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _memory_legend()
+    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _memory_legend(material)
 
 
 def losses(material: Material) -> Markup:
@@ -73,7 +80,7 @@ def losses(material: Material) -> Markup:
     parts += _curve(ours, axis, count, "tuned", "accepted", f"trial {best.number}")
     parts += numbers_below(count, CHART_PX - 6, first=[str(step) for step in range(count)])
     name = f"Loss of {count} steps, trial {base.number} and trial {best.number}; the table below has the figures"
-    legend = _shapes([("inconclusive", f"base, trial {base.number}"), ("accepted", f"tuned, trial {best.number}")])
+    legend = shapes([("inconclusive", f"base, trial {base.number}"), ("accepted", f"tuned, trial {best.number}")])
     unit = tag("p", "loss by step", class_="unit")
     return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + legend
 
@@ -82,17 +89,11 @@ FIGURES: dict[str, Callable[[Material], Markup]] = {
     "steps": step_bars,
     "path": path_legend,
     "throughput": throughput,
+    "waterfall": gains_waterfall,
+    "predictions": predicted_against_obtained,
     "memory": memory,
     "losses": losses,
 }
-
-
-def _shapes(rows: Sequence[tuple[str, str]]) -> Markup:
-    items = [
-        tag("li", tag("svg", mark(shape, 0.5, 8), width="16", height="16", aria_hidden="true"), words)
-        for shape, words in rows
-    ]
-    return tag("ul", *items, class_="legend")
 
 
 def _mark_legend(trials: Sequence[Trial]) -> Markup:
@@ -105,16 +106,14 @@ def _mark_legend(trials: Sequence[Trial]) -> Markup:
         "failed": "failed or refused",
     }
     seen = {_shape(trial) for trial in trials}
-    return _shapes([(shape, text) for shape, text in words.items() if shape in seen])
+    return shapes([(shape, text) for shape, text in words.items() if shape in seen])
 
 
-def _memory_legend() -> Markup:
-    rows = [
-        ("accepted", "hottest rank (strokes: the other ranks)"),
-        ("noop", "predicted"),
-        ("oom", "out of memory"),
-    ]
-    return _shapes(rows)
+def _memory_legend(material: Material) -> Markup:
+    many = any(len(figures.peak_gib) > RANKS_APART for figures in material.figures.values())
+    others = "the others, wider where there are more; a stroke at their median" if many else "strokes: the other ranks"
+    rows = [("accepted", f"hottest rank ({others})"), ("noop", "predicted"), ("oom", "out of memory")]
+    return shapes(rows)
 
 
 def _shape(trial: Trial) -> str:
@@ -181,13 +180,35 @@ def _memory_column(trial: Trial, material: Material, axis: Axis, x: float, half:
 
 def _peaks(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, half: float) -> list[Markup]:
     hottest = max(range(len(peaks)), key=lambda rank: peaks[rank])
+    title = f"trial {trial.number}, rank {hottest}: {gib(peaks[hottest])}, the hottest"
+    spread = line(x, axis.y(min(peaks)), x, axis.y(max(peaks)), "whisker")
+    hot = mark("accepted", x, axis.y(peaks[hottest]), title=title)
+    if len(peaks) > RANKS_APART:
+        return [spread, *_distribution(trial, peaks, axis, x, half), hot]
     strokes = [
         line(x - half / 3, axis.y(peak), x + half / 3, axis.y(peak), "stroke", title=f"rank {rank}: {gib(peak)}")
         for rank, peak in enumerate(peaks)
     ]
-    title = f"trial {trial.number}, rank {hottest}: {gib(peaks[hottest])}, the hottest"
-    spread = line(x, axis.y(min(peaks)), x, axis.y(max(peaks)), "whisker")
-    return [spread, *strokes, mark("accepted", x, axis.y(peaks[hottest]), title=title)]
+    return [spread, *strokes, hot]
+
+
+def _distribution(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, half: float) -> list[Markup]:
+    """Draws the peaks of many ranks as a histogram on its side: as wide as the share of ranks near that peak."""
+    low, high = min(peaks), max(peaks)
+    bins = [0] * MEMORY_BINS
+    for peak in peaks:
+        bins[min(int((peak - low) / (high - low or 1.0) * MEMORY_BINS), MEMORY_BINS - 1)] += 1
+    edges = [low + (high - low) * number / MEMORY_BINS for number in range(MEMORY_BINS + 1)]
+    wide = MEMORY_WIDTH * half / max(bins)
+    boxes = [
+        box(x - wide * ranks, axis.y(upper), x + wide * ranks, max(axis.y(lower), axis.y(upper) + LEAST_PX), "ranks",
+            title=f"trial {trial.number}: {counted(ranks, 'rank')} of {len(peaks)} at {gib(lower)} to {gib(upper)}")
+        for ranks, (lower, upper) in zip(bins, pairwise(edges), strict=True)
+        if ranks
+    ]  # fmt: skip
+    middle = median(peaks)
+    at = axis.y(middle)
+    return [*boxes, line(x - half / 3, at, x + half / 3, at, "stroke", title=f"the median of the ranks: {gib(middle)}")]
 
 
 def _curve(figures: Measured, axis: Axis, count: int, class_: str, shape: str, name: str) -> list[Markup]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from autotune.export.difference import WordChange, word_changes
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import titles_text
 from autotune.looks.quantities import counted, first_changes, gib, share_of, significant
 from autotune.looks.recipes import model_words
@@ -145,7 +146,8 @@ def _change_rows(material: Material) -> Iterator[tuple[str, ...]]:
     for step in material.path:
         if step.parent is not None and step.trial.accepted:
             by = f"trial {step.trial.number}: {titles_text(step.trial)}"
-            yield by, obtained_text(step, material.unit), largest_changes(step), first_changes(step.trial.changes)
+            changes = acting_changes(step.trial.recipe, step.trial.changes)
+            yield by, obtained_text(step, material.unit), largest_changes(step), first_changes(changes)
 
 
 def _target(recipe: Recipe) -> str:

@@ -18,6 +18,8 @@ from policies.tuner.ideas import Idea
 from policies.tuner.tuner import Tuner
 from trainer.recipe import Recipe
 
+RANKS_APART = 16  # up to so many ranks each is shown by itself, of more their distribution
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from statistics import median
+from collections.abc import Sequence
+from statistics import median, quantiles
 
 from analyzers.walls import wall_kinds
 from autotune.looks.fix_names import NAMED, short_names
@@ -12,7 +13,7 @@ from autotune.looks.reasons import DECIDED_BY, divergence_text
 from autotune.looks.segments import NoWall, counted_steps, families, mean_segments, mean_step_us
 from autotune.looks.tables import Table
 from autotune.report.before_after import compared_traces
-from autotune.report.material import Material, Section, memory_limit, status_words
+from autotune.report.material import RANKS_APART, Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
 from autotune.tuning.losses import disagreement
 from autotune.tuning.speedup import CONFIDENCE, INTERVAL_SINCE
@@ -103,7 +104,7 @@ def memory(material: Material) -> Section | None:
                 str(trial.number),
                 gib(trial.proposal.predicted.peak_gib),
                 gib(max(peaks)) if peaks else "out of memory",
-                " ".join(map(significant, peaks)) or NONE,
+                _by_rank(peaks),
                 gib(limit),
                 percent(max(peaks) / limit) if peaks and limit else NONE,
             )
@@ -112,6 +113,16 @@ def memory(material: Material) -> Section | None:
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 1, 2, 4, 5))
     said = ("Largest peak of any burst of the trial, for every rank; the limit is that of one rank.",)
     return Section(key="memory", title="Memory", paragraphs=said, table=table) if rows else None
+
+
+def _by_rank(peaks: Sequence[float]) -> str:
+    """Returns the peak of every rank; of many ranks the least, the quarters and the largest."""
+    if len(peaks) <= RANKS_APART:
+        return " ".join(map(significant, peaks)) or NONE
+    first, middle, third = quantiles(peaks, n=4, method="inclusive")
+    ends = f"{significant(min(peaks))} to {significant(max(peaks))}"
+    quarters = f"quarters {significant(first)}, {significant(middle)}, {significant(third)}"
+    return f"{len(peaks)} ranks: {ends}, {quarters}"
 
 
 def losses(material: Material) -> Section | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import parts_of, shares_text, titles_text
 from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.quantities import changes_text, duration, percent
@@ -88,7 +89,7 @@ def _card(trial: Trial) -> TrialCard:
     facts = (
         ("reason", proposal_text(trial.proposal)),
         ("fixes", shares_text(trial.proposal)),
-        ("change", changes_text(trial.changes)),
+        ("change", changes_text(acting_changes(trial.recipe, trial.changes))),
         ("predicted", predicted_text(trial)),
         ("verdict", f"{status_words(trial)}: {verdict_text(trial)}"),
         ("wall", f"{wall}: {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from autotune.report.agreement import agreement
 from autotune.report.changes import not_tried, path, recipe, rejected
 from autotune.report.feasible import feasible
+from autotune.report.gains import predictions, waterfall
 from autotune.report.learnt import learnt
 from autotune.report.links import links
 from autotune.report.material import Material, Section
@@ -20,6 +21,8 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     feasible,
     steps,
     throughput,
+    waterfall,
+    predictions,
     path,
     learnt,
     links,

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Wall
+from autotune.looks.acting import acting_changes
 from autotune.looks.quantities import (
     counted,
     duration,
@@ -150,7 +151,7 @@ def _what_was_changed(history: History) -> str:
     trials, best = history.trials, history.best
     if best is None:
         return "No recipe that was tried runs."
-    changed = trials[0].recipe.diff(best.recipe)
+    changed = acting_changes(best.recipe, trials[0].recipe.diff(best.recipe))
     if not changed:
         return "Nothing: no change beat the base recipe."
     kept = sum(trial.accepted for trial in trials if trial.number != trials[0].number)

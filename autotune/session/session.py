@@ -126,6 +126,7 @@ class Session:
                 until=limits.until,
                 host=platform.node(),
                 process=os.getpid(),
+                job=os.environ.get("SLURM_JOB_ID"),
                 gpu_hour_price=limits.gpu_hour_price,
             )
         )

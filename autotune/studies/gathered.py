@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from autotune.looks.acting import acting_changes
 from autotune.looks.quantities import first_changes
 from autotune.report.document import document_of
 from autotune.report.head import ran_on
@@ -121,7 +122,7 @@ def _row(folder: Path, history: History, now: float) -> Row:
         speedup_provisional=document.speedup_provisional,
         provisional=history.best is not None and history.best.provisional,
         changes=changes,
-        changed=first_changes(changes) if history.best else "",
+        changed=first_changes(acting_changes(history.best.recipe, changes)) if history.best else "",
         walls=walls_met([trial for trial in history.trials if trial.accepted]),
         wall=str(wall) if wall else None,
     )

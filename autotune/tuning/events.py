@@ -42,7 +42,7 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     """A tuner process started or resumed the study: its limits and its host. `recipe` is what the command named,
-    `until` seconds since the epoch."""
+    `until` seconds since the epoch, `job` the Slurm job that the tuner runs in, if any."""
 
     recipe: str
     budget: int
@@ -51,6 +51,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     host: str = ""
     process: int | None = None
     gpu_hour_price: float | None = None
+    job: str | None = None
 
 
 class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):

@@ -33,6 +33,7 @@ from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, 
 from trainer.burst import FailureKind, Outcome
 from trainer.probe.links import Links
 from trainer.recipe import Recipe
+from trainer.recipe.launching import slurm_settings
 
 
 class History:
@@ -56,6 +57,8 @@ class History:
         self._changed: dict[int, int] = {}  # trial → number of knobs that differ from the recipe as given
         self._gpu_s = 0.0
         self._running: tuple[int, float] | None = None  # trial of the running burst, and its start
+        self._between_s = 0.0  # while a tuner ran and no burst did
+        self._no_burst_since: float | None = None  # None while a burst or no tuner runs
         for event in events:
             self.fold(event)
 
@@ -92,6 +95,18 @@ class History:
         return self._gpu_s / 3600
 
     @property
+    def idle_gpu_hours(self) -> float:
+        """Returns the GPU-hours of an allocation in which no burst ran while the tuner decided, beside `gpu_hours`; 0
+        where no Slurm job holds the GPUs between bursts."""
+        if self.study is None:
+            return 0.0
+        recipe = Recipe.model_validate(self.study.recipe)
+        held = recipe.burst.launcher_kind == "slurm" or (self.tuner is not None and self.tuner.job is not None)
+        if not held or self.simulated or slurm_settings(recipe.burst.launcher).job == "per-burst":
+            return 0.0
+        return max(0.0, self._between_s) * recipe.world_size / 3600
+
+    @property
     def unit(self) -> str:
         """Returns the unit that throughput and cost are counted per: `GPU`, or `rank` if the recipe runs on CPUs."""
         return share_of(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
@@ -124,6 +139,7 @@ class History:
     def _(self, event: TunerStarted) -> None:
         self.tuner = event
         self.ended = None
+        self._no_burst_since = event.at
 
     @_fold.register
     def _(self, event: LessonAdded) -> None:
@@ -133,6 +149,7 @@ class History:
     @_fold.register
     def _(self, event: Probed) -> None:
         self._gpu_s += event.ranks * event.seconds
+        self._between_s -= event.seconds
         self.probed = event
         assert self.study is not None
         recipe = Recipe.model_validate(self.study.recipe)
@@ -162,6 +179,7 @@ class History:
         self.ended = None
         self.open_burst = event
         self._running = event.trial, event.at
+        self._end_gap(event.at)
 
     @_fold.register
     def _(self, event: BurstLost) -> None:
@@ -180,6 +198,7 @@ class History:
         self.pace_s.append(max(0.0, event.at - self._resumed_at))
         self.finished.append(event)
         self._running = self.open_burst = None
+        self._no_burst_since = event.at
         failure = event.outcome.failure
         if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # counted in `BurstLost` already
             self._gpu_s += event.gpu_s
@@ -208,12 +227,19 @@ class History:
         self.ended = event
         self.lost_in_a_row = 0
         self._stop_running(event.at)
+        self._end_gap(event.at)
 
     @property
     def _resumed_at(self) -> float:
         """Returns the start of this burst, proposal time included."""
         started = self.tuner.at if self.tuner else self.study.at if self.study else 0.0
         return max(started, self.finished[-1].at if self.finished else 0.0)
+
+    def _end_gap(self, at: float) -> None:
+        """Counts the time since a burst ended or the tuner started."""
+        if self._no_burst_since is not None:
+            self._between_s += max(0.0, at - self._no_burst_since)
+        self._no_burst_since = None
 
     def _stop_running(self, at: float, seconds: float | None = None) -> None:
         """Adds the running burst to the cost: `seconds`, or if None the time since its start, at most its deadline."""

@@ -6,6 +6,7 @@ from functools import singledispatch
 from statistics import median
 
 from analyzers.diagnosis import Wall
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, shares_text
 from autotune.looks.quantities import (
     changes_text,
@@ -73,7 +74,7 @@ def _(event: Proposed, history: History) -> str:
     proposal = history.proposals[event.trial][0]
     lines = [f"[{event.phase}] trial {event.trial}: {names_text(proposal, event.changes)}"]
     if event.changes and not is_spelled_out(proposal, event.changes):
-        lines.append(f"  changes: {changes_text(event.changes)}")
+        lines.append(f"  changes: {changes_text(acting_changes(proposal.recipe, event.changes))}")
     if shares := shares_text(proposal):
         lines.append(f"  shares: {shares}")
     return "\n".join([*lines, f"  why: {proposal_text(event)}"])
@@ -162,10 +163,12 @@ def failure_in_words(failure: Failure | None) -> str:
 
 
 def cost_in_words(history: History) -> str:
-    """Returns `13 bursts, 0.21 GPU-hours`; simulated hours are marked."""
+    """Returns `13 bursts, 0.21 GPU-hours`; simulated hours are marked, those of an idle allocation are apart."""
     simulated = "simulated " if history.simulated else ""
     hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
-    return f"{counted(len(history.finished), 'burst')}, {hours}"
+    idle = significant(history.idle_gpu_hours, 2)
+    waited = f", beside {idle} {history.unit}-hours in which the allocation waited for the tuner"
+    return f"{counted(len(history.finished), 'burst')}, {hours}{waited if history.idle_gpu_hours else ''}"
 
 
 def best_in_words(history: History) -> str:

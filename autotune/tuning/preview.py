@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from rich.console import Console
 
 from autotune.estimate.memory import Memory, against_limit, memory_document
+from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, parts_of, shares_text
 from autotune.looks.quantities import changes_text, counted, gain_interval, gib, percent, share_of, significant
 from autotune.looks.reasons import as_imagined, sentence
@@ -215,7 +216,7 @@ def _show(
         console.print()
         say(console, names_text(trial.proposal, trial.changes), lead=f"{trial.number}: ")
         if trial.changes and not is_spelled_out(trial.proposal, trial.changes):
-            say(console, changes_text(trial.changes), lead="   changes: ")
+            say(console, changes_text(acting_changes(trial.recipe, trial.changes)), lead="   changes: ")
         if shares := shares_text(trial.proposal):
             say(console, shares, lead="   shares: ")
         say(console, _because(trial), lead="   why: ")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs import screens
-from tests.autotune.looks.browser import needs_browser
+from tests.autotune.looks.browser import cut_off, needs_browser
 
 
 @needs_browser
@@ -19,3 +19,6 @@ def test_every_page_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     names = [f"{name}-600-dark.png" for name in ("report", "running", "diagnosis", "studies", "status")]
     assert [picture.name for picture in drawn] == names
     assert all(picture.stat().st_size > 10_000 for picture in drawn)
+    pages = [page for page in tmp_path.rglob("*.html") if page.name != "status.html"]
+    assert len(pages) >= 4
+    assert {page.name: cut for page in pages if (cut := cut_off(page, tmp_path / "profile", 600))} == {}

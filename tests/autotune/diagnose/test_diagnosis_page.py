@@ -129,7 +129,9 @@ def test_the_page_of_a_comparison_shows_both_steps_and_what_moved(drawn: Draw) -
     found = compared(analysis_of(STEPS[1], burst=2), analysis_of(STEPS[3], burst=6))
     document = drawn(comparison_page(found, ("<first>", "second")))
     assert "data-error" not in document
-    assert count(document, r'<svg[^>]*class="bar"') == 2
+    assert count(document, r'<svg[^>]*class="bar"') > 2
+    assert "change of the step time from A to B: step" in document
+    assert count(document, r'aria-label="recompute −') == 1  # a bar for each part that moved
     assert "−39.2 %" in document
     assert "&lt;first&gt;: wall memory, up to 31.0 %" in document
     assert document.index("recompute</td>") < document.index("idle: host</td>") < document.index("exposed DP</td>")

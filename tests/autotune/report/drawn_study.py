@@ -57,7 +57,7 @@ class Step:
     changes: dict[str, Any] = field(default_factory=dict)
     because: str
     step_ms: float | None = None
-    peaks: tuple[float, float] = (0.0, 0.0)
+    peaks: tuple[float, ...] = (0.0, 0.0)
     shares: dict[str, float] = field(default_factory=dict)
     gain: float | None = None
     bound: float | None = None

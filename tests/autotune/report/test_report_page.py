@@ -43,7 +43,7 @@ def test_nothing_is_fetched(text: str) -> None:
 
 def test_every_figure_has_a_name_and_a_table_behind_it(text: str) -> None:
     assert Page(text).unnamed_figures == 0
-    assert text.count("The figures as a table") == 4
+    assert text.count("The figures as a table") == 6
 
 
 def test_what_becomes_of_a_trial_shows_by_shape(text: str) -> None:

@@ -1,0 +1,129 @@
+"""Draws gains: predicted intervals with what was obtained, one row per trial, and the waterfall of accepted changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from autotune.looks.fix_names import title_of, titles_text
+from autotune.looks.quantities import gain, tokens_per_s
+from autotune.looks.stacks import Piece, Stack, bar, legend
+from autotune.looks.svg import box, drawing, line, mark, place, shapes, tag
+from autotune.report.gains import Forecast, Stage, forecasts, stages
+from autotune.report.material import Material
+from autotune.report.path import predicted_text
+from policies.trial import Status, Verdict
+
+ROW_PX, TICKS_PX = 22, 22
+LINEAR = 0.03  # gains up to about this are drawn in proportion, larger ones by their logarithm
+TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
+MOST = (-0.95, 20.0)  # intervals beyond end at the edge
+LEAST = (-0.05, 0.12)  # the axis shows at least these gains
+REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
+
+
+def predicted_against_obtained(material: Material) -> Markup:
+    """Draws a row for each trial: the predicted interval as a bar, the obtained gain as a mark with its interval."""
+    found = forecasts(material)
+    if not found:
+        return Markup("")
+    low, high = _range(found)
+    height = ROW_PX * len(found)
+    parts = [part for tick in TICKS if low <= tick <= high for part in _tick(tick, low, high, height)]
+    for row, forecast in enumerate(found):
+        parts += _forecast(forecast, low, high, ROW_PX * (row + 0.5))
+    name = f"Predicted and obtained gain of {len(found)} trials; the table below has the figures"
+    words = {"accepted": "accepted", "rejected": "rejected", "inconclusive": "within the noise"}
+    words |= {"noop": "no effect", "oom": "out of memory", "failed": "failed or refused"}
+    seen = {_shape(forecast) for forecast in found}
+    marks = shapes([(shape, text) for shape, text in words.items() if shape in seen])
+    unit = tag("p", "trial: gain of throughput over its parent", class_="unit")
+    return unit + drawing(parts, height=height + TICKS_PX, name=name, class_="chart") + marks
+
+
+def _range(found: Sequence[Forecast]) -> tuple[float, float]:
+    """Returns the gains at the two edges of the drawing: those of all predictions and results."""
+    known = [value for forecast in found for value in forecast.predicted or ()]
+    known += [forecast.obtained.value - 1 for forecast in found if forecast.obtained]
+    low, high = min([*known, LEAST[0]]), max([*known, LEAST[1]])
+    return max(1.1 * low, MOST[0]), min(1.1 * high, MOST[1])
+
+
+def _x(value: float, low: float, high: float) -> float:
+    """Returns where a gain is on the axis, from 0 to 1: in proportion near zero, by its logarithm further out."""
+    start, end, at = (math.asinh(number / LINEAR) for number in (low, high, min(max(value, low), high)))
+    return (at - start) / (end - start)
+
+
+def _tick(value: float, low: float, high: float, height: float) -> list[Markup]:
+    x = _x(value, low, high)
+    label = tag("text", gain(value, 0) if value else "0", x=place(x), y=f"{height + 16:.1f}", class_="axis middle")
+    return [line(x, 0, x, height, "grid" if value else "zero"), label]
+
+
+def _forecast(forecast: Forecast, low: float, high: float, y: float) -> list[Markup]:
+    trial, known = forecast.trial, forecast.predicted
+    title = f"trial {trial.number}, {titles_text(trial)}: predicted {predicted_text(trial)}"
+    parts = [tag("text", str(trial.number), x="-8", y=f"{y + 4:.1f}", class_="axis end")]
+    expected = trial.proposal.predicted.gain
+    if known is not None:
+        ends = [_x(end, low, high) for end in known[1:]]
+        parts.append(box(ends[0], y - 6, ends[1], y + 6, "band", title=title))
+    if expected is not None:
+        at = _x(expected, low, high)
+        parts.append(line(at, y - 6, at, y + 6, "best", title=title))
+    got = forecast.obtained
+    if got is None:
+        return [*parts, mark(_shape(forecast), 0.0, y, title=f"trial {trial.number}: no gain, it or its parent failed")]
+    said = f"trial {trial.number}: obtained {gain(got.value - 1)} ({gain(got.low - 1)} to {gain(got.high - 1)})"
+    ends = [_x(end - 1, low, high) for end in (got.low, got.high)]
+    whisker = line(ends[0], y, ends[1], y, "whisker")
+    return [*parts, whisker, mark(_shape(forecast), _x(got.value - 1, low, high), y, title=said)]
+
+
+def _shape(forecast: Forecast) -> str:
+    trial = forecast.trial
+    return trial.status.value if trial.status is not Status.OK else (trial.verdict or Verdict.INCONCLUSIVE).value
+
+
+def gains_waterfall(material: Material) -> Markup:
+    """Draws the reference's throughput as a bar, and below it what each accepted change added."""
+    found, reference = stages(material), material.history.reference
+    if not found or reference is None:
+        return Markup("")
+    start = material.figures[reference.number].tokens_per_s_per_gpu
+    longest = max([start, *(max(stage.before, stage.after) for stage in found)])
+    said = tokens_per_s(start, unit=material.unit)
+    first = Stack(
+        label=f"reference, trial {reference.number} · {said}",
+        pieces=(Piece(key=REFERENCE, words="reference", value=start, said=said),),
+    )
+    stacks = [first, *(_stack(stage, material.unit) for stage in found)]
+    bars = [bar(stack, longest=longest, shares=index > 0) for index, stack in enumerate(stacks)]
+    pieces = {piece.key: piece for stack in stacks for piece in stack.pieces}
+    words = [Piece(key=key, words=_legend_words(key), value=1.0, said="") for key in pieces]
+    return Markup("").join([legend(words), *bars])
+
+
+def _stack(stage: Stage, unit: str) -> Stack:
+    moved = stage.after - stage.before
+    parts = stage.parts or ((None, 1.0),)
+    pieces = tuple(
+        Piece(
+            key=WHOLE if part is None or part.wall is None else f"w-{part.wall.value}",
+            words=titles_text(stage.trial) if part is None else title_of(part, stage.trial.changes),
+            value=share * abs(moved),
+            said=tokens_per_s(share * moved, unit=unit),
+        )
+        for part, share in parts
+    )
+    figures = f"{tokens_per_s(stage.after, unit=unit)} ({gain(stage.after / stage.before - 1)})"
+    label = f"trial {stage.trial.number} · {titles_text(stage.trial)} · {figures}"
+    return Stack(label=label, pieces=pieces, start=min(stage.before, stage.after))
+
+
+def _legend_words(key: str) -> str:
+    named = {REFERENCE: "reference", WHOLE: "no wall, or not divided"}
+    return named.get(key, f"answers {key.removeprefix('w-')}")
