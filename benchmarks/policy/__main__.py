@@ -14,6 +14,12 @@ that fit and were predicted not to after 1, 3 and 10 trials, `died` of those pre
 exported recipe changes. `--seeds` runs each scenario so often, with other noise. `--frozen` leaves the table of best
 known recipes as it is, so that two runs share it. If the kept figures have the same studies, the difference between
 them and the policy is printed below with its paired bootstrap over scenarios.
+
+    python -m benchmarks.policy --wide [--judged]
+
+plays the scenarios of `wide.py` instead, whose clusters are unlike the tables: those for development, or those to
+judge by, of which only figures over all are printed. *beyond* is what the search for the best known recipe found over
+the best that the contenders exported.
 """
 
 from __future__ import annotations
@@ -22,16 +28,17 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from benchmarks.places import DATA, ROOT
-from benchmarks.policy.best import SIMULATION, Effort, Known, read_best, search_best, write_best
+from benchmarks.policy.best import BETTER, SIMULATION, Effort, Known, read_best, search_best, write_best
 from benchmarks.policy.bootstrap import differences
 from benchmarks.policy.figures import rows_of, table_of, write_studies
 from benchmarks.policy.ground import Ground
@@ -41,6 +48,7 @@ from benchmarks.policy.searches import plan_in_order
 from benchmarks.policy.study import Study
 from benchmarks.policy.today import read_today, write_today
 from benchmarks.policy.tuned import tuned_by
+from benchmarks.policy.wide import wide_scenarios
 from policies.search.sampler import SURROGATE
 
 DOCS = ROOT / "docs"
@@ -50,6 +58,8 @@ CONTENDERS = {
     "plan": plan_in_order,
 }
 BUDGET = 20
+WIDE_BUDGET = 10
+WIDE_EFFORT = Effort(planned=60, drawn=30, climbs=2, rounds=4, pairs=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +80,14 @@ def play(
     effort: Effort,
     seeds: int = 1,
     frozen: bool = False,
+    counts_fitting: bool = True,
 ) -> Result:
     """Runs all contenders on one scenario, `seeds` times each; searches its best known recipe if the table has none.
 
     If `frozen`, a better one that a contender ran does not count.
     """
     warnings.simplefilter("ignore")  # optuna warns of its experimental parts
-    ground = Ground(scenario)
+    ground = Ground(scenario, counts_fitting=counts_fitting)
     if scenario.name in known:
         ground.truth(known[scenario.name].recipe(scenario))
     else:
@@ -91,7 +102,8 @@ def play(
 def play_all(chosen: Sequence[Scenario], *, known: dict[str, Known], options: argparse.Namespace) -> Iterator[Result]:
     """Yields results in the order given, `--processes` scenarios at a time."""
     asked = {"budget": options.budget, "seeds": options.seeds, "frozen": options.frozen}
-    one = partial(play, only=options.only.split(","), known=known, effort=Effort(), **asked)
+    asked |= {"effort": WIDE_EFFORT if options.wide else Effort(), "counts_fitting": not options.wide}
+    one = partial(play, only=[name for name in options.only.split(",") if name], known=known, **asked)
     with get_context("fork").Pool(options.processes) as pool:
         yield from pool.imap(one, chosen)
 
@@ -100,7 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
     parser.add_argument("--scenarios", type=int, default=None, help="at least so many, spread over the table")
-    parser.add_argument("--budget", type=int, default=BUDGET, help="bursts after the base's")
+    parser.add_argument("--wide", action="store_true", help="clusters unlike the tables")
+    parser.add_argument("--judged", action="store_true", help="of those, the ones to judge by")
+    parser.add_argument("--budget", type=int, default=None, help="bursts after the base's")
     parser.add_argument("--seeds", type=int, default=1, help="times that each scenario is played, with other noise")
     parser.add_argument("--processes", type=int, default=2, help="scenarios at a time")
     parser.add_argument("--frozen", action="store_true", help="keep the table of best known recipes as it is")
@@ -110,9 +124,10 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, default=None, help="write every study here")
     options = parser.parse_args()
     started = time.time()
-    every = scenarios()
+    options.budget = options.budget or (WIDE_BUDGET if options.wide else BUDGET)
+    every = [one for one in wide_scenarios() if one.unseen == options.judged] if options.wide else scenarios()
     chosen = every if options.scenarios is None else every[:: max(1, len(every) // options.scenarios)]
-    table = DATA / "policy_best.csv"
+    table, today = (DATA / f"{'wide' if options.wide else 'policy'}_{kind}.csv" for kind in ("best", "today"))
     known = {} if options.refresh else read_best(table, chosen)
     results: list[Result] = []
     for result in play_all(chosen, known=known, options=options):
@@ -122,19 +137,22 @@ def main() -> None:
         results.append(result)
         if not options.frozen:
             write_best(table, [result.scenario], {result.scenario.name: result.best})
-        print(_line(result, options.budget), file=sys.stderr, flush=True)
+        if options.keep:
+            write_today(today, chosen, [one for each in results for one in each.studies if one.contender == "policy"])
+        if not options.judged:
+            print(_line(result, options.budget), file=sys.stderr, flush=True)
     best = {result.scenario.name: result.best for result in results}
     studies = [study for result in results for study in result.studies]
-    kept = read_today(DATA / "policy_today.csv", chosen)
+    kept = read_today(today, chosen)
     _print(Console(width=200), results, kept, options.budget)
     rates = {name: found.tokens_per_s_per_gpu for name, found in best.items()}
     policies = [study for study in studies if study.contender == "policy"]
     for line in differences(policies, kept, rates, options.budget):
         print(line)
+    if options.wide and studies:
+        print(_beyond([*studies, *kept], rates))
     if options.csv:
         write_studies(options.csv, studies, rates, options.budget)
-    if options.keep:
-        write_today(DATA / "policy_today.csv", chosen, policies)
     if options.plot:
         draw(DOCS / "policy_regret.svg", [*studies, *kept], rates, options.budget)
     print(f"{len(chosen)} scenarios, simulation {SIMULATION}, {time.time() - started:.0f} s")
@@ -145,6 +163,21 @@ def _line(result: Result, budget: int) -> str:
     best = result.best.tokens_per_s_per_gpu
     ends = [f"{study.contender} {study.tuned_after(budget) / best:.3f} ({study.ooms} OOM)" for study in result.studies]
     return f"{result.scenario.name}, {result.scenario.start}: best {best:,.0f}; {', '.join(ends)}"
+
+
+def _beyond(studies: Sequence[Study], best: Mapping[str, float]) -> str:
+    """Returns what the search found over the best that any contender exported, as a line."""
+    exported: dict[str, float] = {}
+    for study in studies:
+        if study.scenario in best:
+            most = max([study.start, *(burst.tuned for burst in study.paid)])
+            exported[study.scenario] = max(exported.get(study.scenario, 0.0), most)
+    shares = [best[name] / most - 1 for name, most in exported.items() if most]
+    return (
+        f"the search found beyond the contenders: median {np.median(shares):.2%}, 90th percentile "
+        f"{np.quantile(shares, 0.9):.2%}, most {max(shares):.2%}; in {sum(share > BETTER for share in shares)} of "
+        f"{len(shares)} scenarios"
+    )
 
 
 def _print(console: Console, results: Sequence[Result], kept: Sequence[Study], budget: int) -> None:

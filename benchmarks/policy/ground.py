@@ -23,15 +23,25 @@ TRIES = 2  # of a burst that failed by the machine, as in the product
 
 class Ground:
     """The environment of all contenders of a scenario: every recipe whose truth was evaluated counts towards the
-    best."""
+    best.
 
-    def __init__(self, scenario: Scenario, truths: dict[str, tuple[float, Recipe]] | None = None) -> None:
-        self.scenario = scenario
+    `counts_fitting` asks for `Study.fitting`, which takes a second or more of a study.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        truths: dict[str, tuple[float, Recipe]] | None = None,
+        *,
+        counts_fitting: bool = True,
+    ) -> None:
+        self.scenario, self.counts_fitting = scenario, counts_fitting
         self._truths = {} if truths is None else truths
 
     def seeded(self, number: int) -> Ground:
         """Returns the same cluster with other noise: number 0 is the scenario's own seed. Truths are shared."""
-        return Ground(replace(self.scenario, seed=self.scenario.seed + SEEDS_APART * number), self._truths)
+        scenario = replace(self.scenario, seed=self.scenario.seed + SEEDS_APART * number)
+        return Ground(scenario, self._truths, counts_fitting=self.counts_fitting)
 
     def truth(self, recipe: Recipe) -> float:
         """Returns tokens/s/GPU without noise; 0 if it does not fit."""

@@ -7,8 +7,10 @@ N. Rows marked unseen are for judging only: no constant of a policy was chosen b
 from __future__ import annotations
 
 import csv
+import json
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,15 +80,21 @@ class Scenario:
 
 def scenarios(table: Path = TABLE) -> list[Scenario]:
     with table.open(encoding="utf-8", newline="") as file:
-        return [_scenario(row, seed) for seed, row in enumerate(csv.DictReader(file), 1)]
+        return [scenario_of(row, seed, machine_named) for seed, row in enumerate(csv.DictReader(file), 1)]
 
 
-def _scenario(row: dict[str, str], seed: int) -> Scenario:
-    machine = machine_named(row["machine"])
+def scenario_of(row: Mapping[str, str], seed: int, named: Callable[[str], Machine]) -> Scenario:
+    """Returns the scenario of a row of `scenarios.csv` or `wide.csv`; `named` returns the machine of a name."""
+    machine = named(row["machine"])
+    is_preset = not row["model"].startswith("{")
     sizes = {SIZES[size]: int(row[size]) for size in SIZES}
     knobs = STARTS[row["start"]] | {"sequence_parallel": int(row["tp"]) > 1}
     if row["pipeline"]:
         knobs["pipeline_model_parallel_layout"] = row["pipeline"]
+    model_name = row["model"] if is_preset else "fields"
+    cluster: dict[str, Any] = {"gpu": row["gpu"], "nodes": int(row["nodes"])}
+    if row.get("memory_gib"):
+        cluster["memory_gib"] = float(row["memory_gib"])
     training = {
         "seq_length": int(row["seq_length"]),
         "global_batch_size": int(row["global_batch_size"]),
@@ -94,16 +102,16 @@ def _scenario(row: dict[str, str], seed: int) -> Scenario:
         "precision": row["precision"],
     }
     data = {
-        "name": f"{row['model']}-{row['gpu']}",
-        "model": row["model"],
-        "cluster": {"gpu": row["gpu"], "nodes": int(row["nodes"])},
+        "name": f"{model_name}-{row['gpu']}",
+        "model": row["model"] if is_preset else json.loads(row["model"]),
+        "cluster": cluster,
         "training": training,
         "parallelism": sizes,
         "knobs": knobs,
         "burst": {"engine": "simulated", "machine": machine.model_dump(exclude_defaults=True)},
     }
     recipe = Recipe.model_validate(data)
-    name = f"{row['model']} {recipe.world_size}x{row['gpu']} {row['machine']}"
+    name = f"{model_name} {recipe.world_size}x{row['gpu']} {row['machine']}"
     return Scenario(name=name, start=row["start"], unseen=row["unseen"] == "yes", recipe=recipe, seed=seed)
 
 

@@ -52,7 +52,7 @@ def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
         start=start.tuned,
         paid=tuple(paid[:budget]),
         predicted=tuple(_predicted(ground, history.attempted)),
-        fitting=tuple(fitting_of(ground.scenario, history.trials)),
+        fitting=tuple(fitting_of(ground.scenario, history.trials)) if ground.counts_fitting else (),
         ended=ended,
         cpu_s=spent,
         seed=ground.scenario.seed,

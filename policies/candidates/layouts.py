@@ -102,12 +102,13 @@ def _rare_collection_pays(incumbent: Recipe, surrogate: Surrogate) -> bool:
 
 def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Integers:
     """Returns the rows to score: the fastest that are likely to fit and not refused; if none is, by P(fits)."""
-    means, fits = surrogate.time.means(table) - np.log(avoid.trust(table)), surrogate.memory.fits(table)
-    accepted = ~avoid.refused_rows(table)
+    fits, accepted = surrogate.memory.fits(table), ~avoid.refused_rows(table)
     likely = np.flatnonzero((fits >= min_fit) & accepted)
     if not len(likely):
         return np.argsort(np.where(accepted, -fits, np.inf), kind="stable")[:SHORT_LIST]
-    return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
+    those = table.take(likely)
+    means = surrogate.time.means(those) - np.log(avoid.trust(those))
+    return likely[np.argsort(means, kind="stable")[:SHORT_LIST]]
 
 
 def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[str], avoid: Avoid) -> Recipe | None:

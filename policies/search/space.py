@@ -88,7 +88,9 @@ class Space:
         for axis in self.sizes:
             total += np.abs(np.log2(np.maximum(columns[axis], 1.0)) - np.log2(float(point[axis])))
         for axis in self.choices:
-            total += _labels(table, self.knobs[axis]) != point[axis]
+            kinds, rows = table.combinations(self.knobs[axis])
+            differs = np.array([label(kind) != point[axis] for kind in kinds], dtype=np.float64)
+            total += differs[rows] if len(kinds) > 1 else differs
         return total
 
 
@@ -119,9 +121,3 @@ def _choice(axis: str, names: tuple[str, ...], base: Recipe, legal: Candidates) 
     found += sorted(map(label, legal.combinations(names)[0]))
     found += [label((value,)) for value in KNOBS[axis].tries] if axis in KNOBS else []
     return Choice(values=(*dict.fromkeys(found), OTHER))
-
-
-def _labels(table: Candidates, names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Returns the name of each row's values, [N]."""
-    kinds, rows = table.combinations(names)
-    return np.array([label(kind) for kind in kinds], dtype=object)[rows]

@@ -15,6 +15,7 @@ from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
 from benchmarks.policy.study import Fitting, Paid, Predicted, Study
 from benchmarks.policy.today import read_today, write_today
+from benchmarks.policy.wide import DEVELOPMENT, JUDGED, wide_scenarios
 from tests.draws import few
 from tests.rows import filled
 from trainer.recipe.load_machine import packaged_machines
@@ -54,6 +55,17 @@ def test_a_drawn_machine_is_always_the_same_and_several_keys_away_from_the_defau
     assert drawn_machine(7) == drawn_machine(7) != drawn_machine(8)
     moved = drawn_machine(7).model_dump(exclude_defaults=True)
     assert sum(len(section) for name, section in moved.items() if name != "name") >= 6
+
+
+def test_wide_scenarios_are_legal_named_once_and_far_from_the_default() -> None:
+    every = wide_scenarios()
+    assert [sum(one.unseen is judged for one in every) for judged in (False, True)] == [DEVELOPMENT, JUDGED]
+    assert len({one.name for one in every}) == len({one.machine.name for one in every}) == len(every)
+    assert not [finding for one in every for finding in check(one.recipe) if finding.kind == "error"]
+    moved = [one.machine.model_dump(exclude_defaults=True) for one in every]
+    assert all(
+        6 <= sum(len(keys) for name, keys in each.items() if name not in ("name", "stragglers")) for each in moved
+    )
 
 
 def test_nobody_is_better_than_the_best_known_and_nobody_pays_more_than_the_budget(result: Result) -> None:
