@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
 from analyzers.diagnosis import Analysis, Wall
 from policies.reason import Reason
 from trainer.burst import BurstPhase, FailureKind, Outcome
+from trainer.fidelity import Fidelity, at_fidelity
 from trainer.recipe import Recipe
 
 Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
@@ -100,7 +102,8 @@ class Proposal:
     """The next recipe to try.
 
     `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain that no fix has by
-    itself. `because` is the sentence of journals that have no `reason`.
+    itself. `because` is the sentence of journals that have no `reason`. `fidelity` is that of its bursts; None: the
+    recipe itself runs.
     """
 
     recipe: Recipe
@@ -112,6 +115,7 @@ class Proposal:
     fixes: tuple[FixShare, ...] = ()
     interaction: float | None = None
     predicted: Prediction = Prediction()
+    fidelity: Fidelity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +151,13 @@ class Trial:
     @property
     def recipe(self) -> Recipe:
         return self.proposal.recipe
+
+    @property
+    def fidelity(self) -> Fidelity | None:
+        """Returns the size of the trial's bursts; None: that of its recipe."""
+        return self.proposal.fidelity
+
+    @cached_property
+    def ran(self) -> Recipe:
+        """Returns the recipe of the trial's bursts: its own, or its proxy."""
+        return at_fidelity(self.recipe, self.fidelity)

@@ -30,7 +30,7 @@ class RankParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The measurements of one trial.
+    """The measurements of one trial; `recipe` is the one that ran, its proxy where the trial is of a smaller size.
 
     `step_s` is None if nothing was measured; `peak_gib` is by pipeline rank, empty if it was not measured;
     `denied_gib` is the size the allocator could not hold when a rank ran out of memory, `outside_gib` the most that
@@ -60,12 +60,20 @@ def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
     return [each for each in found if each.step_s is not None or each.out_of_memory]
 
 
+def by_size(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
+    """Returns the evidence in groups of one model on one number of nodes, each of which makes one table."""
+    groups: dict[tuple[object, ...], list[Evidence]] = {}
+    for each in evidence:
+        groups.setdefault((each.recipe.cluster.nodes, each.recipe.architecture), []).append(each)
+    return list(groups.values())
+
+
 def _evidence(trial: Trial) -> Evidence:
     medians = [median(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
     step_s = median(medians) / 1e6 if medians else None
     return Evidence(
         number=trial.number,
-        recipe=trial.recipe,
+        recipe=trial.ran,
         step_s=step_s,
         deviation=deviation_of_a_burst(trial) / math.sqrt(max(len(medians), 1)),
         scatter=deviation_of_a_traced_step(trial),
@@ -105,7 +113,7 @@ def _work_s(trial: Trial) -> float | None:
 
 def _peaks(trial: Trial) -> tuple[float, ...]:
     """Returns the highest peak of each pipeline rank over all bursts. Pipeline ranks are Megatron's outermost group."""
-    stages = layout_of(trial.recipe).pp
+    stages = layout_of(trial.ran).pp
     peaks = [outcome.peak_gib for outcome in trial.outcomes if outcome.ok and outcome.peak_gib]
     whole = [peak for peak in peaks if len(peak) % stages == 0]
     return tuple(
@@ -119,7 +127,7 @@ def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
     if trial.analysis is None or step_s is None:
         return ()
     times = {time.rank: time for time in trial.analysis.ranks}
-    ranks_a_stage = trial.recipe.world_size // layout_of(trial.recipe).pp
+    ranks_a_stage = trial.ran.world_size // layout_of(trial.ran).pp
     as_long = step_s if trial.recipe.hardware.is_cpu else None
     return tuple(
         RankParts(

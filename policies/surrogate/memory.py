@@ -20,9 +20,9 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtr
 
 from policies.constants import constant
-from policies.surrogate.evidence import Evidence
+from policies.surrogate.evidence import Evidence, by_size
 from policies.surrogate.kernel import GaussianProcess, features, fit_process
-from trainer.estimate.candidates import Candidates, Floats, tabulate
+from trainer.estimate.candidates import Candidates, Floats, one, tabulate
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.memory.estimate import MemoryTable, memory_of
 
@@ -123,6 +123,12 @@ def _peaks(parts: Floats, phi: Floats) -> Floats:
     return peaks
 
 
+def _side_by_side(parts: Sequence[Floats]) -> Floats:
+    """Returns parts [G, N, P] of tables with different P as one, zero beyond a row's own pipeline ranks."""
+    most = max(each.shape[-1] for each in parts)
+    return np.concatenate([np.pad(each, ((0, 0), (0, 0), (0, most - each.shape[-1]))) for each in parts], axis=1)
+
+
 def _mills_ratio(z: Floats) -> Floats:
     """Returns the density of the standard normal distribution over its cumulative probability."""
     ratio: Floats = np.exp(-(z**2) / 2 - math.log(2 * math.pi) / 2 - log_ndtr(z))
@@ -134,7 +140,8 @@ def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryS
     limit_gib = _limit_met(evidence, limit_gib)
     mean = np.array([*(group.mean for group in GROUPS.values()), 0.0])
     spread = np.array([*(group.spread for group in GROUPS.values()), OUTSIDE_SPREAD])
-    rows = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
+    telling = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
+    rows = [each for group in by_size(telling) for each in group]
     if not rows:
         nothing = np.zeros(0)
         return MemorySurrogate(
@@ -150,7 +157,7 @@ def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryS
 
     found = minimize(cost, mean, method="L-BFGS-B", bounds=_bounds(mean, spread))
     covariance = np.asarray(np.linalg.inv(observed.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
-    residual, seen = observed.residual(found.x), features(observed.candidates)
+    residual, seen = observed.residual(found.x), observed.where
     return MemorySurrogate(
         limit_gib=limit_gib,
         mean=found.x,
@@ -172,8 +179,7 @@ def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float |
 
 def _outside(evidence: Sequence[Evidence]) -> list[float]:
     """Returns the GiB outside the allocator of each: as measured, else by the estimate."""
-    rows = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
-    return [each.outside_gib or float(gib) for each, gib in zip(evidence, rows, strict=True)]
+    return [each.outside_gib or float(memory_of(one(each.recipe)).outside_gib[0]) for each in evidence]
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
@@ -183,17 +189,20 @@ def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
 
 
 class _Observed:
-    """The observations of the bursts: peaks by pipeline rank, and whether each recipe was over the limit."""
+    """The observations of the bursts, in groups of one size: peaks by pipeline rank, and whether each recipe was over
+    the limit."""
 
     def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None) -> None:
-        self.candidates = tabulate([each.recipe for each in evidence])
-        self.table = memory_of(self.candidates)
-        self.parts = _grouped(self.candidates, self.table)
+        tables = [tabulate([each.recipe for each in group]) for group in by_size(evidence)]
+        memory = [memory_of(table) for table in tables]
+        self.where = np.concatenate([features(table) for table in tables])
+        self.outside_estimate = np.concatenate([each.outside_gib for each in memory])
+        self.parts = _side_by_side([_grouped(table, each) for table, each in zip(tables, memory, strict=True)])
         self.limit_gib = limit_gib
         self.measured = np.array([bool(each.peak_gib) for each in evidence])
         self.died = np.array([each.out_of_memory for each in evidence])
         self.outside = np.array([each.outside_gib or 0.0 for each in evidence])
-        self.outside_measured = (self.outside > 0) & (self.table.outside_gib > 0)  # where `outside` was measured
+        self.outside_measured = (self.outside > 0) & (self.outside_estimate > 0)  # where `outside` was measured
         self.peaks = np.full(self.parts.shape[1:], np.nan)
         for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
@@ -218,7 +227,7 @@ class _Observed:
         """Returns minus the log likelihood. The ranks of one recipe share their error: they count as one."""
         errors = self.errors(phi)[self.measured]
         cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
-        log_ratio = np.log(self.outside[self.outside_measured] / self.table.outside_gib[self.outside_measured])
+        log_ratio = np.log(self.outside[self.outside_measured] / self.outside_estimate[self.outside_measured])
         cost += 0.5 * ((log_ratio - phi[-1]) ** 2).sum() / OUTSIDE_RECIPE_SPREAD**2
         if self.limit_gib is None:
             return float(cost)
@@ -262,7 +271,7 @@ class _Observed:
 
     def _outside(self, phi: Floats) -> Floats:
         """Returns the GiB outside the allocator, [M]."""
-        return np.where(self.outside_measured, self.outside, self.table.outside_gib * np.exp(phi[-1]))
+        return np.where(self.outside_measured, self.outside, self.outside_estimate * np.exp(phi[-1]))
 
     @property
     def _deviations(self) -> Floats:

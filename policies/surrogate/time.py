@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from policies.constants import constant
 from policies.noise import PINNED
-from policies.surrogate.evidence import PARTS, Evidence, merge_cpu_parts
+from policies.surrogate.evidence import PARTS, Evidence, by_size, merge_cpu_parts
 from policies.surrogate.factors import Factor, factors, move_constants
 from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
@@ -168,10 +168,11 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     residual, seen = np.zeros(0), np.zeros((0, 0))
     if measured:
         form = _Form(measured)
+        measured = form.measured
         mean, spreads = _fitted(form, prior)
         fitted_constants = move_constants(_named(factors(), mean))
-        residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=fitted_constants).step)
-        seen = features(form.candidates)
+        residual = np.log(form.steps) - np.log(form.steps_at(fitted_constants))
+        seen = form.where
     return TimeSurrogate(
         mean=mean,
         covariance=spreads,
@@ -183,7 +184,7 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
 def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
     """Returns the most likely factors and their covariance; those that act on no measurement keep their prior."""
     mean, spreads = prior.mean.copy(), np.diag(prior.spread**2)
-    before, hardware = _named(factors(), mean), form.candidates.base.hardware
+    before, hardware = _named(factors(), mean), form.hardware
     there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
     first = _slopes(form.predicted, [factors()[at] for at in there], before, form.predicted(move_constants(before)))
     touched = np.abs(first).max(axis=0) > TOUCHED_SLOPE
@@ -253,21 +254,46 @@ def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
     return {name: np.array([[each.get(name, table[name])] for each in sets]) for name in names}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """The measured recipes of one size, and their traced ranks: the row and pipeline rank of each, and the rows whose
+    CPU time was measured."""
+
+    candidates: Candidates
+    rows: Integers
+    stages: Integers
+    worked: Integers
+
+
+def _table(group: Sequence[Evidence]) -> _Table:
+    traced = [(row, rank.pipeline_rank) for row, each in enumerate(group) for rank in each.ranks]
+    return _Table(
+        candidates=tabulate([each.recipe for each in group]),
+        rows=np.array([row for row, _ in traced], dtype=np.int64),
+        stages=np.array([stage for _, stage in traced], dtype=np.int64),
+        worked=np.array([row for row, each in enumerate(group) if each.work_s], dtype=np.int64),
+    )
+
+
 class _Form:
     """The closed form at the measured recipes and the measurements, each group of figures whitened by its covariance.
 
-    So several measurements of similar recipes count little more than one.
+    So several measurements of similar recipes count little more than one. `measured` is ordered by the size of what
+    ran: recipes of one size share a table.
     """
 
-    def __init__(self, measured: Sequence[Evidence]) -> None:
-        self.candidates = tabulate([each.recipe for each in measured])
+    def __init__(self, evidence: Sequence[Evidence]) -> None:
+        groups = by_size(evidence)
+        self.measured = measured = tuple(each for group in groups for each in group)
+        self.tables = [_table(group) for group in groups]
+        self.hardware = measured[0].recipe.hardware
         self.steps = steps = np.array([each.step_s or np.nan for each in measured])
         traced = [(row, rank) for row, each in enumerate(measured) for rank in each.ranks]
         self.rows = np.array([row for row, _ in traced], dtype=np.int64)
         self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)
         self.floor = PART_FLOOR * steps[self.rows]
-        where = features(self.candidates)
-        correlation = kernel(where, where)
+        self.where = np.concatenate([features(table.candidates) for table in self.tables])
+        correlation = kernel(self.where, self.where)
         self.step_root = cholesky(
             covariance(correlation, RESIDUAL_DEVIATION[_on_cpu(measured)], _noise(measured)), lower=True
         )
@@ -287,11 +313,21 @@ class _Form:
 
     def predicted(self, constants: Constants) -> Floats:
         """Returns what the closed form gives for each measurement, whitened: [M], or [K, M] of K sets of constants."""
-        stages, values = stages_of(self.candidates, constants=constants), {**fitted(), **constants}
-        load = np.broadcast_to(imbalance(self.candidates, values), stages.step.shape)
-        parts = parts_at(stages, self.rows, self.stages, load=load[..., self.rows])
-        parts = merge_cpu_parts(parts) if self.candidates.base.hardware.is_cpu else parts
-        return self._whitened(stages.step, parts, work_of(stages, moved=values["cpu_moved"])[..., self.worked])
+        steps, parts, work = zip(*(self._figures(table, constants) for table in self.tables), strict=True)
+        by_part = {name: np.concatenate([each[name] for each in parts], axis=-1) for name in PARTS}
+        return self._whitened(np.concatenate(steps, axis=-1), by_part, np.concatenate(work, axis=-1))
+
+    def steps_at(self, constants: Constants) -> Floats:
+        """Returns the seconds per step of the closed form, [M]."""
+        return np.concatenate([stages_of(table.candidates, constants=constants).step for table in self.tables])
+
+    def _figures(self, table: _Table, constants: Constants) -> tuple[Floats, dict[str, Floats], Floats]:
+        """Returns (seconds per step, seconds of PARTS by traced rank, CPU seconds) of one table."""
+        stages, values = stages_of(table.candidates, constants=constants), {**fitted(), **constants}
+        load = np.broadcast_to(imbalance(table.candidates, values), stages.step.shape)
+        parts = parts_at(stages, table.rows, table.stages, load=load[..., table.rows])
+        parts = merge_cpu_parts(parts) if self.hardware.is_cpu else parts
+        return stages.step, parts, work_of(stages, moved=values["cpu_moved"])[..., table.worked]
 
     def _whitened(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
         logs = np.log(np.maximum(np.stack([parts[name] for name in PARTS], axis=-2), 0.0) + self.floor)

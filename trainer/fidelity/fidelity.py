@@ -1,0 +1,160 @@
+"""The fidelity of a burst: how many nodes and layers it runs of its recipe, and the recipe of that smaller run.
+
+A proxy does on each GPU what the target does: TP, CP, EP, ETP, experts and tokens of a GPU, micro batches, layers of a
+pipeline rank and chunk, precision, dispatcher. Smaller are the pipeline, DP and with them layers and global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trainer.fidelity.layers import with_layers
+from trainer.recipe import Recipe
+from trainer.recipe.layout import grid_fits, layers_by_stage, layers_of_ranks, layout_of, stages_of
+from trainer.recipe.rules.check import errors_of
+
+# Knobs that split a pipeline, and their values where there is none
+NO_PIPELINE: Mapping[str, Any] = {
+    "pipeline_model_parallel_layout": None,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
+}
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Fidelity:
+    """The size of a burst; MTP layers are not counted."""
+
+    nodes: int
+    layers: int
+
+
+class NoProxyKind(StrEnum):
+    """The reason why no proxy of a size exists. The comment on each kind lists its figures."""
+
+    NOT_SMALLER = "not_smaller"  # nodes, target_nodes
+    STAGES = "stages"  # layers, of_stages: the layers that proxies with 1, 2, … pipeline ranks have
+    GRID = "grid"  # gpus, group: TP·CP·PP of the proxy, which does not divide its GPUs
+    EXPERTS = "experts"  # gpus, group: ETP·EP·PP of the proxy, which does not divide its GPUs
+    SPLIT = "split"  # layers, wanted: layers of each pipeline rank of the target that the proxy's split does not give
+    RULES = "rules"  # rules: the ids of those that the proxy breaks and the target does not
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoProxy:
+    """No proxy of the size asked for exists."""
+
+    kind: NoProxyKind
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def full_size(recipe: Recipe) -> Fidelity:
+    """Returns the fidelity of the recipe itself."""
+    return Fidelity(nodes=recipe.cluster.nodes, layers=recipe.architecture.num_layers)
+
+
+def proxy_of(recipe: Recipe, fidelity: Fidelity) -> Recipe | NoProxy:
+    """Returns the recipe of the smaller run, or why there is none of this size."""
+    if fidelity.nodes >= recipe.cluster.nodes or not grid_fits(recipe):
+        return _none(NoProxyKind.NOT_SMALLER, nodes=fidelity.nodes, target_nodes=recipe.cluster.nodes)
+    sizes = [len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))) for pp in _pipelines(recipe)]
+    if fidelity.layers not in sizes:
+        return _none(NoProxyKind.STAGES, layers=fidelity.layers, of_stages=sizes)
+    return _proxy(recipe, nodes=fidelity.nodes, pp=1 + sizes.index(fidelity.layers))
+
+
+def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
+    """Returns the recipe that a burst runs: the recipe itself where `fidelity` is None. Raises ValueError where there is
+    no proxy."""
+    if fidelity is None:
+        return recipe
+    found = proxy_of(recipe, fidelity)
+    if isinstance(found, NoProxy):
+        raise ValueError(f"{recipe.name} has no proxy of {fidelity}: {found.kind} {dict(found.figures)}")
+    return found
+
+
+def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity, Recipe]]:
+    """Yields every fidelity of at most so many nodes that has a proxy, with the proxy: the fewest nodes first, of a
+    power of two or `most_nodes`, then the fewest layers."""
+    nodes = sorted({*(1 << power for power in range(most_nodes.bit_length())), most_nodes})
+    for count in nodes:
+        for pp in _pipelines(recipe):
+            if count >= recipe.cluster.nodes or not grid_fits(recipe):
+                continue
+            found = _proxy(recipe, nodes=count, pp=pp)
+            if isinstance(found, Recipe):
+                yield full_size(found), found
+
+
+def _pipelines(recipe: Recipe) -> range:
+    return range(1, layout_of(recipe).pp + 1)
+
+
+def _proxy(recipe: Recipe, *, nodes: int, pp: int) -> Recipe | NoProxy:
+    target, gpus = layout_of(recipe), nodes * recipe.ranks_per_node
+    if gpus % (group := target.tp * target.cp * pp):
+        return _none(NoProxyKind.GRID, gpus=gpus, group=group)
+    if gpus % (group := target.etp * target.ep * pp):
+        return _none(NoProxyKind.EXPERTS, gpus=gpus, group=group)
+    ranks = _kept_ranks(target.pp, pp)
+    kept = _kept_layers(recipe, ranks)
+    if not kept:
+        return _none(NoProxyKind.SPLIT, layers=[], wanted=[])
+    found = _resized(recipe, nodes=nodes, pp=pp, ranks=ranks, kept=kept)
+    split, wanted = layers_by_stage(found), [layers_by_stage(recipe)[rank] for rank in ranks]
+    if split != wanted:
+        return _none(NoProxyKind.SPLIT, layers=split, wanted=wanted)
+    broken = {finding.rule for finding in errors_of(found)} - {finding.rule for finding in errors_of(recipe)}
+    return _none(NoProxyKind.RULES, rules=sorted(broken)) if broken else found
+
+
+def _kept_ranks(pp: int, left: int) -> list[int]:
+    """Returns the target's pipeline ranks that `left` ranks stand for: the first, the last and evenly between them; of
+    one alone, a middle one, whose layers are those of most."""
+    return [pp // 2] if left == 1 else [round(rank * (pp - 1) / (left - 1)) for rank in range(left)]
+
+
+def _kept_layers(recipe: Recipe, ranks: list[int]) -> list[int]:
+    """Returns the decoder layers of these pipeline ranks in the order of the model: chunk by chunk."""
+    by_rank = layers_of_ranks(recipe)
+    chunks = max(len(by_rank[rank]) for rank in ranks)
+    return [layer for chunk in range(chunks) for rank in ranks for layer in by_rank[rank][chunk]]
+
+
+def _resized(recipe: Recipe, *, nodes: int, pp: int, ranks: list[int], kept: list[int]) -> Recipe:
+    model = with_layers(recipe.architecture, kept)
+    knobs = dict(recipe.knobs)
+    sizes: dict[str, Any] = {"pipeline_model_parallel_size": pp}
+    if pp == 1:
+        knobs = {name: value for name, value in knobs.items() if name not in NO_PIPELINE}
+        sizes["virtual_pipeline_model_parallel_size"] = None
+    elif stages := stages_of(recipe):
+        left = [stages[first + rank] for first in range(0, len(stages), layout_of(recipe).pp) for rank in ranks]
+        knobs["pipeline_model_parallel_layout"] = "|".join(left)
+        mtp = sum(stage.count("m") for stage in left)
+        model = model.model_copy(update={"mtp_num_layers": mtp or None})
+    found = recipe.model_copy(
+        update={
+            "model": model,
+            "cluster": recipe.cluster.model_copy(update={"nodes": nodes}),
+            "parallelism": recipe.parallelism.model_copy(update=sizes),
+            "knobs": knobs,
+        }
+    )
+    dp = layout_of(found).dp
+    if dp % found.knob("num_distributed_optimizer_instances"):
+        found.knobs["num_distributed_optimizer_instances"] = 1
+    batch = recipe.num_microbatches * recipe.training.micro_batch_size * dp
+    return found.model_copy(update={"training": recipe.training.model_copy(update={"global_batch_size": batch})})
+
+
+def _none(kind: NoProxyKind, **figures: Any) -> NoProxy:
+    return NoProxy(kind=kind, figures=figures)
+
+
