@@ -25,6 +25,7 @@ class ReasonKind(StrEnum):
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
     BASE = "base"  # the recipe as given; no figures
     SUBSET = "subset"  # taken: the names of the differences that a bisection takes from B; of: how many there are
+    FULL_SIZE = "full_size"  # trial: the smaller run that stood for the recipe; best: bool, else the reference
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
@@ -63,8 +64,13 @@ class ReasonKind(StrEnum):
     OUTRANKED = "outranked"  # expected_improvement
     TOO_LITTLE = "too_little"  # expected_improvement, limit
 
+    # Verdicts of smaller runs: against | null, gain, gain_low, gain_high and fits_probability as predicted at full size
+    # after the burst, wall: MEASURE | null of bursts of the same size
+    PREDICTED_AT_FULL_SIZE = "predicted_at_full_size"
+    NOT_PREDICTED_TO_FIT = "not_predicted_to_fit"
+
     # Verdicts: accepted
-    FIRST_TO_RUN = "first_to_run"  # no figures
+    FIRST_TO_RUN = "first_to_run"  # no figures; of a smaller run, fits_probability of its recipe
     FAR_BEYOND_NOISE = "far_beyond_noise"  # COMPARISON
     INTERLEAVED_REPEATS = "interleaved_repeats"  # COMPARISON
     CPU_TIME = "cpu_time"  # COMPARISON

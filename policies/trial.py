@@ -117,6 +117,11 @@ class Proposal:
     predicted: Prediction = Prediction()
     fidelity: Fidelity | None = None
 
+    @cached_property
+    def ran(self) -> Recipe:
+        """Returns the recipe of the bursts: its own, or its proxy."""
+        return at_fidelity(self.recipe, self.fidelity)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -157,7 +162,7 @@ class Trial:
         """Returns the size of the trial's bursts; None: that of its recipe."""
         return self.proposal.fidelity
 
-    @cached_property
+    @property
     def ran(self) -> Recipe:
         """Returns the recipe of the trial's bursts: its own, or its proxy."""
-        return at_fidelity(self.recipe, self.fidelity)
+        return self.proposal.ran

@@ -46,14 +46,16 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 
 def refuse_without_nodes(recipe: Recipe) -> None:
     """Raises ToolError if the launcher cannot start the recipe's ranks: several nodes with launcher local, no Slurm, or
-    no allocation that is large enough."""
+    no allocation that is large enough. With `tune.proxy_nodes`, one node is enough."""
     if recipe.burst.engine not in RANKS_HERE or study_job.is_wanted(recipe):
         return
-    launcher = open_launcher(recipe, Path())
+    nodes = recipe.cluster.nodes if recipe.tune.proxy_nodes is None else 1
+    cluster = recipe.cluster.model_copy(update={"nodes": nodes})
+    launcher = open_launcher(recipe.model_copy(update={"cluster": cluster}), Path())
     if isinstance(launcher, SlurmLauncher):
-        launcher.allocation(recipe.cluster.nodes)
+        launcher.allocation(nodes)
     if isinstance(launcher, HostsLauncher):
-        launcher.hosts(recipe.cluster.nodes)
+        launcher.hosts(nodes)
 
 
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:

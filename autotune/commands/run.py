@@ -45,6 +45,14 @@ def run(
         list[Path] | None,
         Parameter(negative=(), help="Start from what these studies on the same GPU type learned."),
     ] = None,
+    proxy_nodes: Annotated[
+        int | None,
+        Parameter(
+            converter=whole,
+            validator=Number(gt=0, lte=MOST_BURSTS),
+            help="Tune by smaller runs on at most so many nodes; measure the best at full size in the end.",
+        ),
+    ] = None,
     study: Annotated[
         Path | None, Parameter(help="The study's folder; default studies/NAME-N with the first free N.")
     ] = None,
@@ -69,6 +77,8 @@ def run(
 
     given = str(recipe)
     base = load_recipe(given)
+    if proxy_nodes is not None:
+        base = base.model_copy(update={"tune": base.tune.model_copy(update={"proxy_nodes": proxy_nodes})})
     if dry_run:
         from autotune.tuning.preview import preview
 

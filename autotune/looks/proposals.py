@@ -287,6 +287,10 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.BASE: lambda figures: "the base recipe",
     ReasonKind.SUBSET: _subset,
     ReasonKind.BISECTED: _bisected,
+    ReasonKind.FULL_SIZE: lambda f: (
+        f"the {'best choice so far' if f['best'] else 'reference of the speed-up'}, at full size: "
+        f"trial {f['trial']} stood for it"
+    ),
     ReasonKind.REFERENCE: lambda f: f"reference of the speed-up, as near the base recipe as runs: {_fit_set(f)}",
     ReasonKind.FITS_CHEAPEST: _fit_set,
     ReasonKind.FITS_FASTEST: _first("the fastest that should fit"),

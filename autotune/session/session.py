@@ -32,6 +32,7 @@ from autotune.tuning.study import Study
 from policies.tuner.tuner import Tuner
 from trainer.engines import Engine, open_engine
 from trainer.errors import OverError, ToolError
+from trainer.launchers.open import nodes_of
 from trainer.legality import findings_of
 from trainer.probe.probe import probe, refuse_unshared
 from trainer.secrets import masked
@@ -128,6 +129,7 @@ class Session:
                 process=os.getpid(),
                 job=os.environ.get("SLURM_JOB_ID"),
                 gpu_hour_price=limits.gpu_hour_price,
+                nodes=_nodes(study),
             )
         )
 
@@ -196,20 +198,29 @@ def bench_of(study: Study, engine: Engine, limits: Limits) -> Bench:
         check=findings_of,
         analyze=analyze,
         clock=time.time,
+        nodes=_nodes(study),
     )
+
+
+def _nodes(study: Study) -> int | None:
+    """Returns the launcher's nodes; None where nothing limits them, as in a simulation."""
+    return nodes_of(study.recipe) if study.recipe.burst.engine in RANKS_HERE else None
 
 
 def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
     """Returns the loop that tunes."""
-    policy = Tuner(study.recipe, study.seed, study.journal.whole.lessons)
-    bench = bench_of(study, engine, limits)
-    return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
+    recipe, bench = study.recipe, bench_of(study, engine, limits)
+    policy = Tuner(recipe, study.seed, study.journal.whole.lessons, nodes=bench.nodes)
+    sizing = None if recipe.tune.proxy_nodes is None else policy
+    return Loop(base=recipe, policy=policy, bench=bench, patience=recipe.tune.patience, sizing=sizing)
 
 
 def probe_links(study: Study) -> None:
     """Measures the links between several nodes before the first burst and records them, unless the recipe disables it.
     Raises ToolError if the nodes share no folder."""
     recipe, known = study.recipe, study.journal.whole
+    if recipe.tune.proxy_nodes is not None:
+        return  # the nodes of the recipe may not be there
     several = recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE
     if not (several and recipe.burst.probe_links) or known.finished or known.links is not None:
         return

@@ -40,7 +40,7 @@ MIN_FREE_BYTES = 1 << 20  # with less free space a failed burst is blamed on the
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Runs bursts within limits: `budget` bursts, `max_gpu_hours`, and none that would end after `until` (seconds since
-    the epoch). `bursts` is the study's folder of run folders."""
+    the epoch). `bursts` is the study's folder of run folders, `nodes` how many the launcher has (None: any number)."""
 
     journal: Journal
     engine: Engine
@@ -52,6 +52,7 @@ class Bench:
     clock: Callable[[], float]
     max_gpu_hours: float | None = None
     until: float | None = None
+    nodes: int | None = None
 
     @property
     def spent(self) -> int:
@@ -76,6 +77,14 @@ class Bench:
             return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
 
+    def affords(self, recipe: Recipe) -> bool:
+        """Returns whether the launcher has the nodes for a burst of the recipe itself, and the limits the GPU-hours of
+        one as long as the last."""
+        history, last = self.journal.history, self.journal.history.finished[-1:]
+        hours = sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
+        limit = math.inf if self.max_gpu_hours is None else self.max_gpu_hours
+        return not self._too_large(recipe) and history.gpu_hours + hours <= limit
+
     @property
     def burst_gpu_hours(self) -> float:
         """Returns the GPU-hours expected of the next burst: those of the last one; 0 before the first."""
@@ -90,10 +99,12 @@ class Bench:
     def attempt(self, number: int) -> Trial:
         """Checks, runs and analyses the trial entered as `number`; returns it without a verdict."""
         history = self.journal.history
-        recipe = history.proposals[number][0].recipe
-        broken = [finding for finding in self.check(recipe) if finding.kind == "error"]
+        recipe = history.proposals[number][0].ran
+        broken = [finding.message for finding in self.check(recipe) if finding.kind == "error"] or self._too_large(
+            recipe
+        )
         if self.journal.comes(Refused, otherwise=bool(broken)):
-            failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(f.message for f in broken))
+            failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(broken))
             self.journal.once(Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)), trial=number)
             return history.attempted[number]
         burst = self._burst(number, recipe, "measure")
@@ -117,8 +128,8 @@ class Bench:
 
     def repeat(self, trial: Trial) -> Trial:
         """Measures a trial again, without tracing; returns the trial with the additional outcome."""
-        untraced = trial.recipe.burst.model_copy(update={"trace_steps": 0})
-        self._burst(trial.number, trial.recipe.model_copy(update={"burst": untraced}), "repeat")
+        untraced = trial.ran.burst.model_copy(update={"trace_steps": 0})
+        self._burst(trial.number, trial.ran.model_copy(update={"burst": untraced}), "repeat")
         return self.journal.history.attempted[trial.number]
 
     def conclude(self, trial: Trial, status: Status, verdict: Verdict, reason: Reason) -> Trial:
@@ -140,15 +151,26 @@ class Bench:
             interaction=proposal.interaction,
             recipe=proposal.recipe.model_dump(mode="json"),
             changes={} if parent is None else parent.recipe.diff(proposal.recipe),
+            fidelity=proposal.fidelity,
             **asdict(proposal.predicted),
         )
 
+    def _too_large(self, recipe: Recipe) -> list[str]:
+        """Returns why the launcher has too few nodes for a recipe; empty where it has enough."""
+        if self.nodes is None or recipe.cluster.nodes <= self.nodes:
+            return []
+        return [
+            f"it needs {recipe.cluster.nodes} nodes and the launcher has {self.nodes}; no smaller run stands for it"
+        ]
+
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:
+        fidelity = self.journal.history.proposals[trial][0].fidelity
         number = self.journal.once(
             BurstStarted,
-            lambda: BurstStarted(burst=self.spent + 1, trial=trial, purpose=purpose),
+            lambda: BurstStarted(burst=self.spent + 1, trial=trial, purpose=purpose, fidelity=fidelity),
             trial=trial,
             purpose=purpose,
+            fidelity=fidelity,
         ).burst
         burst = Burst(
             number=number, recipe=recipe, folder=self._folder(number), seed=self.seed, watch=self._latest_ranks()

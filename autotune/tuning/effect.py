@@ -23,16 +23,25 @@ def _not_acting(trial: Trial) -> Reason | None:
     acting = trial.outcomes[0].acting
     idle = [
         {"knob": knob, "wanted": _plain(wanted), "built": acting[knob]}
-        for knob, (_, wanted) in trial.changes.items()
+        for knob, wanted in _asked(trial).items()
         if knob in acting and _plain(acting[knob]) != _plain(wanted)
     ]
     return Reason(kind=ReasonKind.NOT_ACTING, figures={"knobs": idle}) if idle else None
+
+
+def _asked(trial: Trial) -> dict[str, Any]:
+    """Returns the changed knobs as the bursts asked for them: a smaller run has a pipeline of its own."""
+    if trial.fidelity is None:
+        return {knob: to for knob, (_, to) in trial.changes.items()}
+    return {knob: trial.ran.knob(knob) for knob in trial.changes}
 
 
 def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
     fix = (
         FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None
     )  # effects of several fixes may cancel
+    if parent is not None and parent.fidelity != trial.fidelity:
+        return None
     if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
         return None
     missing = fix.proof.missing(situation_of(parent), situation_of(trial))

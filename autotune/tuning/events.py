@@ -14,6 +14,7 @@ from analyzers.diagnosis import Analysis
 from policies.reason import Reason
 from policies.trial import FixShare, Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
+from trainer.fidelity import Fidelity
 from trainer.probe.links import Links
 
 SCHEMA = 1
@@ -42,7 +43,8 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     """A tuner process started or resumed the study: its limits and its host. `recipe` is what the command named,
-    `until` seconds since the epoch, `job` the Slurm job that the tuner runs in, if any."""
+    `until` seconds since the epoch, `job` the Slurm job that the tuner runs in, if any, `nodes` how many the launcher
+    has (None: as many as asked for)."""
 
     recipe: str
     budget: int
@@ -52,6 +54,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     process: int | None = None
     gpu_hour_price: float | None = None
     job: str | None = None
+    nodes: int | None = None
 
 
 class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
@@ -75,7 +78,7 @@ class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
 
 
 class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
-    """A recipe that will be tried as trial `trial`; gains are fractions of throughput."""
+    """A recipe that will be tried as trial `trial`, by bursts of its `fidelity`; gains are fractions of throughput."""
 
     trial: int
     parent: int | None
@@ -94,6 +97,7 @@ class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     peak_gib: float | None = None
     fits_probability: float | None = None
     published: bool = False
+    fidelity: Fidelity | None = None
 
 
 class Refused(_Event, frozen=True, kw_only=True, tag="refused"):
@@ -104,9 +108,12 @@ class Refused(_Event, frozen=True, kw_only=True, tag="refused"):
 
 
 class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
+    """A burst starts; without `fidelity` it runs the trial's recipe itself."""
+
     burst: int
     trial: int
     purpose: Purpose
+    fidelity: Fidelity | None = None
 
 
 class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):

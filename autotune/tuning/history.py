@@ -31,6 +31,7 @@ from policies.surrogate.lesson import Lesson
 from policies.surrogate.links import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
 from trainer.burst import FailureKind, Outcome
+from trainer.fidelity import Fidelity, full_size
 from trainer.probe.links import Links
 from trainer.recipe import Recipe
 from trainer.recipe.launching import slurm_settings
@@ -68,15 +69,45 @@ class History:
 
     @property
     def best(self) -> Trial | None:
-        """Returns the recipe accepted last; None while nothing has run."""
-        return self.attempted[self._accepted[-1]] if self._accepted else None
+        """Returns the recipe accepted last, unless it failed at full size since; None while nothing has run."""
+        accepted = (self.attempted[number] for number in reversed(self._accepted))
+        return next((trial for trial in accepted if not self._failed_at_full_size(trial)), None)
+
+    @property
+    def best_at_full_size(self) -> Trial | None:
+        """Returns the recipe that was accepted last by bursts of its own size."""
+        return next((self.attempted[n] for n in reversed(self._accepted) if self.attempted[n].fidelity is None), None)
 
     @property
     def reference(self) -> Trial | None:
         """Returns the trial that the speed-up is relative to: the recipe as given if it runs, else the trial of phase
-        FIT that ran and differs from it in the fewest knobs; None while nothing has run."""
+        FIT that ran and differs from it in the fewest knobs; None while nothing has run. Of several sizes of bursts,
+        that of the best trial's."""
+        best = self.best
         ran = [trial for trial in self.trials if trial.status is Status.OK and trial.proposal.phase is Phase.FIT]
-        return min(ran, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
+        same = [trial for trial in ran if best is not None and trial.fidelity == best.fidelity] or ran
+        return min(same, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
+
+    def at_full_size(self, recipe: Recipe) -> Trial | None:
+        """Returns the trial whose bursts ran this recipe itself; None if there is none."""
+        digest = recipe.digest()
+        full = (trial for trial in self.attempted.values() if trial.fidelity is None and trial.bursts)
+        return next((trial for trial in full if trial.recipe.digest() == digest), None)
+
+    @property
+    def fidelities(self) -> dict[Fidelity, float]:
+        """Returns the GPU-hours of the finished bursts by their size, the smallest first."""
+        found: dict[Fidelity, float] = {}
+        for burst in self.finished:
+            proposal = self.proposals[burst.trial][0]
+            size = proposal.fidelity or full_size(proposal.recipe)
+            found[size] = found.get(size, 0.0) + burst.gpu_s / 3600
+        return dict(sorted(found.items()))
+
+    @property
+    def only_proxies(self) -> bool:
+        """Returns whether the best recipe was measured by smaller runs alone."""
+        return self.best is not None and self.best.fidelity is not None
 
     @property
     def links(self) -> Links | None:
@@ -170,6 +201,7 @@ class History:
             fixes=event.fixes,
             interaction=event.interaction,
             predicted=predicted,
+            fidelity=event.fidelity,
         )
         self.proposals[event.trial] = (proposal, event)
         self._changed[event.trial] = len(self.proposals[0][0].recipe.diff(proposal.recipe))
@@ -246,7 +278,7 @@ class History:
         if self._running is None:
             return
         trial, since = self._running
-        recipe = self.proposals[trial][0].recipe
+        recipe = self.proposals[trial][0].ran
         if seconds is None:
             seconds = min(max(0.0, at - since), recipe.burst.deadline_s)
         self._gpu_s += seconds * recipe.world_size
@@ -267,6 +299,12 @@ class History:
         else:
             worst = known.status if known.verdict or outcome.ok else status_of(outcome)
             self._update(number, bursts=known.bursts + bursts, outcomes=(*known.outcomes, outcome), status=worst)
+
+    def _failed_at_full_size(self, trial: Trial) -> bool:
+        if trial.fidelity is None:
+            return False
+        full = self.at_full_size(trial.recipe)
+        return full is not None and full.status not in (Status.OK, Status.NOOP)
 
     def _update(self, number: int, **fields: Any) -> None:
         self.attempted[number] = replace(self.attempted[number], **fields)

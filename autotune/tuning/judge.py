@@ -14,6 +14,7 @@ from statistics import NormalDist, fmean, median
 from typing import Any
 
 from autotune.tuning.losses import disagreement
+from policies.constants import constant
 from policies.noise import FIRST_LOOK_CONFIDENCE, PAIRS_CONFIDENCE, Cost, Noise, cpu_cost, medians, wall_cost
 from policies.reason import Reason, ReasonKind
 from policies.trial import Z_90, Prediction, Status, Trial, Verdict
@@ -22,6 +23,8 @@ from policies.trial import Z_90, Prediction, Status, Trial, Verdict
 STEADY = 0.02
 # Wall-clock time is noisy when its band is this many times that of CPU time (judged)
 NOISY = 2.0
+
+MIN_FIT_PROBABILITY = constant("min_fit_probability")  # of a recipe that smaller runs stand for
 
 # By bursts so far: minimum gain, as a part of the noise band, that justifies another pair of repeats (two bursts)
 MIN_PART_OF_BAND = {1: 0.25, 2: 0.5}
@@ -72,8 +75,12 @@ class Comparison:
         }
 
 
-def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -> Judgement:
+def judge(
+    candidate: Trial, *, against: Trial | None, trials: Sequence[Trial], at_full_size: Prediction | None = None
+) -> Judgement:
     """Returns the verdict on `candidate` against the best so far; `against` is None while no recipe has run.
+
+    A smaller run that stands for its recipe is judged by what its burst lets the surrogate predict `at_full_size`.
 
     `trials` are all measured trials, the candidate included: their repeats give the noise. The first recipe that runs
     is measured twice if its steps scatter, because the difference of the two is the noise that later gains are compared
@@ -81,6 +88,9 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
     """
     if candidate.status is not Status.OK:
         return Judgement(verdict=Verdict.REJECTED, reason=_failure(candidate))
+    trials = [trial for trial in trials if trial.fidelity == candidate.fidelity]
+    if candidate.fidelity is not None:
+        return _by_prediction(candidate, against, at_full_size or Prediction(), trials)
     if against is None:
         once = len(candidate.outcomes) == 1 and Noise(trials=trials).between_bursts().deviation > STEADY
         return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=ReasonKind.FIRST_TO_RUN), again=once)
@@ -97,6 +107,32 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
     if candidate.recipe.hardware.is_cpu and cpu is not None and cpu.log_gain <= 0:
         return found  # wall-clock gain without CPU-time gain: likely contention
     return _with_prediction(candidate, against, wall, trials, figures) or found
+
+
+def _by_prediction(candidate: Trial, best: Trial | None, predicted: Prediction, trials: Sequence[Trial]) -> Judgement:
+    """Judges a smaller run by the gain at full size that is predicted after its burst; bursts of the same size as the
+    best's are compared in the figures."""
+    figures: dict[str, Any] = {
+        "against": None if best is None else best.number,
+        "fits_probability": predicted.fits_probability,
+        "gain": predicted.gain,
+        "gain_low": predicted.gain_low,
+        "gain_high": predicted.gain_high,
+    }
+    if predicted.fits_probability is not None and predicted.fits_probability < MIN_FIT_PROBABILITY:
+        return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.NOT_PREDICTED_TO_FIT, figures=figures))
+    if best is None:
+        return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=ReasonKind.FIRST_TO_RUN, figures=figures))
+    if best.fidelity == candidate.fidelity:
+        if differing := disagreement(candidate, best):
+            return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.LOSSES_DIVERGE, figures=differing))
+        wall = _compare(candidate, best, Noise(trials=trials, cost=wall_cost))
+        figures["wall"] = wall.figures if wall else None
+    gain, high = predicted.gain, predicted.gain_high
+    verdict = Verdict.INCONCLUSIVE
+    if gain is not None and high is not None:
+        verdict = Verdict.ACCEPTED if gain > 0 else Verdict.INCONCLUSIVE if high > 0 else Verdict.REJECTED
+    return Judgement(verdict=verdict, reason=Reason(kind=ReasonKind.PREDICTED_AT_FULL_SIZE, figures=figures))
 
 
 def _with_prediction(

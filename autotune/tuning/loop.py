@@ -18,18 +18,19 @@ from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
-from autotune.tuning.judge import Judgement, judge
+from autotune.tuning.judge import MIN_FIT_PROBABILITY, Judgement, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
 from policies.search.avoid import without_gain
-from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
+from policies.trial import PHASES, Phase, Prediction, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
 MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
+MAX_CHOICES = 3  # recipes that are measured at full size one after the other, while the last one disappoints
 MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
@@ -48,6 +49,23 @@ class Adviser(Protocol):
         ...
 
 
+class Sizing(Protocol):
+    """The part of the policy that chooses the size of every burst, and predicts recipes at full size from smaller ones.
+    Pure, as the adviser."""
+
+    def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
+        """Returns the proposal with the fidelity of its bursts."""
+        ...
+
+    def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:
+        """Returns the gain of a trial's recipe over the best's, and P(fits), after all these trials."""
+        ...
+
+    def choice(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the trial whose recipe is predicted to be the fastest at full size, of those that ran."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settled:
     """Results that the last bursts confirmed: whether `reference` is known, and `confirmed`, the number of the best
@@ -59,12 +77,14 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """One tuning run. `patience` is the number of proposals in a row that may fail to gain."""
+    """One tuning run. `patience` is the number of proposals in a row that may fail to gain, `sizing` None where every
+    burst runs its recipe itself."""
 
     base: Recipe
     policy: Adviser
     bench: Bench
     patience: int
+    sizing: Sizing | None = None
 
     def run(self) -> Ended:
         """Tunes until the budget is spent or no proposal is left; writes and returns how and why it ended.
@@ -73,7 +93,9 @@ class Loop:
         replayed as they are, and the search continues after them.
         """
         try:
-            self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
+            first = base_proposal(self.base)
+            first = self.sizing.sized(first, []) if self.sizing and self.bench.journal.next_past is None else first
+            self._settle(self.bench.attempt(self.bench.enter(first)))
             return self._tune()
         except OtherStepError:
             self._catch_up()
@@ -113,6 +135,7 @@ class Loop:
     def _make_sure(self, before: Settled) -> Settled:
         """Re-measures inconclusive trials, measures a reference unless one is known, and confirms a new best."""
         self._reconsider()
+        self._measure_at_full_size()
         known = self._measure_reference(known=before.reference)
         best = self._history.best
         if best is not None and best.number != before.confirmed:
@@ -134,7 +157,8 @@ class Loop:
         if past is None:
             proposal = self._wanted(phase)
             return None if proposal is None else self.bench.enter(proposal)
-        if isinstance(past, Proposed) and past.phase is phase and not self._is_reference(past):
+        apart = isinstance(past, Proposed) and (_is_at_full_size(past) or self._is_reference(past))
+        if isinstance(past, Proposed) and past.phase is phase and not apart:
             return self.bench.journal.once(Proposed, lambda: past).trial
         return None
 
@@ -183,7 +207,7 @@ class Loop:
     def _left_open(self) -> list[int]:
         best = self._history.best
         inconclusive = (trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE)
-        few_bursts = [trial for trial in inconclusive if len(trial.bursts) <= MAX_PAIRS]
+        few_bursts = [t for t in inconclusive if t.fidelity is None and len(t.bursts) <= MAX_PAIRS]
         gains = {trial.number: _gain(trial, best) for trial in few_bursts} if best else {}
         return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[
             :MAX_RECONSIDERED
@@ -202,7 +226,7 @@ class Loop:
         gain. Later trials do not replace it, so that the gain stays relative to the same recipe. Returns whether the
         reference is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
-        if given.status is Status.OK or self._history.best is None:
+        if given.status is Status.OK or self._history.best is None or self._history.at_full_size(given.recipe):
             return known
         if past is None:
             proposal = (
@@ -210,6 +234,8 @@ class Loop:
             )
             if proposal is None or self._tried(proposal.recipe):
                 return known or self.bench.may_burst
+            if self.sizing is not None and not self.bench.affords(proposal.recipe):
+                proposal = self.sizing.sized(proposal, self._history.trials)
             number = self.bench.enter(proposal)
         elif isinstance(past, Proposed) and self._is_reference(past):
             number = self.bench.journal.once(Proposed, lambda: past).trial
@@ -222,7 +248,9 @@ class Loop:
         are spent."""
         for _ in range(MAX_PAIRS):
             best, reference = self._history.best, self._history.reference
-            if best is None or reference is None or best is reference or not self._unsure(best, reference):
+            if best is None or best.fidelity is not None:
+                return
+            if reference is None or best is reference or not self._unsure(best, reference):
                 return
             if not self._pair(reference, best):
                 return
@@ -236,7 +264,61 @@ class Loop:
         return found is not None and (found.provisional or found.high - found.low > 2 * MAX_HALF_WIDTH * found.value)
 
     def _judge(self, trial: Trial) -> Judgement:
-        return judge(trial, against=self._history.best, trials=[*self._history.trials, trial])
+        best, trials = self._history.best, [*self._history.trials, trial]
+        if trial.fidelity is None or self.sizing is None:
+            same = best is None or best.fidelity is None
+            return judge(trial, against=best if same else self._history.best_at_full_size, trials=trials)
+        predicted = None
+        if trial.status is Status.OK and self.bench.journal.next_past is None:
+            predicted = self.sizing.at_full_size(trial, best, trials)
+        return judge(trial, against=best, trials=trials, at_full_size=predicted)
+
+    def _measure_at_full_size(self) -> None:
+        """Measures the best choice and the reference by bursts of the recipes themselves, where smaller runs stood for
+        them and the launcher has the nodes. A choice that disappoints makes way for the next, up to MAX_CHOICES."""
+        while (past := self.bench.journal.next_past) is not None:
+            if not isinstance(past, Proposed) or not _is_at_full_size(past):
+                return
+            self.bench.journal.take()
+            self._settle(self.bench.attempt(past.trial))
+        if self.sizing is None:
+            return
+        for _ in range(MAX_CHOICES):
+            choice = self.sizing.choice(self._history.trials)
+            if choice is None or not self._run_at_full_size(choice, best=True):
+                break
+        if (reference := self._reference_to_run()) is not None:
+            self._run_at_full_size(reference, best=False)
+
+    def _run_at_full_size(self, trial: Trial, *, best: bool) -> bool:
+        """Measures a trial's recipe itself; returns False where that was done, or cannot be."""
+        known = self._history.at_full_size(trial.recipe) is not None
+        if known or not self.bench.may_burst or not self.bench.affords(trial.recipe):
+            return False
+        assert self.sizing is not None
+        proposal = Proposal(
+            recipe=trial.recipe,
+            parent=trial.number,
+            phase=Phase.FIT,
+            fix=trial.proposal.fix,
+            reason=Reason(kind=ReasonKind.FULL_SIZE, figures={"trial": trial.number, "best": best}),
+            predicted=self.sizing.at_full_size(trial, self._history.best_at_full_size, self._history.trials),
+        )
+        self._settle(self.bench.attempt(self.bench.enter(proposal)))
+        return True
+
+    def _reference_to_run(self) -> Trial | None:
+        """Returns the recipe as given if it should fit, else the reference of the smaller runs; None where neither
+        should."""
+        assert self.sizing is not None
+        if self._history.best is None:
+            return None
+        for trial in (self._history.attempted[0], self._history.reference):
+            if trial is not None and trial.fidelity is not None:
+                found = self.sizing.at_full_size(trial, None, self._history.trials)
+                if (found.fits_probability or 0.0) >= MIN_FIT_PROBABILITY:
+                    return trial
+        return None
 
     def _tried(self, recipe: Recipe) -> bool:
         digest = recipe.digest()
@@ -316,6 +398,11 @@ class Loop:
             or self.policy.why_stopped(self.best, self._history.trials)
         )
         return Ended(status="converged", reason=why)
+
+
+def _is_at_full_size(proposed: Proposed) -> bool:
+    """Returns whether a proposal repeats a recipe at full size that a smaller run stood for."""
+    return proposed.reason is not None and proposed.reason.kind is ReasonKind.FULL_SIZE
 
 
 def _gain(trial: Trial, best: Trial) -> float:

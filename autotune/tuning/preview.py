@@ -27,12 +27,10 @@ from autotune.tuning.study import DEFAULT_SEED
 from policies.trial import PHASES, Changes, FixShare, Phase, Proposal, Status, Trial
 from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
-from trainer.dry_run import STATE
 from trainer.estimate.candidates import tabulate
+from trainer.estimate.startup import startup_of
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
-from trainer.recipe.launching import slurm_settings
-from trainer.recipe.machine import Machine
 from trainer.recipe.rules.rule import Finding
 
 MAX_PROPOSALS = 4  # of the expected path
@@ -161,23 +159,14 @@ def cost_of(path: Sequence[Trial], memory: Memory, budget: int) -> CostPreview |
         return None
     recipe = path[0].recipe
     run = recipe.burst.warmup_steps + recipe.burst.measure_steps + recipe.burst.trace_steps
-    startup = (recipe.burst.machine or Machine()).startup
-    state_gib = sum(gib for part, gib in memory["by_part"].items() if part in STATE)
-    launch_s = startup.launch_s + startup.per_1024_ranks_s * recipe.world_size / 1024
-    build_s = startup.build_s_per_gib * state_gib + startup.first_step_s
+    start = startup_of(recipe)
     return CostPreview(
         bursts=budget,
         gpus=recipe.world_size,
         steps_s=budget * run * sum(steps) / len(steps),
-        first_start_s=launch_s + build_s,
-        later_start_s=build_s if _keeps_ranks(recipe) else launch_s + build_s,
+        first_start_s=start.launch_s + start.build_s,
+        later_start_s=start.build_s + (0.0 if recipe.burst.keeps_ranks else start.launch_s),
     )
-
-
-def _keeps_ranks(recipe: Recipe) -> bool:
-    """Returns whether ranks stay up between bursts: not those of the user's command, nor those of one job per burst."""
-    per_burst = recipe.burst.launcher_kind == "slurm" and slurm_settings(recipe.burst.launcher).job != "allocation"
-    return recipe.burst.engine != "command" and not per_burst
 
 
 def _document(trial: Trial, base: Recipe) -> Expected:

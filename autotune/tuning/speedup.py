@@ -37,11 +37,12 @@ class Speedup:
 
 
 def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | None:
-    """Returns the throughput ratio and its interval; None if either has no step times. `trials` are all of the study:
-    the noise between bursts is pooled over their repeats."""
+    """Returns the throughput ratio and its interval; None if either has no step times, or if their bursts were of
+    different sizes. `trials` are all of the study: the noise between bursts is pooled over their repeats."""
     value = throughput_ratio(trial, over)
-    if value is None:
+    if value is None or trial.fidelity != over.fidelity:
         return None
+    trials = [each for each in trials if each.fidelity == trial.fidelity]
     if trial.number == over.number:
         count = len(_costs(trial))
         return Speedup(value=1.0, low=1.0, high=1.0, bursts=count, over_bursts=count)

@@ -137,7 +137,9 @@ def resume_command(history: History, folder: str) -> str:
         ends = [f"{folder}/{RESOLVED}", f"{folder}/{OTHER}"]
         return shlex.join(["moe-autotune", "bisect", *ends, "--study", folder, "--resume", *_limits(history)])
     words = ["moe-autotune", "run", tuner.recipe if tuner else f"{folder}/recipe.yaml", "--study", folder, "--resume"]
-    return shlex.join([*words, *_limits(history)])
+    smaller = history.study.recipe.get("tune", {}).get("proxy_nodes") if history.study is not None else None
+    proxies = ["--proxy-nodes", str(smaller)] if smaller is not None else []
+    return shlex.join([*words, *proxies, *_limits(history)])
 
 
 def _limits(history: History) -> list[str]:

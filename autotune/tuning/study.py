@@ -239,6 +239,9 @@ def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int
     problems = []
     started_with = Recipe.model_validate(started.recipe)
     was, now = _settings(started_with), _settings(recipe)
+    if recipe.tune.proxy_nodes is None:  # given on the command line that started the study
+        was.pop("tune.proxy_nodes", None)
+        now.pop("tune.proxy_nodes", None)
     differing = [f"{name} {was.get(name)} → {now.get(name)}" for name in was | now if was.get(name) != now.get(name)]
     if differing:
         named = ", ".join(differing[:MAX_NAMED]) + (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from policies.changes.fix import Fix
 from policies.constants import constant
 from policies.noise import Noise, throughput
-from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY, min_fit_probability
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY, MIN_FIT_PROBABILITY, min_fit_probability
 from policies.search.avoid import Avoid
 from policies.situation import Situation
 from policies.surrogate.surrogate import Surrogate
@@ -43,9 +43,16 @@ class Knowledge:
 
     @property
     def needs_room(self) -> bool:
-        """Returns true if the incumbent ran out of memory, or ended above its limit."""
+        """Returns true if the incumbent ran out of memory, or ended above its limit.
+
+        Of a smaller run: if its recipe is not predicted to fit, or could not be run at all.
+        """
         if self.incumbent.status is Status.OOM:
             return True
+        if self.given.tune.proxy_nodes is not None and not self.incumbent.bursts:
+            return True
+        if self.incumbent.fidelity is not None:
+            return float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]) < MIN_FIT_PROBABILITY
         peak, limit = self.situation.peak_gib, self.situation.limit_gib
         return peak is not None and limit is not None and peak > limit
 

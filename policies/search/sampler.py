@@ -49,26 +49,40 @@ def ask(
     pick: Callable[[Sequence[C]], C],
     sampler: str,
     seed: int,
+    told: Callable[[Trial], Told] | None = None,
 ) -> C | None:
     """Asks the study of `trials` for the next candidate of a phase; returns None if there is none.
 
     `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields
-    all of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments
-    give the same answer.
+    all of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random; `told` gives what
+    Optuna is told of a trial, None: what was measured. The same arguments give the same answer.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = _distributions(space)
     if sampler != SURROGATE:
-        study = _study(space, trials, distributions, _other_sampler(sampler, seed))
+        study = _study(space, trials, distributions, _other_sampler(sampler, seed), told or measured)
         return next(nearest(dict(study.ask(distributions).params)), None)
     if not candidates:
         return None
     picking = _surrogate_sampler(space, lambda: pick(candidates), distributions)
-    _study(space, trials, distributions, picking).ask(distributions)
+    _study(space, trials, distributions, picking, told or measured).ask(distributions)
     picked: C = picking.picked
     return picked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A trial as Optuna is told of it: tokens/s/GPU, None without any, and peak over limit, minus one."""
+
+    rate: float | None
+    excess: float
+
+
+def measured(trial: Trial) -> Told:
+    """Returns what the trial's bursts measured."""
+    return Told(rate=throughput(trial), excess=excess(trial))
 
 
 def excess(trial: Trial) -> float:
@@ -130,7 +144,11 @@ def _other_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 
 
 def _study(
-    space: Space, trials: Sequence[Trial], distributions: Distributions, sampler: optuna.samplers.BaseSampler
+    space: Space,
+    trials: Sequence[Trial],
+    distributions: Distributions,
+    sampler: optuna.samplers.BaseSampler,
+    told: Callable[[Trial], Told],
 ) -> optuna.Study:
     """Returns a study with every trial: log throughput; the slowest so far for one that ran out of memory.
 
@@ -139,9 +157,10 @@ def _study(
     import optuna
 
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    rates = [math.log(rate) for trial in trials if (rate := throughput(trial))]
-    for trial in trials:
-        rate = throughput(trial)
+    every = [told(trial) for trial in trials]
+    rates = [math.log(each.rate) for each in every if each.rate]
+    for trial, each in zip(trials, every, strict=True):
+        rate = each.rate
         if rate is None and trial.status is not Status.OOM:
             continue
         study.add_trial(
@@ -149,7 +168,7 @@ def _study(
                 params=dict(space.point(trial.recipe)),
                 distributions=distributions,
                 value=math.log(rate) if rate else min(rates, default=0.0),
-                constraints={"memory": excess(trial)},
+                constraints={"memory": each.excess},
             )
         )
     return study

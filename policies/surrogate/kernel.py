@@ -89,6 +89,15 @@ class GaussianProcess:
         `here`."""
         return self._posterior(self._cross(there) - self._cross(here), 2 * (1 - kernel(there, here)[:, 0]))
 
+    def covariance(self, left: Floats, right: Floats) -> Floats:
+        """Returns the covariance, [N, M], of the process at features [N, K] with itself at features [M, K]."""
+        prior = self.amplitude**2 * kernel(left, right)
+        if not len(self.residual):
+            return prior
+        known = cho_factor(covariance(kernel(self.seen, self.seen), self.amplitude, self.noise))
+        explained: Floats = self._cross(left) @ cho_solve(known, self._cross(right).T)
+        return prior - explained
+
     def _cross(self, where: Floats) -> Floats:
         """Returns the covariances with the observations, [N, M]."""
         if not len(self.residual):

@@ -122,6 +122,12 @@ class TimeSurrogate:
         mean, variance = self.residual.difference(those.where, one.where)
         return those.mean - one.mean + mean, self._deviation(those.slopes - one.slopes, variance)
 
+    def covariance_of(self, those: ClosedForm, one: ClosedForm) -> Floats:
+        """Returns the covariance, [N], of log seconds per step with those of the row `one`."""
+        shared = self.residual.covariance(those.where, one.where)[:, 0]
+        covariance: Floats = np.einsum("nf,fg,g->n", those.slopes, self.covariance, one.slopes[0]) + shared
+        return covariance
+
     def closed_form(self, candidates: Candidates) -> ClosedForm:
         """Evaluates the closed form and its slopes at the fitted factors."""
 

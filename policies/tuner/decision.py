@@ -8,7 +8,8 @@ is made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
@@ -19,14 +20,16 @@ from policies.candidates.layouts import all_that_fit, layouts
 from policies.candidates.neighbours import Move, moves, moves_of_fixes, moves_that_fit, neighbours, pairs
 from policies.candidates.unmodelled import claimed_fixes, settings
 from policies.constants import constant
+from policies.noise import throughput
 from policies.reason import Reason, ReasonKind
 from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY
-from policies.search.sampler import SURROGATE, ask
+from policies.search.sampler import SURROGATE, UNKNOWN_EXCESS, Told, ask, measured
 from policies.search.space import Point, Space
-from policies.trial import Phase, Prediction, Proposal
+from policies.trial import Phase, Prediction, Proposal, Trial
 from policies.tuner.decomposition import decompose, fix_of, rescored, smallest
 from policies.tuner.explain import Explain
 from policies.tuner.phases import phase_of
+from policies.tuner.sizing import Sizes
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 
@@ -49,9 +52,10 @@ class Decision:
         space: Space,
         explain: Explain,
         single_moves: list[Move] | None,
+        sizes: Sizes | None = None,
     ) -> None:
         self.key, self.know, self._legal, self._space = key, know, legal, space
-        self._explain, self._single_moves = explain, single_moves
+        self._explain, self._single_moves, self._sizes = explain, single_moves, sizes
         self._near: list[Move] | None = None
         self._groups: list[Group] | None = None
         self._ranked: list[Candidate] | None = None
@@ -88,7 +92,7 @@ class Decision:
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
             if likeliest < HOPELESS_FIT_PROBABILITY:
                 return None
-        chosen = smallest(preferred(found), know)
+        chosen = smallest(self._pick(found), know)
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))
 
     def fitting(self, found: FitSet, kind: ReasonKind) -> Proposal:
@@ -118,15 +122,30 @@ class Decision:
             know.trials,
             options,
             lambda point: self._nearest(phase, point),
-            pick=preferred,
+            pick=self._pick,
             sampler=sampler,
             seed=seed + len(know.trials),
+            told=None if self._sizes is None else self._told,
         )
         if chosen is None:
             return None
         reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is tried as it is
         runner_up = next((each for each in self.ranked if each is not chosen), None)
         return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
+
+    def _pick(self, found: Sequence[Candidate]) -> Candidate:
+        """Returns the best candidate; where bursts have sizes, the one that promises most per GPU-hour."""
+        return preferred(found) if self._sizes is None else self._sizes.pick(found, self.know)
+
+    def _told(self, trial: Trial) -> Told:
+        """Returns what Optuna is told of a trial: predicted at full size where its bursts were smaller."""
+        if trial.fidelity is None or throughput(trial) is None:
+            return measured(trial)
+        surrogate, table, recipe = self.know.surrogate, tabulate([trial.recipe]), trial.recipe
+        tokens = recipe.training.global_batch_size * recipe.training.seq_length / recipe.world_size
+        need, limit = float(surrogate.memory.needs(table)[0][0]), surrogate.memory.limit_gib
+        rate = tokens / math.exp(float(surrogate.time.predict(table)[0][0]))
+        return Told(rate=rate, excess=need / limit - 1 if limit else -UNKNOWN_EXCESS)
 
     def why_stopped(self) -> Reason:
         """Returns the reason of the end: nothing fits, nothing is left, or nothing is worth a burst."""

@@ -6,6 +6,7 @@ Everything is a pure function of the base recipe, the seed, the lessons and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from policies.blas import one_blas_thread
@@ -13,36 +14,92 @@ from policies.candidates.fitting import cheapest_fit
 from policies.candidates.knowledge import Knowledge
 from policies.candidates.layouts import legal_space
 from policies.reason import Reason, ReasonKind
+from policies.search.acquisition import gain_interval
 from policies.search.avoid import Avoid
 from policies.search.space import Space, space_of
 from policies.situation import situation_of
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
-from policies.trial import Phase, Proposal, Trial
+from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.tuner.decision import Decision
 from policies.tuner.explain import Explain
 from policies.tuner.ideas import Idea, rejected_ideas
+from policies.tuner.sizing import MIN_FIT_PROBABILITY, Sizes
+from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
 
 
 class Tuner:
-    """Proposes recipes for a study. `seed` seeds Optuna's samplers; `lessons` are of other studies."""
+    """Proposes recipes for a study. `seed` seeds Optuna's samplers; `lessons` are of other studies; `nodes` are the
+    launcher's (None: as many as asked for), for studies with smaller runs."""
 
-    def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = ()) -> None:
+    def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = (), nodes: int | None = None) -> None:
         self._base, self._seed, self._lessons = base, seed, tuple(lessons)
         self._prior = prior_of(lessons)
         self._decision: Decision | None = None
         self._fitted: tuple[tuple[Trial, ...], Surrogate] | None = None
+        most = base.tune.proxy_nodes
+        self._sizes = None if most is None else Sizes(most_nodes=most, nodes=nodes)
 
     @one_blas_thread()
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the next recipe of a phase; None if it has none that is worth a burst."""
         decision = self._decide(incumbent, trials)
         if not decision.know.runs or decision.know.needs_room:
-            return decision.first() if phase is Phase.FIT and decision.know.needs_room else None
-        return None if phase is Phase.FIT else decision.next(phase, self._seed)
+            found = decision.first() if phase is Phase.FIT and decision.know.needs_room else None
+        else:
+            found = None if phase is Phase.FIT else decision.next(phase, self._seed)
+        return None if found is None else self._sized(found, decision.know)
+
+    @one_blas_thread()
+    def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
+        """Returns the proposal with the fidelity of its bursts: what shows most per GPU-hour."""
+        unknown = Trial(
+            number=-1, proposal=proposal, changes={}, bursts=(), outcomes=(), status=Status.FAILED
+        )  # gains are over nothing
+        return self._sized(proposal, self._know(unknown, trials))
+
+    def _sized(self, proposal: Proposal, know: Knowledge) -> Proposal:
+        worth = self._sizes.best(proposal.recipe, know) if self._sizes is not None else None
+        return proposal if worth is None else replace(proposal, fidelity=worth.run.fidelity)
+
+    @one_blas_thread()
+    def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:
+        """Returns the gain of a trial's recipe over the best's, and P(fits), after all these trials."""
+        surrogate, table = self.surrogate(trials), tabulate([trial.recipe])
+        fits, peak = surrogate.memory.fits(table), surrogate.memory.peaks(table)
+        predicted = Prediction(fits_probability=float(fits[0]), peak_gib=float(peak[0]))
+        if best is None:
+            return predicted
+        time = surrogate.time
+        log_step, deviation = time.difference(time.closed_form_of(trial.recipe), time.closed_form_of(best.recipe))
+        gain, low, high = gain_interval(-float(log_step[0]), float(deviation[0]), time.noise)
+        return replace(predicted, gain=gain, gain_low=low, gain_high=high, gain_bound=high)
+
+    @one_blas_thread()
+    def choice(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the trial whose recipe is predicted to be the fastest at full size, of those that ran and should fit
+        there; one at full size before smaller runs of the same recipe."""
+        failed = {t.recipe.digest() for t in trials if t.fidelity is None and t.status not in (Status.OK, Status.NOOP)}
+        by_digest: dict[str, Trial] = {}
+        for trial in trials:
+            digest = trial.recipe.digest()
+            if (
+                trial.status is Status.OK
+                and digest not in failed
+                and (trial.fidelity is None or digest not in by_digest)
+            ):
+                by_digest[digest] = trial
+        if not by_digest:
+            return None
+        found, surrogate = list(by_digest.values()), self.surrogate(trials)
+        table = tabulate([trial.recipe for trial in found])
+        log_step, _ = surrogate.time.predict(table)
+        fits = surrogate.memory.fits(table)
+        sure = [at for at in range(len(found)) if found[at].fidelity is None or fits[at] >= MIN_FIT_PROBABILITY]
+        return found[min(sure, key=lambda at: log_step[at])] if sure else None
 
     @one_blas_thread()
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
@@ -99,7 +156,13 @@ class Tuner:
             single_moves = self._decision.single_moves if self._decision and same else None
             explain = Explain(know, self._lessons)
             self._decision = Decision(
-                key=key, know=know, legal=self._legal, space=self._space, explain=explain, single_moves=single_moves
+                key=key,
+                know=know,
+                legal=self._legal,
+                space=self._space,
+                explain=explain,
+                single_moves=single_moves,
+                sizes=self._sizes,
             )
         return self._decision
 

@@ -69,8 +69,10 @@ def proxy_of(recipe: Recipe, fidelity: Fidelity) -> Recipe | NoProxy:
 
 
 def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
-    """Returns the recipe that a burst runs: the recipe itself where `fidelity` is None. Raises ValueError where there is
-    no proxy."""
+    """Returns the recipe that a burst runs: the recipe itself where `fidelity` is None.
+
+    Raises ValueError where there is no proxy.
+    """
     if fidelity is None:
         return recipe
     found = proxy_of(recipe, fidelity)
@@ -156,5 +158,3 @@ def _resized(recipe: Recipe, *, nodes: int, pp: int, ranks: list[int], kept: lis
 
 def _none(kind: NoProxyKind, **figures: Any) -> NoProxy:
     return NoProxy(kind=kind, figures=figures)
-
-

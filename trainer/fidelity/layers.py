@@ -9,8 +9,8 @@ from trainer.recipe.architecture import HYBRID_LETTERS, Architecture
 
 
 def with_layers(model: Architecture, kept: Sequence[int]) -> Architecture:
-    """Returns the model with these decoder layers alone (counted from 0, in order), each of its own kind; its MTP layers
-    stay."""
+    """Returns the model with these decoder layers alone (counted from 0, in order), each of its own kind, and its MTP
+    layers."""
     changed: dict[str, Any] = {"num_layers": len(kept)}
     if model.num_moe_experts is not None and model.moe_layer_freq != 1:
         changed["moe_layer_freq"] = _flags(model.moe_layers, kept)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.errors import ToolError
@@ -11,6 +12,7 @@ from trainer.launchers.hosts.launcher import hosts_launcher
 from trainer.launchers.local import LocalLauncher
 from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.recipe import Recipe
+from trainer.recipe.launching import hosts_settings, slurm_settings
 
 # kind -> how it is opened: by what the recipe says, and a folder of this study alone
 LAUNCHERS: dict[str, Callable[[Recipe, Path], Launcher]] = {
@@ -27,6 +29,18 @@ def _local(recipe: Recipe) -> Launcher:
             hint="set burst.launcher to slurm or {hosts: [n1, n2]}, cluster.nodes to 1, or burst.engine to simulated",
         )
     return LocalLauncher()
+
+
+def nodes_of(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> int | None:
+    """Returns how many nodes the launcher can start ranks on; None where nothing here limits them."""
+    settings = hosts_settings(recipe.burst.launcher)
+    if recipe.burst.launcher_kind == "local":
+        return 1
+    if settings is not None:
+        return len(settings.hosts)
+    held = environ.get("SLURM_JOB_NUM_NODES")
+    in_job = recipe.burst.launcher_kind == "slurm" and slurm_settings(recipe.burst.launcher).job == "allocation"
+    return int(held) if in_job and held else None
 
 
 def open_launcher(recipe: Recipe, home: Path) -> Launcher:

@@ -13,7 +13,7 @@ from trainer.recipe.framework_names import DEFAULT, framework_names
 from trainer.recipe.gpu_figures import GpuFigures, hardware_of
 from trainer.recipe.hardware import Hardware, Precision, known_hardware
 from trainer.recipe.knobs import KNOBS, Numerics
-from trainer.recipe.launching import Launcher, kind_of
+from trainer.recipe.launching import Launcher, kind_of, slurm_settings
 from trainer.recipe.machine import Machine
 
 # Beyond any cluster and any batch, and small enough that every way to divide it can be looked at
@@ -100,6 +100,13 @@ class BurstSettings(Section):
     def launcher_kind(self) -> str:
         return kind_of(self.launcher)
 
+    @property
+    def keeps_ranks(self) -> bool:
+        """Returns whether ranks stay up between bursts: not those of the user's command, nor those of one job per
+        burst."""
+        per_burst = self.launcher_kind == "slurm" and slurm_settings(self.launcher).job != "allocation"
+        return self.engine != "command" and not per_burst
+
     @field_validator("machine")
     @classmethod
     def _of_the_simulation(cls, machine: Machine | None, info: ValidationInfo) -> Machine | None:
@@ -162,6 +169,7 @@ class TuneSettings(Section):
     sampler: Literal["surrogate", "tpe", "gp", "random"] = "surrogate"  # of retune: the surrogate, or Optuna's
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
     planned_gpu_hours: float | None = Field(default=None, gt=0)  # of the training that the tuned recipe is for
+    proxy_nodes: Size | None = None  # most nodes of smaller runs that may stand for a recipe; None: every run is whole
     notify: str | None = Field(default=None, min_length=1)  # a shell command to run when the study ends
 
     @field_validator("sampler", mode="before")

@@ -30,17 +30,17 @@ class SimulatedEngine:
     """See `trainer.engines.Engine`. The same burst (recipe, number, seed) gives the same outcome."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._warm = False
+        self._nodes: int | None = None  # of the ranks that wait for the next burst
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
-        played = _Burst(burst, warm=self._warm)
+        played = _Burst(burst, warm=self._nodes == burst.recipe.cluster.nodes)
         outcome = played.outcome()
         if outcome.ok and burst.recipe.burst.trace_steps:
             played.write_traces()
         _write_log(burst, outcome)
         write_outcome(burst.folder, outcome)
-        self._warm = outcome.ok
+        self._nodes = burst.recipe.cluster.nodes if outcome.ok else None
         return outcome
 
     def close(self) -> None:

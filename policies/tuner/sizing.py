@@ -1,0 +1,143 @@
+"""Chooses the size of a burst: by the expected improvement of the target that it shows, per GPU-hour.
+
+A burst of x at one size shows of log step(x) - log step(incumbent) what its own step has in common with it under the
+surrogate; what a smaller run cannot show (the bubble of more stages, DP across more nodes, EP farther away) keeps its
+deviation. GPU-hours include starting ranks and models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+from policies.candidates.candidate import Candidate, Opinion, preferred
+from policies.candidates.knowledge import Knowledge
+from policies.constants import constant
+from policies.noise import PINNED
+from policies.trial import Status
+from trainer.estimate.candidates import tabulate
+from trainer.estimate.startup import startup_of
+from trainer.fidelity import Fidelity, fidelities_of
+from trainer.recipe import Recipe
+
+MIN_FIT_PROBABILITY = constant("min_fit_probability")
+SIZED_CANDIDATES = int(constant("sized_candidates"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A way to run a recipe: `recipe` is what runs, the proxy of a `fidelity` or the recipe itself (None)."""
+
+    fidelity: Fidelity | None
+    recipe: Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """The expected improvement of the target's log throughput that a run shows, and its GPU-hours."""
+
+    run: Run
+    improvement: float
+    gpu_hours: float
+
+    @property
+    def rate(self) -> float:
+        return self.improvement / self.gpu_hours
+
+
+class Sizes:
+    """The sizes of bursts on at most `most_nodes` nodes; the recipe itself runs too where the launcher has its
+    `nodes`."""
+
+    def __init__(self, *, most_nodes: int, nodes: int | None) -> None:
+        self._most = most_nodes if nodes is None else min(most_nodes, nodes)
+        self._nodes = nodes
+        self._runs: dict[str, list[Run]] = {}
+
+    def smaller(self, recipe: Recipe) -> list[Run]:
+        """Returns the proxies of a recipe, the smallest first."""
+        key = recipe.digest()
+        if key not in self._runs:
+            found = fidelities_of(recipe, most_nodes=self._most)
+            self._runs[key] = [Run(fidelity=fidelity, recipe=proxy) for fidelity, proxy in found]
+        return self._runs[key]
+
+    def runs(self, recipe: Recipe) -> list[Run]:
+        """Returns every way to run a recipe here; empty where it needs more nodes and has no proxy."""
+        has_nodes = self._nodes is None or recipe.cluster.nodes <= self._nodes
+        return [*self.smaller(recipe), *([Run(fidelity=None, recipe=recipe)] if has_nodes else [])]
+
+    def best(self, recipe: Recipe, know: Knowledge) -> Worth | None:
+        """Returns the run that shows most per GPU-hour, of those that should fit; None if there is none."""
+        worths = _Weighing(recipe, know)
+        found = [worths.of(run) for run in self.runs(recipe)]
+        return max(filter(None, found), key=lambda each: each.rate, default=None)
+
+    def pick(self, found: Sequence[Candidate], know: Knowledge) -> Candidate:
+        """Returns the candidate whose best run is expected to improve the target most per GPU-hour."""
+        modelled = [each for each in found if each.opinion is Opinion.SURROGATE]
+        rated = []
+        for each in sorted(modelled, key=lambda each: -each.score)[:SIZED_CANDIDATES]:
+            worth = self.best(each.recipe, know)
+            if worth is not None:
+                known = each.expected_improvement or 1.0
+                share = min(worth.improvement / known, 1.0) if know.runs else 1.0
+                rated.append((each.score * share / worth.gpu_hours if know.runs else each.score, each))
+        return max(rated, key=lambda pair: pair[0])[1] if rated else preferred(found)
+
+
+class _Weighing:
+    """What runs of one recipe show of it."""
+
+    def __init__(self, recipe: Recipe, know: Knowledge) -> None:
+        self._recipe, self._know, self._time = recipe, know, know.surrogate.time
+        self._form = self._time.closed_form_of(recipe)
+
+    @cached_property
+    def _gain(self) -> tuple[float, float]:
+        """Returns (mean, standard deviation) of the log gain over the incumbent; while nothing runs, of minus the log
+        step."""
+        if not self._know.runs:
+            return 0.0, math.sqrt(float(self._time.covariance_of(self._form, self._form)[0]))
+        log_step, deviation = self._time.difference(self._form, self._time.closed_form_of(self._know.recipe))
+        return -float(log_step[0]), float(deviation[0])
+
+    def of(self, run: Run) -> Worth | None:
+        """Returns the worth of a run; None if it is not predicted to fit."""
+        fits = float(self._know.surrogate.memory.fits(tabulate([run.recipe]))[0])
+        if fits < MIN_FIT_PROBABILITY:
+            return None
+        mean, deviation = self._gain
+        improvement = expected_improvement(mean, min(self._shown(run), deviation)) * fits
+        return Worth(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
+
+    def _shown(self, run: Run) -> float:
+        """Returns the standard deviation of what the run's step tells of the gain."""
+        seen = self._time.closed_form_of(run.recipe)
+        shared = float(self._time.covariance_of(self._form, seen)[0])
+        if self._know.runs:
+            shared -= float(self._time.covariance_of(self._time.closed_form_of(self._know.recipe), seen)[0])
+        variance = float(self._time.covariance_of(seen, seen)[0]) + PINNED**2
+        return abs(shared) / math.sqrt(variance)
+
+
+def expected_improvement(mean: float, deviation: float) -> float:
+    """Returns the mean of a normal variable's positive part."""
+    if deviation <= 0:
+        return max(mean, 0.0)
+    normal = NormalDist()
+    return deviation * normal.pdf(mean / deviation) + mean * normal.cdf(mean / deviation)
+
+
+def gpu_hours_of(recipe: Recipe, know: Knowledge) -> float:
+    """Returns the GPU-hours of a burst of a recipe: ranks that wait are used again where the last burst had as many."""
+    start, settings = startup_of(recipe), recipe.burst
+    last = know.trials[-1] if know.trials else None
+    waits = last is not None and last.status is Status.OK and last.ran.cluster.nodes == recipe.cluster.nodes
+    started_s = start.build_s + (0.0 if waits and settings.keeps_ranks else start.launch_s)
+    steps = settings.warmup_steps + settings.measure_steps + settings.trace_steps
+    step_s = math.exp(float(know.surrogate.time.predict(tabulate([recipe]))[0][0]))
+    return (started_s + steps * step_s) * recipe.world_size / 3600
