@@ -289,7 +289,7 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.BISECTED: _bisected,
     ReasonKind.FULL_SIZE: lambda f: (
         f"the {'best choice so far' if f['best'] else 'reference of the speed-up'}, at full size: "
-        f"trial {f['trial']} stood for it"
+        f"trial {f['trial']} measured its proxy"
     ),
     ReasonKind.REFERENCE: lambda f: f"reference of the speed-up, as near the base recipe as runs: {_fit_set(f)}",
     ReasonKind.FITS_CHEAPEST: _fit_set,

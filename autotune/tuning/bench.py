@@ -77,13 +77,13 @@ class Bench:
             return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
 
-    def affords(self, recipe: Recipe) -> bool:
-        """Returns whether the launcher has the nodes for a burst of the recipe itself, and the limits the GPU-hours of
-        one as long as the last."""
+    def affords(self, recipe: Recipe, *, bursts: int = 1, beside: float = 0.0) -> bool:
+        """Returns whether the launcher has the nodes for the recipe itself, and the limits room for so many bursts of
+        it, each as long as the last, `beside` some GPU-hours for others."""
         history, last = self.journal.history, self.journal.history.finished[-1:]
-        hours = sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
+        hours = bursts * sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
         limit = math.inf if self.max_gpu_hours is None else self.max_gpu_hours
-        return not self._too_large(recipe) and history.gpu_hours + hours <= limit
+        return not self._too_large(recipe) and history.gpu_hours + hours + beside <= limit
 
     @property
     def burst_gpu_hours(self) -> float:
@@ -160,7 +160,7 @@ class Bench:
         if self.nodes is None or recipe.cluster.nodes <= self.nodes:
             return []
         return [
-            f"it needs {recipe.cluster.nodes} nodes and the launcher has {self.nodes}; no smaller run stands for it"
+            f"it needs {recipe.cluster.nodes} nodes and the launcher has {self.nodes}; it has no proxy of that size"
         ]
 
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:

@@ -171,6 +171,8 @@ class Loop:
         """Returns the policy's proposal; None if budget or patience is spent, it was tried, or it costs too much."""
         if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
             return None
+        if not self._leaves_room():
+            return None
         proposal = self.policy.propose(self.best, phase, self._history.trials)
         if proposal is None or self._tried(proposal.recipe) or self._too_expensive(proposal):
             return None
@@ -226,7 +228,8 @@ class Loop:
         gain. Later trials do not replace it, so that the gain stays relative to the same recipe. Returns whether the
         reference is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
-        if given.status is Status.OK or self._history.best is None or self._history.at_full_size(given.recipe):
+        full = self._history.at_full_size(given.recipe) or given
+        if Status.OK in (given.status, full.status) or self._history.best is None:
             return known
         if past is None:
             proposal = (
@@ -289,6 +292,17 @@ class Loop:
                 break
         if (reference := self._reference_to_run()) is not None:
             self._run_at_full_size(reference, best=False)
+
+    def _leaves_room(self) -> bool:
+        """Returns whether another burst leaves the limits room for those at full size that the study still owes."""
+        if self.sizing is None or self._history.best is None:
+            return True
+        pair = (self._history.best, self._history.reference)
+        owed = {t.number for t in pair if t is not None and self._history.at_full_size(t.recipe) is None}
+        if not owed or not self.bench.affords(self.base, bursts=len(owed)):
+            return True
+        left = self.bench.budget - self.bench.spent
+        return left > len(owed) and self.bench.affords(self.base, bursts=len(owed), beside=self.bench.burst_gpu_hours)
 
     def _run_at_full_size(self, trial: Trial, *, best: bool) -> bool:
         """Measures a trial's recipe itself; returns False where that was done, or cannot be."""

@@ -90,7 +90,7 @@ class Sizes:
 
 
 class _Weighing:
-    """What runs of one recipe show of it."""
+    """Weighs the runs of one recipe."""
 
     def __init__(self, recipe: Recipe, know: Knowledge) -> None:
         self._recipe, self._know, self._time = recipe, know, know.surrogate.time

@@ -141,19 +141,21 @@ def _resized(recipe: Recipe, *, nodes: int, pp: int, ranks: list[int], kept: lis
         knobs["pipeline_model_parallel_layout"] = "|".join(left)
         mtp = sum(stage.count("m") for stage in left)
         model = model.model_copy(update={"mtp_num_layers": mtp or None})
-    found = recipe.model_copy(
+    target, gpus = layout_of(recipe), nodes * recipe.ranks_per_node
+    dp, edp = gpus // (target.tp * target.cp * pp), gpus // (target.etp * target.ep * pp)
+    instances = recipe.knob("num_distributed_optimizer_instances")
+    if dp % instances or edp % instances:
+        knobs["num_distributed_optimizer_instances"] = 1
+    batch = recipe.num_microbatches * recipe.training.micro_batch_size * dp
+    return recipe.model_copy(
         update={
             "model": model,
             "cluster": recipe.cluster.model_copy(update={"nodes": nodes}),
+            "training": recipe.training.model_copy(update={"global_batch_size": batch}),
             "parallelism": recipe.parallelism.model_copy(update=sizes),
             "knobs": knobs,
         }
     )
-    dp = layout_of(found).dp
-    if dp % found.knob("num_distributed_optimizer_instances"):
-        found.knobs["num_distributed_optimizer_instances"] = 1
-    batch = recipe.num_microbatches * recipe.training.micro_batch_size * dp
-    return found.model_copy(update={"training": recipe.training.model_copy(update={"global_batch_size": batch})})
 
 
 def _none(kind: NoProxyKind, **figures: Any) -> NoProxy:

@@ -169,7 +169,9 @@ class TuneSettings(Section):
     sampler: Literal["surrogate", "tpe", "gp", "random"] = "surrogate"  # of retune: the surrogate, or Optuna's
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
     planned_gpu_hours: float | None = Field(default=None, gt=0)  # of the training that the tuned recipe is for
-    proxy_nodes: Size | None = None  # most nodes of smaller runs that may stand for a recipe; None: every run is whole
+    proxy_nodes: Size | None = (
+        None  # most nodes of the proxies (smaller runs) that bursts may measure instead of the recipe; None: no proxies
+    )
     notify: str | None = Field(default=None, min_length=1)  # a shell command to run when the study ends
 
     @field_validator("sampler", mode="before")

@@ -1,0 +1,200 @@
+"""Measures what smaller runs save: GPU-hours until a choice of 97 % of the best known is proposed.
+
+    python -m benchmarks.proxies [--scenarios N] [--nodes 8] [--budget K] [--processes P] [--keep FOLDER]
+    python -m benchmarks.proxies --read FOLDER
+
+Every scenario of benchmarks.policy with 256 GPUs or more is tuned twice by the product's own loop, with traces: once
+with smaller runs on at most `--nodes` nodes (`tune.proxy_nodes`) and once with bursts of the full run. All bursts
+count, the base's included. `hours` are GPU-hours until the recipe that the study would export truly reaches 97 % of
+the best known and stays there; `confirm` those of the bursts at full size with which a study with smaller runs ends,
+and `confirmed` the true throughput of what it exports then. The figures are computed from the journals alone:
+`--keep` writes them to a folder, `--read` computes the figures of that folder again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from analyzers import analyze
+from autotune.tuning import study as studies
+from autotune.tuning.bench import Bench
+from autotune.tuning.events import BurstStarted, Event
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_events
+from autotune.tuning.loop import Loop
+from benchmarks.places import DATA
+from benchmarks.policy.best import Effort, read_best, search_best
+from benchmarks.policy.ground import Ground
+from benchmarks.policy.scenarios import Scenario, scenarios
+from policies.reason import ReasonKind
+from policies.tuner.tuner import Tuner
+from trainer.engines.simulated import SimulatedEngine
+from trainer.errors import ToolError
+from trainer.recipe.rules import check
+
+GPUS = 256  # of the smallest target
+SHARE = 0.97  # of the best known throughput
+SMALLER, FULL = "smaller", "full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """One study: GPU-hours and true throughput over the best known of what would be exported, after every burst of its
+    search, and at its end; `confirm` are the GPU-hours of the bursts at full size that ended it."""
+
+    name: str
+    curve: tuple[tuple[float, float], ...]
+    confirm: float
+    confirmed: float
+    ooms: int
+
+    @property
+    def hours(self) -> float:
+        """Returns the GPU-hours until the choice reaches SHARE and keeps it; inf: never."""
+        reached = math.inf
+        for hours, share in self.curve:
+            reached = math.inf if share < SHARE else min(reached, hours)
+        return reached
+
+
+def played_of(ground: Ground, best: float, events: Sequence[Event]) -> Played:
+    """Returns the figures of one journal."""
+    curve, confirm, history = [], 0.0, History()
+    for before, after, history in _bursts(events):
+        at_full_size = _confirms(history)
+        confirm += (after - before) if at_full_size else 0.0
+        if not at_full_size and not confirm:
+            share = ground.truth(history.best.recipe) / best if history.best else 0.0
+            curve.append((after, share))
+    oom = sum(trial.status == "oom" for trial in history.attempted.values())
+    end = ground.truth(history.best.recipe) / best if history.best else 0.0
+    return Played(name=ground.scenario.name, curve=tuple(curve), confirm=confirm, confirmed=end, ooms=oom)
+
+
+def _bursts(events: Sequence[Event]) -> Iterator[tuple[float, float, History]]:
+    """Yields the study as it stands before the next burst starts, with the GPU-hours before and after its last one."""
+    history, before = History(), 0.0
+    for event in events:
+        if isinstance(event, BurstStarted) and history.finished:
+            yield before, history.gpu_hours, history
+            before = history.gpu_hours
+        history.fold(event)
+    yield before, history.gpu_hours, history
+
+
+def _confirms(history: History) -> bool:
+    """Returns whether the last burst measured at full size what smaller runs had stood for."""
+    if not any(trial.fidelity is not None for trial in history.attempted.values()):
+        return False
+    trial = history.attempted[history.finished[-1].trial]
+    reason = trial.proposal.reason
+    return trial.fidelity is None and reason is not None and reason.kind is ReasonKind.FULL_SIZE
+
+
+def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path) -> tuple[Played, Played]:
+    """Tunes a scenario with smaller runs and without."""
+    ground, best = _ground(scenario)
+    found = []
+    for kind, most in ((SMALLER, nodes), (FULL, None)):
+        folder = keep / f"{scenario.name.replace(' ', '-')}-{kind}"
+        _tune(scenario, folder, proxy_nodes=most, budget=budget)
+        found.append(played_of(ground, best, read_events(folder / JOURNAL)[0]))
+    return found[0], found[1]
+
+
+def read(scenario: Scenario, *, keep: Path) -> tuple[Played, Played]:
+    """Returns the figures of kept journals."""
+    ground, best = _ground(scenario)
+    folders = [keep / f"{scenario.name.replace(' ', '-')}-{kind}" for kind in (SMALLER, FULL)]
+    smaller, full = (played_of(ground, best, read_events(folder / JOURNAL)[0]) for folder in folders)
+    return smaller, full
+
+
+def _ground(scenario: Scenario) -> tuple[Ground, float]:
+    ground = Ground(scenario)
+    known = read_best(DATA / "policy_best.csv", [scenario])
+    if scenario.name in known:
+        return ground, known[scenario.name].tokens_per_s_per_gpu
+    search_best(ground, Effort())
+    return ground, ground.best[0]
+
+
+def _tune(scenario: Scenario, folder: Path, *, proxy_nodes: int | None, budget: int) -> None:
+    base, seed = scenario.recipe, scenario.seed
+    base = base.model_copy(update={"tune": base.tune.model_copy(update={"proxy_nodes": proxy_nodes})})
+    study = studies.begin(
+        base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
+    )
+    bench = Bench(
+        journal=study.journal,
+        engine=SimulatedEngine(folder / "engine"),
+        bursts=study.bursts,
+        budget=budget,
+        seed=seed,
+        check=check,
+        analyze=analyze,
+        clock=time.time,
+    )
+    tuner = Tuner(base, seed)
+    sizing = None if proxy_nodes is None else tuner
+    try:
+        Loop(base=base, policy=tuner, bench=bench, patience=base.tune.patience, sizing=sizing).run()
+    except ToolError as error:
+        print(f"{scenario.name}: {error}")
+    finally:
+        study.close()
+
+
+def _row(smaller: Played, full: Played) -> str:
+    share = smaller.hours / full.hours if math.isfinite(full.hours) else math.nan
+    return (
+        f"{smaller.name:<48} {smaller.hours:>8.1f} {full.hours:>8.1f} {share:>7.2f} {smaller.confirm:>8.1f} "
+        f"{smaller.curve[-1][1]:>7.3f} {smaller.confirmed:>9.3f} {full.confirmed:>7.3f} {smaller.ooms:>3} {full.ooms:>3}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenarios", type=int, default=None, help="the first so many; default all")
+    parser.add_argument("--nodes", type=int, default=8, help="most nodes of a smaller run")
+    parser.add_argument("--budget", type=int, default=14, help="bursts of a study")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--keep", type=Path, default=None, help="keep the studies here")
+    parser.add_argument("--read", type=Path, default=None, help="compute the figures of kept studies")
+    options = parser.parse_args()
+    chosen = [scenario for scenario in scenarios() if scenario.recipe.world_size >= GPUS][: options.scenarios]
+    print(
+        f"{'GPU-hours to 97 %':<48} {'smaller':>8} {'full':>8} {'ratio':>7} {'confirm':>8} {'choice':>7} confirmed",
+        end="",
+    )
+    print(f" {'full':>7} OOMs")
+    with TemporaryDirectory(prefix="proxies-") as scratch:
+        keep = options.keep or Path(scratch)
+        one = partial(play, nodes=options.nodes, budget=options.budget, keep=keep)
+        if options.read:
+            one = partial(read, keep=options.read)
+        results = []
+        with get_context("fork").Pool(options.processes) as pool:
+            for smaller, full in pool.imap(one, chosen):
+                results.append((smaller, full))
+                print(_row(smaller, full), flush=True)
+    ratios = [smaller.hours / full.hours for smaller, full in results if math.isfinite(full.hours)]
+    if ratios:
+        print(f"median ratio {median(ratios):.2f}, worst {max(ratios):.2f}, of {len(ratios)} targets")
+    never = [
+        kind for pair in results for kind, each in zip((SMALLER, FULL), pair, strict=True) if each.hours == math.inf
+    ]
+    print(f"never at {SHARE:.0%}: {never.count(SMALLER)} with smaller runs, {never.count(FULL)} without")
+
+
+if __name__ == "__main__":
+    main()
