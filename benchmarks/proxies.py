@@ -158,7 +158,8 @@ def _row(smaller: Played, full: Played) -> str:
     share = smaller.hours / full.hours if math.isfinite(full.hours) else math.nan
     return (
         f"{smaller.name:<48} {smaller.hours:>8.1f} {full.hours:>8.1f} {share:>7.2f} {smaller.confirm:>8.1f} "
-        f"{smaller.curve[-1][1]:>7.3f} {smaller.confirmed:>9.3f} {full.confirmed:>7.3f} {smaller.ooms:>3} {full.ooms:>3}"
+        f"{smaller.curve[-1][1]:>7.3f} {smaller.confirmed:>9.3f} {full.confirmed:>7.3f} "
+        f"{smaller.ooms} {full.ooms}"
     )
 
 
