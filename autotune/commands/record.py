@@ -31,7 +31,7 @@ def record(
 
     from autotune.importing.found import Asked
     from autotune.importing.recorded import RecordDocument, written
-    from autotune.importing.scripts import MOE_RECORD_HINT, isolated
+    from autotune.importing.scripts import MOE_RECORD_HINT, as_submitted, isolated
     from autotune.output import text_at
     from trainer.errors import refused
     from trainer.recording.record import Asked as Command
@@ -42,10 +42,19 @@ def record(
         inside: RecordDocument = {"schema": 1, "file": None, "recorded": None, "environment": MOE_RECORD_HINT}
         return Answer(document=inside)
     target = text_at(output, inputs=(), force=force)
-    isolation = isolated(Asked(file=command[0], trust=trust, tell=lambda line: print(line, file=sys.stderr)))
+    said = Asked(
+        file=command[0],
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        trust=trust,
+        tell=lambda line: print(line, file=sys.stderr),
+    )
+    isolation = isolated(said)
     sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
     asked = Command(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
     found = recorded(asked, isolation)
+    if (sized := as_submitted(asked, said, found.first["trains"])) != asked:
+        asked, found = sized, recorded(sized, isolation)
     if not found.first["trains"]:
         from autotune.importing.scripts import not_reached
 

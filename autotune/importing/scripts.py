@@ -28,7 +28,7 @@ from trainer.launch_scripts.launchers import (
 from trainer.launch_scripts.login import login_line
 from trainer.recording.expressions import CALCULATED, expression
 from trainer.recording.jail import Isolation
-from trainer.recording.programs import TRAINS, headers_of
+from trainer.recording.programs import SUBMITTED, TRAINS, headers_of
 from trainer.recording.record import Asked as Command
 from trainer.recording.record import NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
@@ -88,7 +88,9 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
     found = record(command, isolation)
     for _ in range(MOST_MISSING):
         if found.first["trains"] or found.first["why"]:
-            break
+            sized = as_submitted(command, asked, found.first["trains"])
+            found = found if sized == command else record(sized, isolation)
+            return found, sized, tuple(missing.values())
         if lacking := _lacking(found.first, text, {*missing, *command.fixed}):
             line, name, why = lacking
             command = _with_stand_in(command, name)
@@ -105,6 +107,15 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
             break
         found = record(command, isolation)
     return found, command, tuple(missing.values())
+
+
+def as_submitted(command: Command, asked: Asked, trains: Sequence[Mapping[str, Any]]) -> Command:
+    """Returns the command with the size of the job that it submits, which the job's own variables say."""
+    headers = tuple(next((train["headers"] for train in trains if train["headers"]), ()))
+    if command.in_job or not headers:
+        return command
+    sizes: dict[str, Any] = dict(_sizes_asked(asked, headers))
+    return replace(command, headers=headers, **sizes)
 
 
 def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
@@ -166,8 +177,11 @@ def started_of(
     line = _line(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])
-    launchers = tuple(Peeled(name=each["name"], words=tuple(each["words"])) for each in train["launched"])
-    headers = (*command.headers, *train["headers"])
+    launchers = tuple(
+        Peeled(name=each["name"], words=tuple(word for word in each["words"] if not SUBMITTED.search(word)))
+        for each in train["launched"]
+    )
+    headers = (*(command.headers if command.in_job else ()), *train["headers"])
     setup, outside = _setup(train, first["reported"], command.cwd)
     env, expanded, left = _variables(train, other, command, found)
     container, of_container = container_in(launchers, headers, outside)

@@ -23,6 +23,7 @@ __moe() { # line, the script's arguments, $_
   done
   if [[ ${__moe_t-} ]]; then __moe_t=; [[ -e /.moe-autotune-test/0 ]] || :; fi
   case $__moe_c in
+    source\ \<\(* | .\ \<\(* | source\ /dev/* | .\ /dev/*) ;; # a pipe can be read once
     source\ * | .\ *)
       __moe_w=$(__moe_words "${__moe_c#* }" "$@") || :
       __moe_tell setup "$__moe_l" "source $__moe_w"

@@ -99,6 +99,9 @@ def becomes(process: Process, values: Values) -> Becomes:
             inner, before = _behind_ssh(words)
             launched = (*launched, Peeled(name="ssh", words=before))
             return Becomes(run=("bash", "-c", inner) if inner else None, launched=launched, env=tuple(env))
+        if name == "tmux":
+            typed = [word for word in words[2:] if word not in ("C-m", "Enter", "KPEnter") and not word.startswith("-")]
+            return Becomes(run=("bash", "-c", typed[-1]) if typed else None, launched=launched, env=tuple(env))
         if name == "sbatch":
             return _sbatch(words, launched, values)
         start = peel(words)
@@ -150,6 +153,10 @@ def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return " ".join(words[at:]), tuple(words[:at])
 
 
+SUBMITTED = re.compile(r"/job\.\d+\.stdin$")  # where the script is that sbatch was given on standard input
+_IN_A_FILE = "job=${MOE_RECORD_JOB:-/tmp/job}.$$.stdin; cat >$job"
+
+
 def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Becomes:
     """Decides on sbatch: the job's script runs in the job's environment; the answer is sbatch's own."""
     at = 1
@@ -157,7 +164,9 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
         at += 1 + ("=" not in words[at] and len(words[at]) == 2 and words[at][1] in "ACDJLNacdeinopqtwx")
     own = words[:at]
     wrapped = next((word.partition("=")[2] for word in own if word.startswith("--wrap=")), None)
-    runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"' if words[at:] else "bash"
+    if wrapped is None and not words[at:]:  # the script is on standard input: the same with it in a file
+        return Becomes(run=("bash", "-c", f"{_IN_A_FILE}; exec {shlex.join(own)} $job"), launched=launched)
+    runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"'
     says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
     text = f'[ -z "$MOE_RECORD_JOB" ] || . "$MOE_RECORD_JOB"; {runs} >/dev/null 2>&1; echo {says}'
     called = (*own, *words[at : at + 1])

@@ -144,7 +144,8 @@ def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: 
                if a[0] == b[0] and a[1].startswith("[")}]  # fmt: skip
     hosts = [(a, b, f'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n {at}p)')
              for at, (a, b) in enumerate(zip(one.hosts, two.hosts, strict=True), start=1)]  # fmt: skip
-    if asked.in_job:
+    submitted = any(each["name"] == "sbatch" for train in first["trains"] for each in train["launched"])
+    if asked.in_job or submitted:
         names = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_ARRAY_TASK_ID")
         jobs = [job_environment(values, asked.headers, asked.cwd) for values in runs]
         found += [(jobs[0].get(name, ""), jobs[1].get(name, ""), f"${name}") for name in names] + hosts

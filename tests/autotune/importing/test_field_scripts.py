@@ -160,6 +160,15 @@ CASES = {
         last=("--wandb-exp-name", "olmoe-$(date +%Y%m%d-%H%M%S)"),
         expand=("logs/olmoe-$(date +%Y%m%d-%H%M%S)/tb", "olmoe-$(date +%Y%m%d-%H%M%S)"),
     ),
+    "submits_stdin.sh": Case(
+        layout=(2, 8, 1, 1, 1),
+        batch=(128, 1),
+        last=("--save", "/ck/$SLURM_JOB_ID"),
+        expand=("/ck/$SLURM_JOB_ID",),
+    ),
+    "in_tmux.sh": Case(
+        layout=(1, 8, 1, 1, 1), batch=(64, 1), setup=("cd /opt/megatron",), last=("--train-iters", "10")
+    ),
     "sweep.sh": Case(
         layout=(1, 8, 2, 1, 8),
         batch=(128, 1),

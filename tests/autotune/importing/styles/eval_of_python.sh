@@ -1,0 +1,3 @@
+#!/bin/bash
+eval "$(python3 -c 'print("MBS=2; GBS=64; export FOO=1")')"
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --num-experts 8 --moe-router-topk 2 --seq-length 128 --max-position-embeddings 128 --bf16 --vocab-size 1000 --lr 1e-4 --train-iters 10 --tokenizer-type NullTokenizer --mock-data --micro-batch-size $MBS --global-batch-size $GBS
