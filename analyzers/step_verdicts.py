@@ -33,12 +33,16 @@ def with_verdicts(
     """Returns the report with each step's own wall and waiting, and the names of warm-up steps; warm_up: their
     numbers."""
     if not report.steps:
-        return replace(report, span=replace(report.span, waiting_by_kind=dict(each[0].waiting_by_kind)))
+        return replace(report, span=replace(report.span, **_waiting(each[0])))
     steps = [
-        replace(partition, wall=verdict.wall, because=verdict.because, waiting_by_kind=dict(step.waiting_by_kind))
+        replace(partition, wall=verdict.wall, because=verdict.because, **_waiting(step))
         for partition, step, verdict in zip(report.steps, each, verdicts, strict=True)
     ]
     return replace(report, steps=steps, warm_up=[steps[k].name for k in warm_up])
+
+
+def _waiting(step: RankStep) -> dict[str, dict[str, float]]:
+    return {"waiting_by_kind": dict(step.waiting_by_kind), "may_wait_by_kind": dict(step.may_wait_by_kind)}
 
 
 def judged_steps(job: Job, digests: Sequence[Digest]) -> list[JudgedStep]:

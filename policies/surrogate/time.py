@@ -24,13 +24,15 @@ from policies.noise import PINNED
 from policies.surrogate.evidence import PARTS, Evidence, by_size, merge_cpu_parts
 from policies.surrogate.factors import Factor, factors, move_constants
 from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
-from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
+from trainer.estimate.candidates import Candidates, Floats, Integers, one, tabulate
+from trainer.estimate.gap.parts import EXPERTS_WAIT
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.estimate import stages_of
 from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.stage_table import EXPOSED, StageTable
 from trainer.recipe import Recipe
+from trainer.recipe.hardware import Hardware
 
 PART_DEVIATION = constant("part_deviation")
 PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
@@ -382,4 +384,23 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
         "host": at["host"] + stages.offload_exposed[..., rows] + stages.fixed,
         "gc": stages.gc[..., rows],
         "waiting": np.maximum(stages.step[..., rows] - work, 0.0),
+        EXPERTS_WAIT: waits,  # of `ep` and `ep_exposed`
     }
+
+
+def expected_parts(
+    recipe: Recipe, pipeline_rank: int, *, release: str | None, constants: Constants
+) -> dict[str, Floats]:
+    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] by K sets of constants."""
+    candidates, values = one(recipe), {**fitted(), **constants}
+    stages = stages_of(candidates, release=release, constants=constants)
+    step = np.atleast_2d(stages.step)
+    load = np.broadcast_to(imbalance(candidates, values), step.shape)
+    found = parts_at(stages, np.zeros(1, dtype=np.int64), np.array([pipeline_rank]), load=load)
+    return {name: np.broadcast_to(part, (len(step), 1))[:, 0] for name, part in found.items()}
+
+
+def constants_by_factor(hardware: Hardware) -> Constants:
+    """Returns K sets of constants, arrays [K, 1]: the tables', then with each factor moved by its prior spread."""
+    acting = [factor for factor in factors() if factor.acts_on(hardware)]
+    return _side_by_side([{}, *(move_constants({factor.name: factor.spread}) for factor in acting)])

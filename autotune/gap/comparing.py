@@ -1,0 +1,196 @@
+"""Compares a run with what is published, with another run, or with `plan`'s first choice: the waterfall and its parts.
+
+The settings of a reference are compared on the user's own cluster, as the nearest recipe there that breaks no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.gap.inputs import Side
+from autotune.gap.traced import traced_parts, waterfall_between, waterfall_of_trace
+from policies.candidates.effects import Effect, effects
+from policies.constants import constant
+from policies.surrogate.time import constants_by_factor
+from policies.trial import Z_90
+from policies.tuner.decomposition import members
+from trainer.errors import refused
+from trainer.estimate.candidates import SPLIT, one
+from trainer.estimate.gap.costs import Costs
+from trainer.estimate.gap.published import Nearest, compared_with, nearest_published, published_run, tokens_of
+from trainer.estimate.gap.waterfall import WORK, Change, Measured, Question, Reference, Waterfall, waterfall
+from trainer.estimate.plan.choices import choices
+from trainer.estimate.plan.search import search
+from trainer.estimate.time.bound import spread
+from trainer.legality import nearest_legal
+from trainer.recipe import Recipe
+
+PUBLISHED = "published"
+RESIDUAL = constant("residual_deviation_gpu")
+NO_EFFECT = 1e-6  # of a step
+SEQUENCE_AND_BATCH, PIPELINE = "sequence_and_batch", "pipeline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpriced:
+    """A setting that differs and that no estimate prices; `effect` as published, None where nothing was."""
+
+    name: str
+    values: tuple[Any, Any]
+    effect: Effect | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The answer. `nearest` is the published run most like the recipe, `against` the user's other run; `target` the
+    recipe whose settings are compared. Without a recipe only `waterfall` is known."""
+
+    side: Side
+    waterfall: Waterfall | None
+    own: Recipe | None = None
+    nearest: Nearest | None = None
+    against: Side | None = None
+    target: Recipe | None = None
+    planned: Recipe | None = None
+    unpriced: tuple[Unpriced, ...] = ()
+    by_parts: bool = False
+
+
+def compared(side: Side, *, named: str | None, other: Side | None, release: str | None) -> Compared:
+    """Returns the comparison. `named`: a published row, None for the nearest one; `other`: another run of the user's,
+    in place of a published one. BadInputError where the two cannot be compared."""
+    if side.recipe is None:
+        assert side.analysis is not None
+        between = other.analysis if other is not None else None
+        found = waterfall_of_trace(side.analysis) if between is None else waterfall_between(side.analysis, between)
+        return Compared(side=side, waterfall=found, against=other, by_parts=True)
+    own = side.recipe
+    nearest = _nearest(own, named) if other is None else None
+    reference = _reference(side, other) if other is not None else _published(nearest)
+    if reference is not None:
+        own = _as_there(own, reference.recipe, side.unsaid)
+    elif "cpu_affinity" in side.unsaid and not own.hardware.is_cpu:
+        own = own.replace({"cpu_affinity": "spread"})
+    planned = _planned(own)
+    target = planned if reference is None else _moved(own, reference.recipe)
+    constants = constants_by_factor(own.hardware)
+    every = [] if target is None else list(_changes(own, target))
+    costs = Costs(own=own, constants={})
+    changes = [change for change in every if _is_priced(costs, change, own, target or own)]
+    traced = None
+    if side.analysis is not None:
+        traced = traced_parts(side.analysis, own, release=release, constants=constants)
+    measured = None
+    if side.steps is not None:
+        measured = Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
+    question = Question(
+        own=own,
+        release=release or (reference.release if reference else None),
+        measured=measured,
+        reference=reference,
+        changes=changes,
+        planned=planned,
+        constants=constants,
+        residual=RESIDUAL if reference is not None else float(spread(one(own)).max()) / Z_90,
+        scaled_to_own=own.hardware.is_cpu and reference is None and measured is not None,
+    )
+    return Compared(
+        side=replace(side, recipe=own),
+        waterfall=waterfall(question),
+        own=own,
+        nearest=nearest,
+        against=other,
+        target=target,
+        planned=planned,
+        unpriced=tuple(_unpriced(own, [change for change in every if change not in changes])),
+        by_parts=traced is not None,
+    )
+
+
+def _nearest(own: Recipe, named: str | None) -> Nearest | None:
+    if named is None or named == PUBLISHED:
+        return nearest_published(own)
+    if own.hardware.is_cpu:
+        raise refused("--against", "nothing is published of CPUs", "leave it out, or name another run of yours")
+    return compared_with(own, published_run(named))
+
+
+def _published(nearest: Nearest | None) -> Reference | None:
+    if nearest is None or not nearest.comparable:
+        return None
+    run = nearest.run
+    return Reference(recipe=run.recipe, tokens_per_s_per_gpu=run.tokens_per_s_per_gpu, release=run.release)
+
+
+def _reference(side: Side, other: Side) -> Reference:
+    """Returns the user's other run. BadInputError where it was not measured or trains another model."""
+    own = side.recipe
+    assert own is not None
+    if other.recipe is None or other.steps is None:
+        lacks = "no recipe is known of it" if other.recipe is None else "it was not measured"
+        raise refused(f"--against {other.name}", lacks, "name a log, a study, or a run folder with its burst.json")
+    if other.recipe.architecture != own.architecture or other.recipe.cluster.gpu_name != own.cluster.gpu_name:
+        raise refused(
+            f"--against {other.name}", "it trains another model, or on other GPUs", "name a run of the same model and GPU"
+        )
+    rate = tokens_of(other.recipe) / other.recipe.world_size / other.steps.step_s
+    return Reference(recipe=_as_there(other.recipe, own, other.unsaid), tokens_per_s_per_gpu=rate)
+
+
+def _as_there(own: Recipe, there: Recipe, unsaid: Sequence[str]) -> Recipe:
+    """Returns the recipe with what its source leaves open as in another one."""
+    return own.replace({name: there.knob(name) for name in unsaid})
+
+
+def _planned(own: Recipe) -> Recipe | None:
+    """Returns `plan`'s first choice that fits; None without one."""
+    found = choices(search(own), 1)
+    return found[0].recipe if found and found[0].fits else None
+
+
+def _moved(own: Recipe, there: Recipe) -> Recipe:
+    """Returns the settings of another recipe on the user's cluster: the nearest that breaks no rule there."""
+    moved = own.replace({name: value for name, (_, value) in own.diff(there).items()})
+    return nearest_legal(moved) or moved
+
+
+def _changes(own: Recipe, target: Recipe) -> Iterator[Change]:
+    """Yields the changes between two recipes: knobs that belong together are one, and so are those that divide
+    layers among pipeline ranks."""
+    differs = own.diff(target)
+    split: dict[str, tuple[Any, Any]] = {}
+    for member in members(own, target):
+        knobs = {name: differs[name] for name in member.knobs if name not in WORK}
+        if set(knobs) & set(SPLIT):
+            split |= knobs
+        elif knobs:
+            yield Change(name=member.name, knobs=knobs)
+    if split:
+        yield Change(name=PIPELINE, knobs=split)
+    if work := {name: differs[name] for name in WORK if name in differs}:
+        yield Change(name=SEQUENCE_AND_BATCH, knobs=work)
+
+
+def _is_priced(costs: Costs, change: Change, own: Recipe, target: Recipe) -> bool:
+    """Returns whether a change moves the estimate, from either end."""
+    back = target.replace({name: here for name, (here, _) in change.knobs.items()})
+    pairs = ((own, own.replace(change.target)), (target, back))
+    return any(_relative(costs, *pair) > NO_EFFECT for pair in pairs)
+
+
+def _relative(costs: Costs, one_recipe: Recipe, other: Recipe) -> float:
+    here, there = (float(costs.of(each, release=None)[0]) for each in (one_recipe, other))
+    return abs(here / there - 1)
+
+
+def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[Unpriced]:
+    for change in changes:
+        for name, values in change.knobs.items():
+            known = effects().get(name)
+            applies = known is not None and known.precision in (None, own.training.precision)
+            gains = applies and known is not None and known.value in (None, values[1])
+            yield Unpriced(name=name, values=values, effect=known if gains else None)
+
+

@@ -1,0 +1,211 @@
+"""One side of the question, from what the command line names: a log, traces, a study or a trial, a recipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from analyzers import Analysis
+from analyzers.analysis import Progress, silent
+from analyzers.diagnosis import WHOLE
+from analyzers.inputs import TRACE_SUFFIXES
+from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
+from autotune.export.source import source_at
+from autotune.gap.logs import Steps, steps_in, steps_of
+from autotune.importing.found import Asked
+from autotune.importing.reading import imported
+from autotune.looks.segments import counted_steps, slowest
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_study
+from policies.noise import median_error
+from policies.trial import Trial
+from trainer.errors import BadInputError, refused
+from trainer.frameworks.registry import readers
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.source import packaged_examples
+
+Source = Literal["log", "trace", "study", "recipe"]
+YAML = (".yaml", ".yml")
+MOST_TEXT = 2**28  # bytes of a log that is read
+NOT_IN_A_LOG = tuple(knob.name for knob in KNOBS.values() if knob.acts == "environment") + (
+    "cpu_affinity",
+    "threads_per_rank",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One run: its recipe and its measured step, as far as they are known. `unsaid`: knobs that the source leaves
+    open. `recorded`: traces are of the steps whose time `steps` is."""
+
+    name: str
+    source: Source
+    recipe: Recipe | None
+    steps: Steps | None = None
+    analysis: Analysis | None = None
+    unsaid: tuple[str, ...] = ()
+    simulated: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Settings of the user in addition to a file: `recipe` and `trace` belong to the run that it names."""
+
+    gpu: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    vocab_size: int | None = None
+    recipe: str | None = None
+    trace: Path | None = None
+
+
+def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
+    """Returns the run that a path, a packaged example or STUDY/TRIAL names.
+
+    Raises BadInputError for what is none of them, or a log that says no settings and no recipe was named for.
+    """
+    path = Path(named)
+    found = _reader_of(path)(named, beside, progress)
+    if beside.trace is not None:
+        found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress))
+    if found.analysis is not None:
+        found = replace(found, simulated=found.simulated or found.analysis.simulated)
+    return found
+
+
+def _reader_of(path: Path) -> Callable[[str, Beside, Progress], Side]:
+    if (path / JOURNAL).is_file() or trial_at(path) is not None:
+        return _study
+    if path.is_dir() or str(path).lower().endswith(TRACE_SUFFIXES) and not _is_text_of_a_trainer(path):
+        return _trace
+    if path.suffix in YAML or (str(path) in packaged_examples() and not path.is_file()) or not path.exists():
+        return _recipe
+    return _log
+
+
+def _is_text_of_a_trainer(path: Path) -> bool:
+    """Returns whether a .json file holds arguments, as `import` reads, and no trace."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return b"traceEvents" not in head and b'"ph"' not in head
+
+
+def _recipe(named: str, beside: Beside, progress: Progress) -> Side:
+    return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or load_recipe(named))
+
+
+def _log(named: str, beside: Beside, progress: Progress) -> Side:
+    """Reads a log, or a launch script or arguments, which are a recipe."""
+    path = Path(named)
+    if path.stat().st_size > MOST_TEXT:
+        raise refused(named, "it is too large for a log", "name the log of rank 0 of one run")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    steps = steps_in(text)
+    says = any(reader.log is not None and reader.log.fits(text) for _, reader in readers())
+    if steps is None and not says:
+        return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
+    recipe = _asked_recipe(beside)
+    if recipe is None and not says:
+        raise refused(
+            named,
+            "it has iterations, and no dump of the arguments that they ran with",
+            "name the recipe with --recipe FILE: a recipe, or the launch script or configuration of this run",
+        )
+    if steps is None:
+        raise refused(
+            named, "it has no iteration: the run ended before its first step", "name the log of a run that trained"
+        )
+    if recipe is not None:
+        return Side(name=named, source="log", recipe=recipe, steps=steps)
+    return Side(name=named, source="log", recipe=_imported(named, beside), steps=steps, unsaid=NOT_IN_A_LOG)
+
+
+def _trace(named: str, beside: Beside, progress: Progress) -> Side:
+    path = Path(named)
+    analysis = analysis_at(path, WHOLE, progress)
+    situation = situation_of_traces([path], analysis)
+    recipe = _asked_recipe(beside) or (situation.recipe if situation else None)
+    outcome = situation.outcome if situation else None
+    if outcome is not None and outcome.ok and outcome.step_us:
+        steps: Steps | None = _measured(outcome.step_us)
+    else:
+        steps = _traced_steps(analysis)
+    return Side(name=named, source="trace", recipe=recipe, steps=steps, analysis=analysis)
+
+
+def _traced_steps(analysis: Analysis) -> Steps | None:
+    """Returns the average step of the slowest rank, or its whole trace."""
+    trace = slowest(analysis)
+    if trace is None:
+        return None
+    return steps_of([step.duration_us / 1e6 for step in counted_steps(trace)])
+
+
+def _study(named: str, beside: Beside, progress: Progress) -> Side:
+    source = source_at(named)
+    path = Path(named)
+    if path.is_dir():
+        history = read_study(path)
+        trial = history.best
+    else:
+        history, trial = read_study(path.parent), trial_at(path)
+    if trial is None or not any(outcome.ok and outcome.step_us for outcome in trial.outcomes):
+        raise refused(named, "no step of it was measured", "name a trial that ran")
+    return _of_trial(named, beside, source.recipe, history, trial)
+
+
+def _of_trial(named: str, beside: Beside, recipe: Recipe, history: History, trial: Trial) -> Side:
+    medians = [_measured(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
+    steps = Steps(
+        step_s=median(each.step_s for each in medians),
+        deviation=max(each.deviation for each in medians),
+        count=sum(each.count for each in medians),
+    )
+    return Side(
+        name=named,
+        source="study",
+        recipe=_asked_recipe(beside) or recipe,
+        steps=steps,
+        analysis=trial.analysis,
+        simulated=history.simulated,
+    )
+
+
+def _measured(step_us: list[float]) -> Steps:
+    """Returns the median of steps whose warm-up was left out already."""
+    return Steps(step_s=median(step_us) / 1e6, deviation=median_error(step_us), count=len(step_us))
+
+
+def _asked_recipe(beside: Beside) -> Recipe | None:
+    """Returns the recipe of --recipe: a recipe, or what `import` reads."""
+    if beside.recipe is None:
+        return None
+    path = Path(beside.recipe)
+    if path.is_file() and path.suffix not in YAML:
+        return _imported(beside.recipe, beside)
+    try:
+        return load_recipe(beside.recipe)
+    except BadInputError:
+        if path.is_file():  # a configuration that Megatron-Bridge dumped is YAML as well
+            return _imported(beside.recipe, beside)
+        raise
+
+
+def _imported(named: str, beside: Beside) -> Recipe:
+    asked = Asked(
+        file=named,
+        gpu=beside.gpu,
+        nodes=beside.nodes,
+        gpus_per_node=beside.gpus_per_node,
+        given={} if beside.vocab_size is None else {"vocab_size": str(beside.vocab_size)},
+        tell=lambda line: print(line, file=sys.stderr),
+    )
+    return imported(asked).recipe

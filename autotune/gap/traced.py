@@ -1,0 +1,103 @@
+"""The parts of a traced step, as the gap compares them: with those that are expected, or by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from analyzers.diagnosis import Analysis, Partition, TraceReport
+from autotune.looks.segments import counted_steps, mean_of, mean_segments, mean_us, slowest
+from policies.situation import EP_KINDS
+from policies.surrogate.evidence import PARTS as READS
+from policies.surrogate.evidence import WAITED
+from policies.surrogate.time import PART_DEVIATION, PART_DEVIATIONS, expected_parts
+from trainer.estimate.gap.parts import EXPERTS_WAIT, OTHER, Traced
+from trainer.estimate.gap.waterfall import Gap, Interval, Kind, Level, LevelName, Waterfall
+from trainer.estimate.time.constants import Constants
+from trainer.recipe import Recipe
+
+COMPUTE = "compute"
+
+
+def traced_parts(
+    analysis: Analysis, recipe: Recipe, *, release: str | None, constants: Constants
+) -> Traced | None:
+    """Returns the parts of the slowest rank's average step, seen and expected; None without marked steps or a rank."""
+    trace = slowest(analysis)
+    if trace is None or not trace.steps or trace.rank is None or recipe.hardware.is_cpu:
+        return None
+    stage = trace.rank * recipe.parallelism.pipeline_model_parallel_size // recipe.world_size
+    expected = expected_parts(recipe, stage, release=release, constants=constants)
+    expected["ep_exposed"] = expected["ep_exposed"] - expected[EXPERTS_WAIT]
+    even = bool(recipe.knob("moe_router_force_load_balancing"))
+    return Traced(
+        seen=seen_parts(trace, even=even),
+        expected={name: part for name, part in expected.items() if name != "ep"},
+        deviations=PART_DEVIATIONS,
+        usual_deviation=PART_DEVIATION,
+        rank=trace.rank,
+    )
+
+
+def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
+    """Returns seconds by part; they add up to the average step. `even`: the load of experts is forced to be, so that
+    no rank can wait for another's tokens beyond what the traces prove."""
+    steps = counted_steps(trace)
+    mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in READS.items() if name != "ep"}
+    for kind, us in mean_of(steps, lambda step: _waits(step, even)).items():
+        part = next(iter(name for name in WAITED.get(kind, ()) if name != "ep"), None)
+        if part is not None:
+            moved = min(us / 1e6, mean[part])
+            mean[part] -= moved
+            into = EXPERTS_WAIT if kind in EP_KINDS else "waiting"
+            mean[into] = mean.get(into, 0.0) + moved
+    whole = mean_us(steps) / 1e6
+    return mean | {OTHER: whole - sum(mean.values())}
+
+
+def _waits(step: Partition, even: bool) -> Mapping[str, float]:
+    """Returns waiting for late ranks inside communication, by kind; exchanges with uneven experts also wait for what is
+    beyond the shortest of their kind."""
+    perhaps = {} if even else {kind: us for kind, us in step.may_wait_by_kind.items() if kind in EP_KINDS}
+    kinds = dict.fromkeys((*step.waiting_by_kind, *perhaps))
+    return {kind: step.waiting_by_kind.get(kind, 0.0) + perhaps.get(kind, 0.0) for kind in kinds}
+
+
+def waterfall_of_trace(analysis: Analysis) -> Waterfall | None:
+    """Returns the waterfall of a trace whose recipe is not known: from its step down to its compute, by part."""
+    trace = slowest(analysis)
+    if trace is None:
+        return None
+    segments = {segment.kind.key: segment.us / 1e6 for segment in mean_segments(counted_steps(trace))}
+    whole = mean_us(counted_steps(trace)) / 1e6
+    return Waterfall(
+        levels=(_level(LevelName.MEASURED, whole), _level(LevelName.COMPUTE, segments.pop(COMPUTE, 0.0))),
+        gaps=tuple(Gap(kind=Kind.PART, name=name, time=Interval(s=s), seen_s=s) for name, s in segments.items()),
+        scale=1.0,
+    )
+
+
+def waterfall_between(one: Analysis, other: Analysis) -> Waterfall | None:
+    """Returns the waterfall between two traces whose recipes are not known, by part."""
+    sides = [slowest(one), slowest(other)]
+    if None in sides:
+        return None
+    steps = [counted_steps(trace) for trace in sides if trace is not None]
+    here, there = ({each.kind.key: each.us / 1e6 for each in mean_segments(of)} for of in steps)
+    gaps = (
+        Gap(
+            kind=Kind.PART,
+            name=name,
+            time=Interval(s=here.get(name, 0.0) - there.get(name, 0.0)),
+            seen_s=here.get(name, 0.0),
+            expected_s=there.get(name, 0.0),
+        )
+        for name in dict.fromkeys((*here, *there))
+    )
+    levels = zip((LevelName.MEASURED, LevelName.REFERENCE), steps, strict=True)
+    return Waterfall(
+        levels=tuple(_level(name, mean_us(of) / 1e6) for name, of in levels), gaps=tuple(gaps), scale=1.0
+    )
+
+
+def _level(name: LevelName, s: float) -> Level:
+    return Level(name=name, time=Interval(s=s))

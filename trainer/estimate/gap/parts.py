@@ -1,0 +1,105 @@
+"""The parts of a traced step against those that the estimate expects of the same rank, by cause.
+
+A cause is what makes parts long: links of a kind, products, the host, routing. Parts whose kernels a trace and an
+estimate divide differently are one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from trainer.estimate.candidates import Floats
+
+
+class Cause(StrEnum):
+    """What a part of a step is longer for."""
+
+    ROUTER = "router"  # ranks wait for the one with most tokens
+    EP = "ep"
+    TP = "tp"
+    CP = "cp"
+    DP = "dp"
+    DENSE = "dense_products"
+    EXPERTS = "expert_products"
+    ATTENTION = "attention"
+    MEMORY_BOUND = "memory_bound"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    HOST = "host"
+    WAITING = "waiting"  # for other pipeline stages and late ranks
+    OTHER = "other"  # copies, other communication, idle time without a cause
+
+
+LINKS = (Cause.EP, Cause.TP, Cause.CP, Cause.DP)
+EXPERTS_WAIT = "experts_wait"  # of dispatch and combine: until the rank with most tokens had come
+OTHER = "other"
+PARTS: dict[str, Cause] = {
+    EXPERTS_WAIT: Cause.ROUTER,
+    "ep_exposed": Cause.EP,
+    "tp_exposed": Cause.TP,
+    "cp_exposed": Cause.CP,
+    "dp_exposed": Cause.DP,
+    "gemm": Cause.DENSE,
+    "grouped": Cause.EXPERTS,
+    "attention": Cause.ATTENTION,
+    "permute": Cause.MEMORY_BOUND,
+    "quantize": Cause.MEMORY_BOUND,
+    "memory_bound": Cause.MEMORY_BOUND,
+    "recompute": Cause.RECOMPUTE,
+    "optimizer": Cause.OPTIMIZER,
+    "host": Cause.HOST,
+    "gc": Cause.HOST,
+    "waiting": Cause.WAITING,
+    OTHER: Cause.OTHER,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
+
+    `deviations`: of the log of an expected part where every constant is right.
+    """
+
+    seen: Mapping[str, float]
+    expected: Mapping[str, Floats]
+    deviations: Mapping[str, float]
+    usual_deviation: float
+    rank: int | None
+
+    @property
+    def step_s(self) -> float:
+        return sum(self.seen.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseTime:
+    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects."""
+
+    cause: Cause
+    seen_s: float
+    expected_s: Floats
+    deviation_s: float
+
+
+def by_cause(traced: Traced) -> list[CauseTime]:
+    """Returns the causes that take time, in the order of `Cause`."""
+    found = []
+    for cause in Cause:
+        parts = [part for part, of in PARTS.items() if of is cause]
+        seen = sum(traced.seen.get(part, 0.0) for part in parts)
+        expected = sum((traced.expected[part] for part in parts if part in traced.expected), np.zeros(1))
+        off = [
+            float(traced.expected[part][0]) * traced.deviations.get(part, traced.usual_deviation)
+            for part in parts
+            if part in traced.expected
+        ]
+        if seen > 0 or expected[0] > 0:
+            found.append(
+                CauseTime(cause=cause, seen_s=seen, expected_s=expected, deviation_s=float(np.linalg.norm(off)))
+            )
+    return found

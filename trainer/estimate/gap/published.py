@@ -1,0 +1,159 @@
+"""Published training runs of mixtures of experts as recipes, and the nearest one to a recipe.
+
+`published.csv` has one row a run: model, GPUs, release, source, rate, and the settings beside their defaults. Settings
+that its source leaves open are those of NVIDIA's recipe for the same model, GPU and precision;
+`python -m benchmarks.published_table` makes it from the gathered rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainer.errors import refused
+from trainer.model.flops import model_flops_per_token
+from trainer.recipe.models import presets
+from trainer.recipe.schema import Recipe
+from trainer.recipe.source import near
+from trainer.recipe.tables import figure, read_table
+
+TABLE = "published.csv"
+MTP = "mtp_num_layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One published measurement. `trusted` is false where its source says "around" or leaves settings unsaid."""
+
+    row: str
+    release: str  # a row of software.csv
+    source: str  # file, line and commit
+    trusted: bool
+    recipe: Recipe
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+
+    @property
+    def step_s(self) -> float:
+        """Returns the time of its own step."""
+        return tokens_of(self.recipe) / self.recipe.world_size / self.tokens_per_s_per_gpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearest:
+    """The published run most like a recipe. `differs`: what makes its rate another's, (here, there) by name; it is
+    comparable if that is empty."""
+
+    run: Published
+    differs: dict[str, tuple[Any, Any]]
+
+    @property
+    def comparable(self) -> bool:
+        return not self.differs
+
+
+def tokens_of(recipe: Recipe) -> int:
+    """Returns the tokens of a step."""
+    return recipe.training.global_batch_size * recipe.training.seq_length
+
+
+@cache
+def published_runs() -> dict[str, Published]:
+    """Returns the runs by row."""
+    return {row["row"]: _run(row) for row in read_table(TABLE, package="trainer.estimate.gap")}
+
+
+def published_run(row: str) -> Published:
+    """Returns one run. BadInputError with similar names for an unknown row."""
+    found = published_runs().get(row.upper())
+    if found is None:
+        close = near(row.upper(), published_runs())
+        hint = f"did you mean {', '.join(close)}?" if close else "rows are listed in published.csv, such as P0358"
+        raise refused("--against", f"no published run {row!r}", hint)
+    return found
+
+
+def nearest_published(recipe: Recipe) -> Nearest | None:
+    """Returns the run most like the recipe; None on CPUs, for which nothing is published."""
+    if recipe.hardware.is_cpu:
+        return None
+    best = min(published_runs().values(), key=lambda run: (*_distance(recipe, run), not run.trusted, run.row))
+    return Nearest(run=best, differs=dict(_differences(recipe, best)))
+
+
+def compared_with(recipe: Recipe, run: Published) -> Nearest:
+    """Returns a run that the user named as the nearest one."""
+    return Nearest(run=run, differs=dict(_differences(recipe, run)))
+
+
+def _differences(recipe: Recipe, run: Published) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    there = run.recipe
+    if _without_mtp(recipe) != _without_mtp(there):
+        yield "model", (_model_name(recipe), _model_name(there))
+    if recipe.cluster.gpu_name != there.cluster.gpu_name:
+        yield "gpu", (recipe.cluster.gpu_name, there.cluster.gpu_name)
+    if recipe.training.precision != there.training.precision:
+        yield "precision", (recipe.training.precision, there.training.precision)
+
+
+def _distance(recipe: Recipe, run: Published) -> tuple[float, ...]:
+    """Orders runs: the same model first, then GPU, then precision; else the nearest size of model and kind of GPU; then
+    the fewest settings that differ, each doubling of GPUs or sequence counting as one."""
+    there, differs = run.recipe, dict(_differences(recipe, run))
+    flops = [model_flops_per_token(each.architecture, recipe.training.seq_length) for each in (recipe, there)]
+    size = abs(math.log2(flops[0] / flops[1])) if "model" in differs else 0.0
+    settings = sum(name not in ("global_batch_size", "seq_length") for name in recipe.diff(there))
+    lengths = (recipe.training.seq_length, there.training.seq_length)
+    doublings = abs(math.log2(recipe.world_size / there.world_size)) + abs(math.log2(lengths[0] / lengths[1]))
+    mtp = recipe.architecture.mtp_num_layers != there.architecture.mtp_num_layers
+    return (
+        float("model" in differs),
+        float("gpu" in differs),
+        float("precision" in differs),
+        float(recipe.hardware.fitted_as != there.hardware.fitted_as),
+        size,
+        settings + doublings + mtp,
+    )
+
+
+def _without_mtp(recipe: Recipe) -> dict[str, Any]:
+    """Returns the model's fields but for those that only say how it is trained to predict further."""
+    return recipe.architecture.model_dump(exclude={MTP})
+
+
+def _model_name(recipe: Recipe) -> str:
+    if isinstance(recipe.model, str):
+        return recipe.model
+    same = (name for name, preset in presets().items() if preset.model_dump(exclude={MTP}) == _without_mtp(recipe))
+    return next(same, f"{recipe.architecture.num_layers} layers of {recipe.architecture.hidden_size}")
+
+
+def _run(row: dict[str, str]) -> Published:
+    model: Any = row["model"]
+    if row["mtp"] == "no":
+        model = presets()[model].model_copy(update={MTP: None}).model_dump()
+    settings = json.loads(row["settings"])
+    recipe = Recipe.model_validate(
+        {
+            "name": row["row"],
+            "model": model,
+            "cluster": {
+                "gpu": row["gpu"],
+                "nodes": int(row["nodes"]),
+                "gpus_per_node": int(row["gpus_per_node"]),
+            },
+        }
+    )
+    return Published(
+        row=row["row"],
+        release=row["release"],
+        source=row["source"],
+        trusted=row["trusted"] == "yes",
+        recipe=recipe.replace({name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}),
+        tokens_per_s_per_gpu=figure(row, "tokens_per_s_per_gpu", table=TABLE),
+        model_tflops_per_gpu=figure(row, "model_tflops_per_gpu", table=TABLE),
+    )
