@@ -5,7 +5,7 @@ The settings of a reference are compared on the user's own cluster, as the neare
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +58,20 @@ class Compared:
     by_parts: bool = False
 
 
-def compared(side: Side, *, named: str | None, other: Side | None, release: str | None) -> Compared:
+def first_choice(own: Recipe) -> Recipe | None:
+    """Returns `plan`'s first choice that fits; None without one."""
+    found = choices(search(own), 1)
+    return found[0].recipe if found and found[0].fits else None
+
+
+def compared(
+    side: Side,
+    *,
+    named: str | None,
+    other: Side | None,
+    release: str | None,
+    plan: Callable[[Recipe], Recipe | None] = first_choice,
+) -> Compared:
     """Returns the comparison. `named`: a published row, None for the nearest one; `other`: another run of the user's,
     in place of a published one. BadInputError where the two cannot be compared."""
     if side.recipe is None:
@@ -73,7 +86,7 @@ def compared(side: Side, *, named: str | None, other: Side | None, release: str 
         own = _as_there(own, reference.recipe, side.unsaid)
     elif "cpu_affinity" in side.unsaid and not own.hardware.is_cpu:
         own = own.replace({"cpu_affinity": "spread"})
-    planned = _planned(own)
+    planned = plan(own)
     target = planned if reference is None else _moved(own, reference.recipe)
     constants = constants_by_factor(own.hardware)
     every = [] if target is None else list(_changes(own, target))
@@ -81,7 +94,7 @@ def compared(side: Side, *, named: str | None, other: Side | None, release: str 
     changes = [change for change in every if _is_priced(costs, change, own, target or own)]
     traced = None
     if side.analysis is not None:
-        traced = traced_parts(side.analysis, own, release=release, constants=constants)
+        traced = traced_parts(side.analysis, own, changes, release=release, constants=constants)
     measured = None
     if side.steps is not None:
         measured = Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
@@ -142,12 +155,6 @@ def _reference(side: Side, other: Side) -> Reference:
 def _as_there(own: Recipe, there: Recipe, unsaid: Sequence[str]) -> Recipe:
     """Returns the recipe with what its source leaves open as in another one."""
     return own.replace({name: there.knob(name) for name in unsaid})
-
-
-def _planned(own: Recipe) -> Recipe | None:
-    """Returns `plan`'s first choice that fits; None without one."""
-    found = choices(search(own), 1)
-    return found[0].recipe if found and found[0].fits else None
 
 
 def _moved(own: Recipe, there: Recipe) -> Recipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -24,6 +25,8 @@ from autotune.tuning.journal import JOURNAL, read_study
 from policies.noise import median_error
 from policies.trial import Trial
 from trainer.errors import BadInputError, refused
+from trainer.frameworks.megatron_lm.flags import flags_of
+from trainer.frameworks.megatron_lm.spelling import SPELLED
 from trainer.frameworks.registry import readers
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.knobs import KNOBS
@@ -32,12 +35,6 @@ from trainer.recipe.source import packaged_examples
 Source = Literal["log", "trace", "study", "recipe"]
 YAML = (".yaml", ".yml")
 MOST_TEXT = 2**28  # bytes of a log that is read
-NOT_IN_A_LOG = tuple(knob.name for knob in KNOBS.values() if knob.acts == "environment") + (
-    "cpu_affinity",
-    "threads_per_rank",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One run: its recipe and its measured step, as far as they are known. `unsaid`: knobs that the source leaves
@@ -63,6 +60,12 @@ class Beside:
     vocab_size: int | None = None
     recipe: str | None = None
     trace: Path | None = None
+
+
+@cache
+def unsaid_in_a_log() -> tuple[str, ...]:
+    """Returns the knobs that no argument of Megatron-LM stands for: variables, cores, arguments of other programs."""
+    return tuple(name for name in KNOBS if not flags_of(name) and name not in SPELLED)
 
 
 def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
@@ -125,7 +128,7 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
         )
     if recipe is not None:
         return Side(name=named, source="log", recipe=recipe, steps=steps)
-    return Side(name=named, source="log", recipe=_imported(named, beside), steps=steps, unsaid=NOT_IN_A_LOG)
+    return Side(name=named, source="log", recipe=_imported(named, beside), steps=steps, unsaid=unsaid_in_a_log())
 
 
 def _trace(named: str, beside: Beside, progress: Progress) -> Side:

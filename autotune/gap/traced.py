@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from analyzers.diagnosis import Analysis, Partition, TraceReport
 from autotune.looks.segments import counted_steps, mean_of, mean_segments, mean_us, slowest
@@ -10,8 +11,10 @@ from policies.situation import EP_KINDS
 from policies.surrogate.evidence import PARTS as READS
 from policies.surrogate.evidence import WAITED
 from policies.surrogate.time import PART_DEVIATION, PART_DEVIATIONS, expected_parts
+from trainer.estimate.candidates import Floats
 from trainer.estimate.gap.parts import EXPERTS_WAIT, OTHER, Traced
-from trainer.estimate.gap.waterfall import Gap, Interval, Kind, Level, LevelName, Waterfall
+from trainer.estimate.gap.published import tokens_of
+from trainer.estimate.gap.waterfall import Change, Gap, Interval, Kind, Level, LevelName, Waterfall
 from trainer.estimate.time.constants import Constants
 from trainer.recipe import Recipe
 
@@ -19,23 +22,48 @@ COMPUTE = "compute"
 
 
 def traced_parts(
-    analysis: Analysis, recipe: Recipe, *, release: str | None, constants: Constants
+    analysis: Analysis, recipe: Recipe, changes: Sequence[Change], *, release: str | None, constants: Constants
 ) -> Traced | None:
     """Returns the parts of the slowest rank's average step, seen and expected; None without marked steps or a rank."""
     trace = slowest(analysis)
     if trace is None or not trace.steps or trace.rank is None or recipe.hardware.is_cpu:
         return None
     stage = trace.rank * recipe.parallelism.pipeline_model_parallel_size // recipe.world_size
-    expected = expected_parts(recipe, stage, release=release, constants=constants)
-    expected["ep_exposed"] = expected["ep_exposed"] - expected[EXPERTS_WAIT]
+    expected = _expected(recipe, stage, release, constants)
     even = bool(recipe.knob("moe_router_force_load_balancing"))
     return Traced(
-        seen=seen_parts(trace, even=even),
-        expected={name: part for name, part in expected.items() if name != "ep"},
+        seen=_with_offload(recipe, seen_parts(trace, even=even)),
+        expected=expected,
         deviations=PART_DEVIATIONS,
         usual_deviation=PART_DEVIATION,
         rank=trace.rank,
+        moved={change.name: _moved(recipe, change, expected, stage, release) for change in changes},
     )
+
+
+def _expected(recipe: Recipe, stage: int, release: str | None, constants: Constants) -> dict[str, Floats]:
+    """Returns the expected parts, waiting for the rank with most tokens apart from the transfer."""
+    found = expected_parts(recipe, stage, release=release, constants=constants)
+    found["ep_exposed"] = found["ep_exposed"] - found[EXPERTS_WAIT]
+    return _with_offload(recipe, {name: part for name, part in found.items() if name != "ep"})
+
+
+def _with_offload(recipe: Recipe, parts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the parts with an optimizer that the host steps counted to the host: a trace shows it as either."""
+    if not recipe.knob("optimizer_cpu_offload"):
+        return parts
+    return {**parts, "host": parts["host"] + parts["optimizer"], "optimizer": 0.0 * parts["optimizer"]}
+
+
+def _moved(
+    recipe: Recipe, change: Change, expected: Mapping[str, Floats], stage: int, release: str | None
+) -> dict[str, float]:
+    """Returns the seconds that a change takes from each part, for the same tokens."""
+    after = recipe.replace(change.target)
+    stage = stage * after.parallelism.pipeline_model_parallel_size // recipe.parallelism.pipeline_model_parallel_size
+    tokens = tokens_of(recipe) / tokens_of(after)
+    there = _expected(after, stage, release, {})
+    return {name: float(expected[name][0] - tokens * part[0]) for name, part in there.items()}
 
 
 def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:

@@ -1,23 +1,30 @@
 """The causes of a gap, the largest first: one or several gaps of a waterfall each.
 
-Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it.
+Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
+traced part that is longer than expected counts to the settings that move it, up to MOST_OFF times what they are
+predicted to: an effect is more often underrated than a machine is slow in just that part.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from trainer.estimate.gap.parts import Cause
 from trainer.estimate.gap.waterfall import Gap, Interval, Kind, Waterfall
 
 FORCED = "moe_router_force_load_balancing"
 LEAST = 0.005  # of the first level: smaller causes are not listed
+MOST_OFF = 3.0  # judged: permutation and offload were predicted to a half or a third of what the simulation takes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Seconds lost to one cause: a member of `Cause`, the name of a change, or the name of a gap."""
+    """Seconds lost to one cause: a member of `Cause`, the name of a change, or the name of a gap.
+
+    `gaps` add up to it; one of a traced part among those of a change is the share of the part that counts to it.
+    """
 
     name: str
     kind: Kind
@@ -28,21 +35,38 @@ class Loss:
 def losses(found: Waterfall) -> list[Loss]:
     """Returns the causes that lose time, the largest first."""
     by_name: dict[str, list[Gap]] = {}
+    names = {name for gap in found.gaps if gap.knobs for name in (gap.name,)}
     for gap in found.gaps:
-        by_name.setdefault(_cause(gap), []).append(gap)
-    every = [
-        Loss(
-            name=name,
-            kind=gaps[-1].kind,
-            time=Interval(
-                s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(*(gap.time.deviation_s for gap in gaps))
-            ),
-            gaps=tuple(gaps),
-        )
-        for name, gaps in by_name.items()
-    ]
+        for name, share in _divided(gap, names):
+            by_name.setdefault(_cause(share) if name == gap.name else name, []).append(share)
+    every = [_loss(name, gaps) for name, gaps in by_name.items()]
     least_s = LEAST * found.levels[0].time.s
     return sorted((loss for loss in every if loss.time.s > least_s), key=lambda loss: -loss.time.s)
+
+
+def _loss(name: str, gaps: list[Gap]) -> Loss:
+    own = next((gap for gap in gaps if gap.kind is not Kind.PART), gaps[0])
+    time = Interval(
+        s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(*(gap.time.deviation_s for gap in gaps))
+    )
+    return Loss(name=name, kind=own.kind, time=time, gaps=tuple(gaps))
+
+
+def _divided(gap: Gap, changes: set[str]) -> Iterator[tuple[str, Gap]]:
+    """Yields a gap by the name that it counts to: what is too long of a part also to the changes that move it."""
+    movers = {name: s for name, s in gap.moved_by.items() if name in changes}
+    moved_s, left_s = sum(movers.values()), gap.time.s
+    for name, s in movers.items():
+        share_s = max(0.0, min(gap.time.s, MOST_OFF * moved_s)) * s / moved_s
+        left_s -= share_s
+        if share_s > 0:
+            yield name, _share(gap, share_s)
+    yield gap.name, _share(gap, left_s) if movers else gap
+
+
+def _share(gap: Gap, s: float) -> Gap:
+    part = abs(s / gap.time.s) if gap.time.s else 0.0
+    return replace(gap, time=Interval(s=s, deviation_s=part * gap.time.deviation_s))
 
 
 def _cause(gap: Gap) -> str:

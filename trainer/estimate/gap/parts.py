@@ -6,8 +6,8 @@ estimate divide differently are one cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -35,6 +35,7 @@ class Cause(StrEnum):
 
 
 LINKS = (Cause.EP, Cause.TP, Cause.CP, Cause.DP)
+MOVES = 0.1  # of a cause's expected time: a change that takes less of it does not explain it (judged)
 EXPERTS_WAIT = "experts_wait"  # of dispatch and combine: until the rank with most tokens had come
 OTHER = "other"
 PARTS: dict[str, Cause] = {
@@ -62,7 +63,8 @@ PARTS: dict[str, Cause] = {
 class Traced:
     """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
 
-    `deviations`: of the log of an expected part where every constant is right.
+    `deviations`: of the log of an expected part where every constant is right. `moved`: by change, the seconds that it
+    takes from each expected part.
     """
 
     seen: Mapping[str, float]
@@ -70,6 +72,7 @@ class Traced:
     deviations: Mapping[str, float]
     usual_deviation: float
     rank: int | None
+    moved: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -78,12 +81,14 @@ class Traced:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseTime:
-    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects."""
+    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects. `moved_by`: the
+    changes that move it, and what each takes from it."""
 
     cause: Cause
     seen_s: float
     expected_s: Floats
     deviation_s: float
+    moved_by: Mapping[str, float]
 
 
 def by_cause(traced: Traced) -> list[CauseTime]:
@@ -100,6 +105,18 @@ def by_cause(traced: Traced) -> list[CauseTime]:
         ]
         if seen > 0 or expected[0] > 0:
             found.append(
-                CauseTime(cause=cause, seen_s=seen, expected_s=expected, deviation_s=float(np.linalg.norm(off)))
+                CauseTime(
+                    cause=cause,
+                    seen_s=seen,
+                    expected_s=expected,
+                    deviation_s=float(np.linalg.norm(off)),
+                    moved_by=_movers(traced, parts, float(expected[0])),
+                )
             )
     return found
+
+
+def _movers(traced: Traced, parts: Sequence[str], expected_s: float) -> dict[str, float]:
+    """Returns the changes that take at least MOVES of these parts."""
+    taken = {name: sum(moved.get(part, 0.0) for part in parts) for name, moved in traced.moved.items()}
+    return {name: s for name, s in taken.items() if s > MOVES * expected_s}

@@ -15,14 +15,19 @@ from functools import cache
 from typing import Any
 
 from trainer.errors import refused
+from trainer.measured.software import releases
 from trainer.model.flops import model_flops_per_token
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
 from trainer.recipe.source import near
 from trainer.recipe.tables import figure, read_table
 
 TABLE = "published.csv"
-MTP = "mtp_num_layers"
+MTP, CAPACITY = "mtp_num_layers", "moe_expert_capacity_factor"
+FAST = 0.95  # of the fastest alike: a slower run shows another mistake, not what is attainable (judged)
+SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
+FLOPS_AT, FLOPS_AGREE = 4096, 0.02  # tokens of a sequence; a padded vocabulary moves FLOPs by less (judged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +83,23 @@ def published_run(row: str) -> Published:
 
 
 def nearest_published(recipe: Recipe) -> Nearest | None:
-    """Returns the run most like the recipe; None on CPUs, for which nothing is published."""
+    """Returns the run to compare a recipe with; None on CPUs, for which nothing is published.
+
+    Of the runs of the most similar work (model, GPU, precision, number of GPUs, length, dropped tokens or none) those
+    count that are nearly as fast as the fastest; of them the one with the fewest settings that differ, and the newest.
+    """
     if recipe.hardware.is_cpu:
         return None
-    best = min(published_runs().values(), key=lambda run: (*_distance(recipe, run), not run.trusted, run.row))
+    runs = list(published_runs().values())
+    work = {run.row: _distance(recipe, run) for run in runs}
+    least = min(work.values())
+    alike = [run for run in runs if work[run.row] == least]
+    fastest = max(run.tokens_per_s_per_gpu for run in alike)
+    ages = {name: age for age, name in enumerate(reversed(releases()))}
+    best = min(
+        (run for run in alike if run.tokens_per_s_per_gpu >= FAST * fastest),
+        key=lambda run: (len(recipe.diff(run.recipe)), not run.trusted, ages[run.release], run.row),
+    )
     return Nearest(run=best, differs=dict(_differences(recipe, best)))
 
 
@@ -92,7 +110,7 @@ def compared_with(recipe: Recipe, run: Published) -> Nearest:
 
 def _differences(recipe: Recipe, run: Published) -> Iterator[tuple[str, tuple[Any, Any]]]:
     there = run.recipe
-    if _without_mtp(recipe) != _without_mtp(there):
+    if not same_model(recipe.architecture, there.architecture):
         yield "model", (_model_name(recipe), _model_name(there))
     if recipe.cluster.gpu_name != there.cluster.gpu_name:
         yield "gpu", (recipe.cluster.gpu_name, there.cluster.gpu_name)
@@ -101,35 +119,40 @@ def _differences(recipe: Recipe, run: Published) -> Iterator[tuple[str, tuple[An
 
 
 def _distance(recipe: Recipe, run: Published) -> tuple[float, ...]:
-    """Orders runs: the same model first, then GPU, then precision; else the nearest size of model and kind of GPU; then
-    the fewest settings that differ, each doubling of GPUs or sequence counting as one."""
+    """Orders runs by how far their work is from a recipe's: model, then GPU, precision, dropping of tokens, kind of
+    GPU and size of model, then doublings of GPUs and length together."""
     there, differs = run.recipe, dict(_differences(recipe, run))
     flops = [model_flops_per_token(each.architecture, recipe.training.seq_length) for each in (recipe, there)]
-    size = abs(math.log2(flops[0] / flops[1])) if "model" in differs else 0.0
-    settings = sum(name not in ("global_batch_size", "seq_length") for name in recipe.diff(there))
     lengths = (recipe.training.seq_length, there.training.seq_length)
     doublings = abs(math.log2(recipe.world_size / there.world_size)) + abs(math.log2(lengths[0] / lengths[1]))
-    mtp = recipe.architecture.mtp_num_layers != there.architecture.mtp_num_layers
     return (
         float("model" in differs),
         float("gpu" in differs),
         float("precision" in differs),
+        float(bool(recipe.knob(CAPACITY)) != bool(there.knob(CAPACITY))),
         float(recipe.hardware.fitted_as != there.hardware.fitted_as),
-        size,
-        settings + doublings + mtp,
+        abs(math.log2(flops[0] / flops[1])) if "model" in differs else 0.0,
+        doublings,
     )
 
 
-def _without_mtp(recipe: Recipe) -> dict[str, Any]:
-    """Returns the model's fields but for those that only say how it is trained to predict further."""
-    return recipe.architecture.model_dump(exclude={MTP})
+def same_model(one: Architecture, other: Architecture) -> bool:
+    """Returns whether two models are the same but for details that a log may not say, and for MTP: equal sizes, and
+    FLOPs a token that agree."""
+    if any(getattr(one, name) != getattr(other, name) for name in SIZES):
+        return False
+    here, there = (model_flops_per_token(_without_mtp(each), FLOPS_AT) for each in (one, other))
+    return abs(here / there - 1) < FLOPS_AGREE
+
+
+def _without_mtp(model: Architecture) -> Architecture:
+    return model.model_copy(update={MTP: None})
 
 
 def _model_name(recipe: Recipe) -> str:
-    if isinstance(recipe.model, str):
-        return recipe.model
-    same = (name for name, preset in presets().items() if preset.model_dump(exclude={MTP}) == _without_mtp(recipe))
-    return next(same, f"{recipe.architecture.num_layers} layers of {recipe.architecture.hidden_size}")
+    model = recipe.architecture
+    same = (name for name, preset in presets().items() if same_model(preset, model))
+    return next(same, f"{model.num_layers} layers of {model.hidden_size}")
 
 
 def _run(row: dict[str, str]) -> Published:

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     SETTING = "setting"
     WORK = "work"  # length of sequences, size of the batch
     CLUSTER = "cluster"  # number of GPUs, links between them
+    MODEL = "model"  # details of the same model: MTP, windows
     SOFTWARE = "software"
 
 
@@ -75,7 +76,7 @@ class Interval:
 class Gap:
     """One step of the waterfall: positive seconds are lost against the reference.
 
-    `seen_s`, `expected_s`: of a part. `alone`: what the change saves as the only one. `helps`: the change with which it
+    `seen_s`, `expected_s`: of a part; `moved_by`: the changes that move it, and what each takes from it. `alone`: what the change saves as the only one. `helps`: the change with which it
     saves most more or less than apart, and how much.
     """
 
@@ -85,6 +86,7 @@ class Gap:
     knobs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     seen_s: float | None = None
     expected_s: float | None = None
+    moved_by: Mapping[str, float] = field(default_factory=dict)
     alone: Interval | None = None
     helps: tuple[str, float] | None = None
 
@@ -207,13 +209,17 @@ def _measured_gaps(question: Question, expected: Floats, scale: Floats) -> list[
     for each in by_cause(measured.traced):
         lost = each.seen_s - scale * each.expected_s
         left = left - lost
-        gap = _gap(Kind.PART, each.cause, lost, more_s=float(scale[0]) * each.deviation_s)
-        found.append(_with_part(gap, each.seen_s, float(scale[0] * each.expected_s[0])))
+        found.append(
+            Gap(
+                kind=Kind.PART,
+                name=each.cause,
+                time=_interval(lost, more_s=float(scale[0]) * each.deviation_s),
+                seen_s=each.seen_s,
+                expected_s=float(scale[0] * each.expected_s[0]),
+                moved_by={name: float(scale[0]) * s for name, s in each.moved_by.items()},
+            )
+        )
     return [*found, _gap(Kind.UNEXPLAINED, "unexplained", left, more_s=measured.deviation * measured.step_s)]
-
-
-def _with_part(gap: Gap, seen_s: float, expected_s: float) -> Gap:
-    return Gap(kind=gap.kind, name=gap.name, time=gap.time, seen_s=seen_s, expected_s=expected_s)
 
 
 def _setting_gaps(question: Question, costs: Costs, scale: Floats) -> list[Gap]:
@@ -250,11 +256,18 @@ def _reference_gaps(question: Question, costs: Costs, scale: Floats) -> list[Gap
     every = np.ones((1, len(question.changes)), dtype=bool)
     targets = [change.target for change in question.changes]
     target = scale * costs.of_subsets(targets, every, release=question.release)[:, 0]
-    there, then = (
-        scale * costs.of(reference.recipe, release=release) for release in (question.release, reference.release)
+    model = reference.recipe.model_copy(update={"model": question.own.model})
+    alike, there, then = (
+        scale * costs.of(recipe, release=release)
+        for recipe, release in (
+            (model, question.release),
+            (reference.recipe, question.release),
+            (reference.recipe, reference.release),
+        )
     )
     found = [
-        _gap(Kind.CLUSTER, "cluster", target - there),
+        _gap(Kind.CLUSTER, "cluster", target - alike),
+        _gap(Kind.MODEL, "model", alike - there),
         _gap(Kind.SOFTWARE, "software", there - then),
     ]
     return [gap for gap in found if abs(gap.time.s) > NONE_S]

@@ -1,0 +1,122 @@
+"""Measures whether `gap` names what was spoilt, on simulated clusters whose log and trace are all that it sees.
+
+    python -m benchmarks.gap [--recipes 60] [--seed N]
+
+A case is a published run with one or two settings changed for the worse, with a router that favours some experts, or
+with a link at part of its rate. It is run on a simulated cluster with noise; a log as Megatron-LM writes it, with its
+dump of arguments, and the traces of some ranks are left. What was spoilt costs at least LEAST of the step in the
+simulation. It leads if it is the first of the causes; of two, if the dearer one is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from autotune.gap.comparing import Compared, compared
+from autotune.gap.inputs import Beside, side_of
+from benchmarks.gap_cases import Case, drawn, on_machine, write_log
+from policies.blas import one_blas_thread
+from trainer.burst import Burst
+from trainer.engines.simulated import SimulatedEngine
+from trainer.estimate.gap.losses import Loss, losses
+from trainer.measured.software import latest
+
+SHOWN = 4
+EITHER = 0.02  # of the step: of two that cost as much, either may lead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One case: the causes that were named, and the place of each spoilt thing among them (None: not listed)."""
+
+    case: Case
+    named: tuple[Loss, ...]
+    places: tuple[int | None, ...]
+    row: str
+
+    @property
+    def leads(self) -> bool:
+        """Returns whether the first cause is the dearest spoilt thing, or one as dear."""
+        dearest = self.case.spoilt[0].cost
+        pairs = zip(self.case.spoilt, self.places, strict=True)
+        return any(place == 0 and spoilt.cost >= dearest - EITHER for spoilt, place in pairs)
+
+    @property
+    def first_are_spoilt(self) -> bool:
+        """Returns whether the first causes are the spoilt things, in any order."""
+        return sorted(place if place is not None else 99 for place in self.places) == list(range(len(self.places)))
+
+
+@one_blas_thread()
+def judged(seed: int) -> Result:
+    case = drawn(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        found = seen(case, seed, Path(folder))
+    assert found.waterfall is not None
+    named = tuple(losses(found.waterfall))
+    places = []
+    for spoilt in case.spoilt:
+        known = (at for at, loss in enumerate(named) if any(spoilt.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps))
+        places.append(next(known, None))
+    return Result(case=case, named=named, places=tuple(places), row=found.nearest.run.row if found.nearest else "")
+
+
+def seen(case: Case, seed: int, folder: Path) -> Compared:
+    """Runs a case and asks `gap` about its log and traces, which are moved away from everything that says more."""
+    recipe = on_machine(case.recipe, case.machine)
+    run = folder / "run"
+    outcome = SimulatedEngine(run).run(Burst(number=0, recipe=recipe, folder=run / "0000", seed=seed))
+    shutil.move(run / "0000" / "trace", folder / "trace")
+    write_log(case.recipe, outcome.step_us, folder / "run.log")
+    shutil.rmtree(run)
+    cluster = case.recipe.cluster
+    beside = Beside(gpu=cluster.gpu_name, gpus_per_node=case.recipe.ranks_per_node, trace=folder / "trace")
+    side = side_of(str(folder / "run.log"), beside)
+    assert cluster.nodes == (side.recipe.cluster.nodes if side.recipe else 0)
+    return compared(side, named=None, other=None, release=latest(), plan=lambda own: None)
+
+
+def rows(results: Sequence[Result]) -> list[str]:
+    kinds = {"one setting": (0, 1), "two settings": (2,), "router": (3,), "link": (4,)}
+    said = []
+    for name, of in kinds.items():
+        chosen = [result for seed, result in enumerate(results) if seed % 5 in of]
+        said.append(_row(name, chosen))
+    return [*said, _row("all", results)]
+
+
+def _row(name: str, results: Sequence[Result]) -> str:
+    leads, first = (sum(getattr(each, what) for each in results) for what in ("leads", "first_are_spoilt"))
+    count = len(results)
+    return f"{name:13} {count:3} cases  dearest spoilt leads {leads:3} ({leads / count:.0%})  all spoilt first {first:3} ({first / count:.0%})"
+
+
+def described(result: Result) -> str:
+    case = result.case
+    spoilt = "; ".join(f"{each.what} ({each.cost:.0%})" for each in case.spoilt)
+    named = ", ".join(f"{each.name} {each.time.s:.2f} s" for each in result.named[:SHOWN])
+    return f"{case.run.row} {case.recipe.cluster.gpu_name} (against {result.row}): spoilt {spoilt}; named {named}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--all", action="store_true", help="describe every case, not only the missed ones")
+    asked = parser.parse_args()
+    with get_context("fork").Pool(2) as pool:
+        results = pool.map(judged, range(asked.seed, asked.seed + asked.recipes), chunksize=1)
+    for result in results:
+        if asked.all or not result.first_are_spoilt:
+            print(("leads  " if result.leads else "MISSED ") + described(result))
+    print("\n".join(rows(results)))
+
+
+if __name__ == "__main__":
+    main()
