@@ -74,7 +74,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
     waiting_by_kind: dict[str, float] = {}
-    # of exposed communication beside that, by kind: beyond the shortest collectives of the same kind, and perhaps waiting
+    # the same of what is perhaps waiting beside that: what exceeds the shortest collectives of the same kind
     may_wait_by_kind: dict[str, float] = {}
     recorded_us: float | None = None  # its length on the trace's clock, where parts of it count several times
 

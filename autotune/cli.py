@@ -72,6 +72,7 @@ def app() -> App:
     from autotune.commands.doctor import doctor
     from autotune.commands.estimate import estimate
     from autotune.commands.export import export
+    from autotune.commands.gap import gap
     from autotune.commands.import_ import import_
     from autotune.commands.init import init
     from autotune.commands.plan import plan
@@ -100,6 +101,7 @@ def app() -> App:
         plan,
         diagnose,
         compare,
+        gap,
         bisect,
         report,
         record,

@@ -27,6 +27,7 @@ from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.gap.losses import Loss, losses
 from trainer.measured.software import latest
 
+LEADS, FIRST = "the dearest spoilt thing leads", "all spoilt things are first"
 SHOWN = 4
 EITHER = 0.02  # of the step: of two that cost as much, either may lead
 
@@ -62,7 +63,11 @@ def judged(seed: int) -> Result:
     named = tuple(losses(found.waterfall))
     places = []
     for spoilt in case.spoilt:
-        known = (at for at, loss in enumerate(named) if any(spoilt.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps))
+        known = (
+            at
+            for at, loss in enumerate(named)
+            if any(spoilt.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps)
+        )
         places.append(next(known, None))
     return Result(case=case, named=named, places=tuple(places), row=found.nearest.run.row if found.nearest else "")
 
@@ -93,8 +98,8 @@ def rows(results: Sequence[Result]) -> list[str]:
 
 def _row(name: str, results: Sequence[Result]) -> str:
     leads, first = (sum(getattr(each, what) for each in results) for what in ("leads", "first_are_spoilt"))
-    count = len(results)
-    return f"{name:13} {count:3} cases  dearest spoilt leads {leads:3} ({leads / count:.0%})  all spoilt first {first:3} ({first / count:.0%})"
+    shares = (f"{words} {number} ({number / len(results):.0%})" for words, number in ((LEADS, leads), (FIRST, first)))
+    return f"{name:13} {len(results):3} cases  {'  '.join(shares)}"
 
 
 def described(result: Result) -> str:

@@ -172,9 +172,7 @@ def _link(dice: random.Random, run: Published) -> Case | None:
         return None
     what = f"{name} at {getattr(machine.links, name):.0%}"
     causes = frozenset(map(str, LINKS))
-    return Case(
-        run=run, recipe=run.recipe, machine=machine, spoilt=(Spoilt(what=what, cost=cost, causes=causes),)
-    )
+    return Case(run=run, recipe=run.recipe, machine=machine, spoilt=(Spoilt(what=what, cost=cost, causes=causes),))
 
 
 def on_machine(recipe: Recipe, machine: Machine) -> Recipe:

@@ -45,7 +45,7 @@ def estimate(
 
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
-    release = _release(software)
+    release = release_of(software)
     tried = asked_of_megatron(
         given, asked=dry_run, pp_rank=pp_rank
     )  # before the rules are checked: Megatron-Core's answer is the result
@@ -62,7 +62,7 @@ def estimate(
     return Answer(document={**found.document, **tried})
 
 
-def _release(named: str | None) -> str | None:
+def release_of(named: str | None) -> str | None:
     """Returns the row of software.csv for a release. Raises BadInputError if it has none."""
     from trainer.errors import BadInputError, Problem
     from trainer.measured.software import release_named, releases

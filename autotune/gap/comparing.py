@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from autotune.gap.inputs import Side
@@ -20,12 +21,23 @@ from trainer.errors import refused
 from trainer.estimate.candidates import SPLIT, one
 from trainer.estimate.gap.costs import Costs
 from trainer.estimate.gap.published import Nearest, compared_with, nearest_published, published_run, tokens_of
-from trainer.estimate.gap.waterfall import WORK, Change, Measured, Question, Reference, Waterfall, waterfall
+from trainer.estimate.gap.waterfall import (
+    WORK,
+    Change,
+    Kind,
+    Level,
+    Measured,
+    Question,
+    Reference,
+    Waterfall,
+    waterfall,
+)
 from trainer.estimate.plan.choices import choices
 from trainer.estimate.plan.search import search
 from trainer.estimate.time.bound import spread
 from trainer.legality import nearest_legal
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 
 PUBLISHED = "published"
 RESIDUAL = constant("residual_deviation_gpu")
@@ -55,7 +67,15 @@ class Compared:
     target: Recipe | None = None
     planned: Recipe | None = None
     unpriced: tuple[Unpriced, ...] = ()
-    by_parts: bool = False
+    rank: int | None = None  # whose traced parts the gap is divided by
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return self.waterfall.levels if self.waterfall is not None else ()
+
+    @property
+    def trace(self) -> Path | None:
+        return self.side.trace
 
 
 def first_choice(own: Recipe) -> Recipe | None:
@@ -78,7 +98,7 @@ def compared(
         assert side.analysis is not None
         between = other.analysis if other is not None else None
         found = waterfall_of_trace(side.analysis) if between is None else waterfall_between(side.analysis, between)
-        return Compared(side=side, waterfall=found, against=other, by_parts=True)
+        return Compared(side=side, waterfall=found, against=other)
     own = side.recipe
     nearest = _nearest(own, named) if other is None else None
     reference = _reference(side, other) if other is not None else _published(nearest)
@@ -118,7 +138,7 @@ def compared(
         target=target,
         planned=planned,
         unpriced=tuple(_unpriced(own, [change for change in every if change not in changes])),
-        by_parts=traced is not None,
+        rank=traced.rank if traced is not None else None,
     )
 
 
@@ -146,7 +166,9 @@ def _reference(side: Side, other: Side) -> Reference:
         raise refused(f"--against {other.name}", lacks, "name a log, a study, or a run folder with its burst.json")
     if other.recipe.architecture != own.architecture or other.recipe.cluster.gpu_name != own.cluster.gpu_name:
         raise refused(
-            f"--against {other.name}", "it trains another model, or on other GPUs", "name a run of the same model and GPU"
+            f"--against {other.name}",
+            "it trains another model, or on other GPUs",
+            "name a run of the same model and GPU",
         )
     rate = tokens_of(other.recipe) / other.recipe.world_size / other.steps.step_s
     return Reference(recipe=_as_there(other.recipe, own, other.unsaid), tokens_per_s_per_gpu=rate)
@@ -201,3 +223,16 @@ def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[Unpriced]:
             yield Unpriced(name=name, values=values, effect=known if gains else None)
 
 
+def attainable(found: Compared) -> Recipe | None:
+    """Returns the user's recipe with the settings that gain and leave training as it is; None without one."""
+    if found.own is None or found.waterfall is None:
+        return None
+    changes = {
+        name: there
+        for gap in found.waterfall.gaps
+        if gap.kind is Kind.SETTING and gap.time.s > 0
+        for name, (_, there) in gap.knobs.items()
+        if KNOBS[name].numerics == "training-equivalent"
+    }
+    moved = found.own.replace(changes)
+    return nearest_legal(moved) if changes else None

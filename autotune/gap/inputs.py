@@ -15,6 +15,7 @@ from analyzers.analysis import Progress, silent
 from analyzers.diagnosis import WHOLE
 from analyzers.inputs import TRACE_SUFFIXES
 from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
+from autotune.diagnose.traced import read_for as read_of_traces
 from autotune.export.source import source_at
 from autotune.gap.logs import Steps, steps_in, steps_of
 from autotune.importing.found import Asked
@@ -35,10 +36,12 @@ from trainer.recipe.source import packaged_examples
 Source = Literal["log", "trace", "study", "recipe"]
 YAML = (".yaml", ".yml")
 MOST_TEXT = 2**28  # bytes of a log that is read
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One run: its recipe and its measured step, as far as they are known. `unsaid`: knobs that the source leaves
-    open. `recorded`: traces are of the steps whose time `steps` is."""
+    open."""
 
     name: str
     source: Source
@@ -47,7 +50,7 @@ class Side:
     analysis: Analysis | None = None
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
-    notes: tuple[str, ...] = ()
+    trace: Path | None = None  # of --trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +79,22 @@ def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
     path = Path(named)
     found = _reader_of(path)(named, beside, progress)
     if beside.trace is not None:
-        found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress))
+        found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress), trace=beside.trace)
     if found.analysis is not None:
         found = replace(found, simulated=found.simulated or found.analysis.simulated)
     return found
 
 
+def read_for(named: str, recipe: str | None, trace: Path | None, against: str | None) -> tuple[Path, ...]:
+    """Returns the files and folders that are read: none of them may be replaced."""
+    paths = [Path(each) for each in (named, recipe, against) if each is not None]
+    return tuple(file for path in (*paths, *([trace] if trace else [])) for file in read_of_traces([path]))
+
+
 def _reader_of(path: Path) -> Callable[[str, Beside, Progress], Side]:
     if (path / JOURNAL).is_file() or trial_at(path) is not None:
         return _study
-    if path.is_dir() or str(path).lower().endswith(TRACE_SUFFIXES) and not _is_text_of_a_trainer(path):
+    if path.is_dir() or (str(path).lower().endswith(TRACE_SUFFIXES) and not _is_text_of_a_trainer(path)):
         return _trace
     if path.suffix in YAML or (str(path) in packaged_examples() and not path.is_file()) or not path.exists():
         return _recipe

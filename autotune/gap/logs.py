@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from statistics import median
 
 from policies.noise import median_error
 from trainer.engines.command.lines import Reading, patterns_with
-from trainer.frameworks.registry import framework_named, readers
+from trainer.frameworks.registry import framework_named
 from trainer.recipe.framework_names import DEFAULT
 
 WARM_UP, MOST_WARM_UP = 3, 0.5  # iterations at the start; of a short log at most this share
@@ -25,10 +26,6 @@ class Steps:
     step_s: float
     deviation: float
     count: int
-
-
-def has_iterations(text: str) -> bool:
-    return any(_read(line).iterations for line in text.splitlines() if "iteration" in line)
 
 
 def steps_in(text: str) -> Steps | None:
@@ -53,6 +50,6 @@ def _read(text: str) -> Reading:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, object], ...]:
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Returns the patterns of the default framework: the others print the same lines."""
     return tuple(patterns_with(framework_named(DEFAULT).log_patterns, {}).items())

@@ -122,9 +122,7 @@ def waterfall_between(one: Analysis, other: Analysis) -> Waterfall | None:
         for name in dict.fromkeys((*here, *there))
     )
     levels = zip((LevelName.MEASURED, LevelName.REFERENCE), steps, strict=True)
-    return Waterfall(
-        levels=tuple(_level(name, mean_us(of) / 1e6) for name, of in levels), gaps=tuple(gaps), scale=1.0
-    )
+    return Waterfall(levels=tuple(_level(name, mean_us(of) / 1e6) for name, of in levels), gaps=tuple(gaps), scale=1.0)
 
 
 def _level(name: LevelName, s: float) -> Level:

@@ -16,6 +16,7 @@ TEMPLATE_FOLDERS = (
     "compare",
     "diagnose",
     "estimate",
+    "gap",
     "plan",
     "report",
     "studies",

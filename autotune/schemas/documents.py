@@ -14,6 +14,7 @@ from autotune.doctor.checks import DoctorDocument
 from autotune.errors import ErrorDocument
 from autotune.estimate.document import EstimateDocument, RefusedByMegatron
 from autotune.export.document import Exported, StudyFile, Tracked
+from autotune.gap.document import GapDocument
 from autotune.importing.account import ImportDocument
 from autotune.importing.recorded import RecordDocument
 from autotune.init.starter import InitDocument
@@ -54,6 +55,7 @@ DOCUMENTS: dict[Name, Document] = {
     "plan": Document(types=(PlanDocument,), said="the best layouts by estimate", commands=("plan",)),
     "diagnose": Document(types=(Diagnosed, FixDocument), said="walls of traces, or a fix", commands=("diagnose",)),
     "compare": Document(types=(Comparison,), said="what moved between two traces or trials", commands=("compare",)),
+    "gap": Document(types=(GapDocument,), said="from a measured step to an attainable one", commands=("gap",)),
     "bisect": Document(types=(Bisected,), said="which differences are guilty", commands=("bisect",)),
     "bisect-plan": Document(types=(Planned,), said="what a bisection would cost", commands=("bisect --dry-run",)),
     "export": Document(

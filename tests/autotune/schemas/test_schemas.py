@@ -56,6 +56,8 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("diagnose", "diagnose --explain drop_recompute"),
     ("compare", "compare base/0 base/1"),
     ("compare", "compare drawn/1 drawn/2"),
+    ("gap", "gap base/0 --trace base/bursts/0001"),
+    ("gap", "gap base.yaml --against P0265"),
     ("bisect", "bisect base.yaml slower.yaml --budget 3 --study halves"),
     ("bisect", "report halves"),
     ("bisect-plan", "bisect base.yaml slower.yaml --dry-run"),

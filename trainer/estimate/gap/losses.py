@@ -8,7 +8,7 @@ predicted to: an effect is more often underrated than a machine is slow in just 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from trainer.estimate.gap.parts import Cause
@@ -35,10 +35,10 @@ class Loss:
 def losses(found: Waterfall) -> list[Loss]:
     """Returns the causes that lose time, the largest first."""
     by_name: dict[str, list[Gap]] = {}
-    names = {name for gap in found.gaps if gap.knobs for name in (gap.name,)}
+    causes = {gap.name: Cause.ROUTER if FORCED in gap.knobs else gap.name for gap in found.gaps if gap.knobs}
     for gap in found.gaps:
-        for name, share in _divided(gap, names):
-            by_name.setdefault(_cause(share) if name == gap.name else name, []).append(share)
+        for name, share in _divided(gap, causes):
+            by_name.setdefault(causes.get(name, name), []).append(share)
     every = [_loss(name, gaps) for name, gaps in by_name.items()]
     least_s = LEAST * found.levels[0].time.s
     return sorted((loss for loss in every if loss.time.s > least_s), key=lambda loss: -loss.time.s)
@@ -46,13 +46,11 @@ def losses(found: Waterfall) -> list[Loss]:
 
 def _loss(name: str, gaps: list[Gap]) -> Loss:
     own = next((gap for gap in gaps if gap.kind is not Kind.PART), gaps[0])
-    time = Interval(
-        s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(*(gap.time.deviation_s for gap in gaps))
-    )
+    time = Interval(s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(*(gap.time.deviation_s for gap in gaps)))
     return Loss(name=name, kind=own.kind, time=time, gaps=tuple(gaps))
 
 
-def _divided(gap: Gap, changes: set[str]) -> Iterator[tuple[str, Gap]]:
+def _divided(gap: Gap, changes: Container[str]) -> Iterator[tuple[str, Gap]]:
     """Yields a gap by the name that it counts to: what is too long of a part also to the changes that move it."""
     movers = {name: s for name, s in gap.moved_by.items() if name in changes}
     moved_s, left_s = sum(movers.values()), gap.time.s
@@ -67,7 +65,3 @@ def _divided(gap: Gap, changes: set[str]) -> Iterator[tuple[str, Gap]]:
 def _share(gap: Gap, s: float) -> Gap:
     part = abs(s / gap.time.s) if gap.time.s else 0.0
     return replace(gap, time=Interval(s=s, deviation_s=part * gap.time.deviation_s))
-
-
-def _cause(gap: Gap) -> str:
-    return Cause.ROUTER if FORCED in gap.knobs else gap.name

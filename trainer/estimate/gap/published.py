@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +25,17 @@ from trainer.recipe.source import near
 from trainer.recipe.tables import figure, read_table
 
 TABLE = "published.csv"
+ROW = re.compile(r"[Pp]\d{1,4}")
 MTP, CAPACITY = "mtp_num_layers", "moe_expert_capacity_factor"
 FAST = 0.95  # of the fastest alike: a slower run shows another mistake, not what is attainable (judged)
-SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
+SIZES = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+)
 FLOPS_AT, FLOPS_AGREE = 4096, 0.02  # tokens of a sequence; a padded vocabulary moves FLOPs by less (judged)
 
 
@@ -43,9 +52,9 @@ class Published:
     model_tflops_per_gpu: float
 
     @property
-    def step_s(self) -> float:
-        """Returns the time of its own step."""
-        return tokens_of(self.recipe) / self.recipe.world_size / self.tokens_per_s_per_gpu
+    def model(self) -> str:
+        """Returns the name of its model."""
+        return _model_name(self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,11 @@ def tokens_of(recipe: Recipe) -> int:
 def published_runs() -> dict[str, Published]:
     """Returns the runs by row."""
     return {row["row"]: _run(row) for row in read_table(TABLE, package="trainer.estimate.gap")}
+
+
+def is_row(text: str) -> bool:
+    """Returns whether a text looks like the name of a row."""
+    return ROW.fullmatch(text) is not None
 
 
 def published_run(row: str) -> Published:

@@ -9,7 +9,7 @@ Shapes: K sets of constants; the first is the table's, each further one has a co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,10 +20,12 @@ from trainer.estimate.candidates import Floats
 from trainer.estimate.gap.attribution import attributed
 from trainer.estimate.gap.costs import Costs
 from trainer.estimate.gap.parts import Traced, by_cause
+from trainer.estimate.time.constants import Constants
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
 NONE_S = 1e-9
+LEAST_KNOWN = 0.02  # of the step: added to a part before its logarithm, as the surrogate does
 WORK = ("seq_length", "global_batch_size")
 
 
@@ -76,8 +78,8 @@ class Interval:
 class Gap:
     """One step of the waterfall: positive seconds are lost against the reference.
 
-    `seen_s`, `expected_s`: of a part; `moved_by`: the changes that move it, and what each takes from it. `alone`: what the change saves as the only one. `helps`: the change with which it
-    saves most more or less than apart, and how much.
+    `seen_s`, `expected_s`: of a part; `moved_by`: the changes that move it, and what each takes from it. `alone`: what
+    the change saves as the only one. `helps`: the change with which it saves more or less than apart, and how much.
     """
 
     kind: Kind
@@ -130,7 +132,7 @@ class Question:
     reference: Reference | None
     changes: Sequence[Change]
     planned: Recipe | None
-    constants: Mapping[str, Floats]
+    constants: Constants
     residual: float
     scaled_to_own: bool = False
 
@@ -152,12 +154,26 @@ def waterfall(question: Question) -> Waterfall:
     costs = Costs(own=question.own, constants=question.constants)
     own = costs.of(question.own, release=question.release)
     scale = _scale(question, costs, own)
-    gaps = [
-        *_measured_gaps(question, scale * own, scale),
-        *_setting_gaps(question, costs, scale),
-        *_reference_gaps(question, costs, scale),
-    ]
-    return Waterfall(levels=tuple(_levels(question, costs, own, scale)), gaps=tuple(gaps), scale=float(scale[0]))
+    asked = _Asked(
+        question=question, costs=costs, scale=scale, own=scale * own, left=_left(question, scale * own, scale)
+    )
+    gaps = [*asked.measured_gaps(), *asked.setting_gaps(), *asked.reference_gaps()]
+    return Waterfall(levels=tuple(asked.levels()), gaps=tuple(gaps), scale=float(scale[0]))
+
+
+def _left(question: Question, own: Floats, scale: Floats) -> Floats:
+    """Returns the covariance of the constants in units of their deviations, [K-1, K-1]: independent, as far as what is
+    known of the step allows. Its time is known to `residual`, that of a traced part to its deviation."""
+    seen = [(np.log(own), question.residual)]
+    traced = question.measured.traced if question.measured is not None else None
+    for each in by_cause(traced) if traced is not None else ():
+        floor = LEAST_KNOWN * float(own[0])
+        relative = max(each.deviation_s / (float(each.expected_s[0]) + floor), question.residual)
+        seen.append((np.log(np.maximum(scale * each.expected_s, 0.0) + floor), relative))
+    slopes = np.array([(logs[1:] - logs[0]) / deviation for logs, deviation in seen])
+    inside = np.eye(len(slopes)) + slopes @ slopes.T
+    found: Floats = np.eye(slopes.shape[1]) - slopes.T @ np.linalg.solve(inside, slopes)
+    return found
 
 
 def _scale(question: Question, costs: Costs, own: Floats) -> Floats:
@@ -170,77 +186,9 @@ def _scale(question: Question, costs: Costs, own: Floats) -> Floats:
     return np.ones(len(own))
 
 
-def _levels(question: Question, costs: Costs, own: Floats, scale: Floats) -> list[Level]:
-    found = []
-    if question.measured is not None:
-        step_s = question.measured.step_s
-        found.append(
-            Level(
-                name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=question.measured.deviation * step_s)
-            )
-        )
-    found.append(Level(name=LevelName.OWN, time=_estimated(scale * own, question.residual)))
-    if question.reference is not None:
-        rate = question.reference.tokens_per_s_per_gpu
-        found.append(Level(name=LevelName.REFERENCE, time=Interval(s=costs.at_rate(rate))))
-    if question.planned is not None:
-        planned = costs.of(question.planned, release=question.release)
-        found.append(Level(name=LevelName.PLAN, time=_estimated(scale * planned, question.residual)))
-    if question.own.peak_tflops:
-        found.append(Level(name=LevelName.PEAK, time=Interval(s=_at_peak_s(question.own, costs.tokens_per_gpu))))
-    return found
-
-
 def _at_peak_s(recipe: Recipe, tokens_per_gpu: float) -> float:
     flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
     return tokens_per_gpu * flops / ((recipe.peak_tflops or math.inf) * 1e12)
-
-
-def _measured_gaps(question: Question, expected: Floats, scale: Floats) -> list[Gap]:
-    """Returns the gaps between the measured step and the estimate of its recipe: by part where it was traced."""
-    measured = question.measured
-    if measured is None or question.scaled_to_own:
-        return []
-    off_s = math.hypot(measured.deviation * measured.step_s, question.residual * float(expected[0]))
-    rest = measured.step_s - expected
-    if measured.traced is None:
-        return [_gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)]
-    found, left = [], rest
-    for each in by_cause(measured.traced):
-        lost = each.seen_s - scale * each.expected_s
-        left = left - lost
-        found.append(
-            Gap(
-                kind=Kind.PART,
-                name=each.cause,
-                time=_interval(lost, more_s=float(scale[0]) * each.deviation_s),
-                seen_s=each.seen_s,
-                expected_s=float(scale[0] * each.expected_s[0]),
-                moved_by={name: float(scale[0]) * s for name, s in each.moved_by.items()},
-            )
-        )
-    return [*found, _gap(Kind.UNEXPLAINED, "unexplained", left, more_s=measured.deviation * measured.step_s)]
-
-
-def _setting_gaps(question: Question, costs: Costs, scale: Floats) -> list[Gap]:
-    changes = question.changes
-    if not changes:
-        return []
-    targets = [change.target for change in changes]
-    found = attributed(
-        lambda made: scale[:, None] * costs.of_subsets(targets, made, release=question.release), len(changes)
-    )
-    return [
-        Gap(
-            kind=change.kind,
-            name=change.name,
-            time=_interval(found.shares[:, at]),
-            knobs=change.knobs,
-            alone=_interval(found.alone[:, at]),
-            helps=_partner(found.together[at], changes),
-        )
-        for at, change in enumerate(changes)
-    ]
 
 
 def _partner(together: Floats, changes: Sequence[Change]) -> tuple[str, float] | None:
@@ -248,38 +196,102 @@ def _partner(together: Floats, changes: Sequence[Change]) -> tuple[str, float] |
     return None if abs(together[at]) < NONE_S else (changes[at].name, float(together[at]))
 
 
-def _reference_gaps(question: Question, costs: Costs, scale: Floats) -> list[Gap]:
-    """Returns the gaps between the target on the user's cluster and the reference on its own."""
-    reference = question.reference
-    if reference is None:
-        return []
-    every = np.ones((1, len(question.changes)), dtype=bool)
-    targets = [change.target for change in question.changes]
-    target = scale * costs.of_subsets(targets, every, release=question.release)[:, 0]
-    model = reference.recipe.model_copy(update={"model": question.own.model})
-    alike, there, then = (
-        scale * costs.of(recipe, release=release)
-        for recipe, release in (
-            (model, question.release),
-            (reference.recipe, question.release),
-            (reference.recipe, reference.release),
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A question with its costs: `own` is the scaled estimate of the user's recipe, `scale` of estimates, [K] each."""
+
+    question: Question
+    costs: Costs
+    scale: Floats
+    own: Floats
+    left: Floats
+
+    def levels(self) -> Iterator[Level]:
+        asked = self.question
+        if asked.measured is not None:
+            step_s = asked.measured.step_s
+            yield Level(name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=asked.measured.deviation * step_s))
+        yield Level(name=LevelName.OWN, time=self._estimated(self.own))
+        if asked.reference is not None:
+            rate = asked.reference.tokens_per_s_per_gpu
+            yield Level(name=LevelName.REFERENCE, time=Interval(s=self.costs.at_rate(rate)))
+        if asked.planned is not None:
+            planned = self.scale * self.costs.of(asked.planned, release=asked.release)
+            yield Level(name=LevelName.PLAN, time=self._estimated(planned))
+        if asked.own.peak_tflops:
+            yield Level(name=LevelName.PEAK, time=Interval(s=_at_peak_s(asked.own, self.costs.tokens_per_gpu)))
+
+    def measured_gaps(self) -> Iterator[Gap]:
+        """Yields the gaps between the measured step and the estimate of its recipe: by part where it was traced."""
+        measured, question = self.question.measured, self.question
+        if measured is None or question.scaled_to_own:
+            return
+        off_s = measured.deviation * measured.step_s
+        rest = measured.step_s - self.own
+        if measured.traced is None:
+            off_s = math.hypot(off_s, question.residual * float(self.own[0]))
+            yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
+            return
+        for each in by_cause(measured.traced):
+            lost = each.seen_s - self.scale * each.expected_s
+            rest = rest - lost
+            yield Gap(
+                kind=Kind.PART,
+                name=each.cause,
+                time=self._interval(lost, more_s=float(self.scale[0]) * each.deviation_s),
+                seen_s=each.seen_s,
+                expected_s=float(self.scale[0] * each.expected_s[0]),
+                moved_by={name: float(self.scale[0]) * s for name, s in each.moved_by.items()},
+            )
+        yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
+
+    def setting_gaps(self) -> Iterator[Gap]:
+        changes, release = self.question.changes, self.question.release
+        if not changes:
+            return
+        targets = [change.target for change in changes]
+        found = attributed(
+            lambda made: self.scale[:, None] * self.costs.of_subsets(targets, made, release=release), len(changes)
         )
-    )
-    found = [
-        _gap(Kind.CLUSTER, "cluster", target - alike),
-        _gap(Kind.MODEL, "model", alike - there),
-        _gap(Kind.SOFTWARE, "software", there - then),
-    ]
-    return [gap for gap in found if abs(gap.time.s) > NONE_S]
+        for at, change in enumerate(changes):
+            yield Gap(
+                kind=change.kind,
+                name=change.name,
+                time=self._interval(found.shares[:, at]),
+                knobs=change.knobs,
+                alone=self._interval(found.alone[:, at]),
+                helps=_partner(found.together[at], changes),
+            )
 
+    def reference_gaps(self) -> Iterator[Gap]:
+        """Yields the gaps between the target on the user's cluster and the reference on its own."""
+        question, reference = self.question, self.question.reference
+        if reference is None:
+            return
+        every = np.ones((1, len(question.changes)), dtype=bool)
+        targets = [change.target for change in question.changes]
+        target = self.scale * self.costs.of_subsets(targets, every, release=question.release)[:, 0]
+        model = reference.recipe.model_copy(update={"model": question.own.model})
+        alike, there, then = (
+            self.scale * self.costs.of(recipe, release=release)
+            for recipe, release in (
+                (model, question.release),
+                (reference.recipe, question.release),
+                (reference.recipe, reference.release),
+            )
+        )
+        for kind, lost in ((Kind.CLUSTER, target - alike), (Kind.MODEL, alike - there), (Kind.SOFTWARE, there - then)):
+            if abs(lost[0]) > NONE_S:
+                yield self._gap(kind, str(kind), lost)
 
-def _gap(kind: Kind, name: str, lost: Floats, *, more_s: float = 0.0) -> Gap:
-    return Gap(kind=kind, name=name, time=_interval(lost, more_s=more_s))
+    def _gap(self, kind: Kind, name: str, lost: Floats, *, more_s: float = 0.0) -> Gap:
+        return Gap(kind=kind, name=name, time=self._interval(lost, more_s=more_s))
 
+    def _estimated(self, values: Floats) -> Interval:
+        return self._interval(values, more_s=self.question.residual * float(values[0]))
 
-def _interval(values: Floats, *, more_s: float = 0.0) -> Interval:
-    return Interval(s=float(values[0]), deviation_s=math.hypot(float(np.linalg.norm(values[1:] - values[0])), more_s))
-
-
-def _estimated(values: Floats, residual: float) -> Interval:
-    return _interval(values, more_s=residual * float(values[0]))
+    def _interval(self, values: Floats, *, more_s: float = 0.0) -> Interval:
+        """Returns the first value with the deviation that the constants and an error of its own give it."""
+        moved = values[1:] - values[0]
+        variance = float(moved @ self.left @ moved)
+        return Interval(s=float(values[0]), deviation_s=math.hypot(math.sqrt(max(variance, 0.0)), more_s))

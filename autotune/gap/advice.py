@@ -1,0 +1,119 @@
+"""What would be gained by each cause, and how: words of a launch script, and commands that say more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from autotune.gap.comparing import Compared
+from trainer.errors import BadInputError
+from trainer.estimate.gap.losses import FORCED, Loss
+from trainer.estimate.gap.parts import LINKS
+from trainer.estimate.gap.parts import Cause as PartCause
+from trainer.estimate.gap.waterfall import Gap, Kind
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.frameworks.megatron_lm.spelling import knob_spellings
+from trainer.legality import findings_of
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import FindingKind
+
+TRACING = "--profile --use-pytorch-profiler --profile-ranks 0 --profile-step-start 10 --profile-step-end 12"
+BALANCING = "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01"
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about a cause. `add`, `remove`: words of a launch script in Megatron-LM's spelling; `set_outside`:
+    settings that have no flag there. `gain`: of throughput by this change alone; `legal` and `fits` by rules and
+    estimate of that; None where it is no change of settings. `numerics`: what the change does to training."""
+
+    gain: float | None = None
+    legal: bool | None = None
+    fits: bool | None = None
+    numerics: str | None = None
+    add: list[str] = []
+    remove: list[str] = []
+    set_outside: list[str] = []
+    commands: list[str] = []
+
+
+def advice_of(loss: Loss, found: Compared) -> Advice:
+    """Returns the advice on one cause."""
+    own = found.own
+    change = next((gap for gap in loss.gaps if gap.kind is Kind.SETTING), None)
+    if own is None or change is None or FORCED in change.knobs:
+        return Advice(add=list(_flags(loss)), commands=list(_commands(loss, found)))
+    changed = own.replace({name: there for name, (_, there) in change.knobs.items()})
+    add, remove = _words(own, changed)
+    return Advice(
+        gain=_gain(change, found),
+        legal=all(finding.kind is not FindingKind.ERROR for finding in findings_of(changed)),
+        fits=_fits(changed),
+        numerics=_numerics(change),
+        add=add,
+        remove=remove,
+        set_outside=[name for name in change.knobs if KNOBS[name].acts in ("environment", "process")],
+        commands=list(_commands(loss, found)),
+    )
+
+
+def _gain(change: Gap, found: Compared) -> float | None:
+    """Returns the gain of throughput over the estimate of the user's recipe."""
+    own = next((level.time.s for level in found.levels if level.name == "own_estimate"), None)
+    if own is None or change.alone is None or change.alone.s >= own:
+        return None
+    return own / (own - change.alone.s) - 1
+
+
+def _fits(recipe: Recipe) -> bool | None:
+    limit = recipe.memory_limit_gib
+    if limit is None:
+        return None
+    found = estimate_memory(recipe)
+    return found.upper_gib + found.outside_gib <= limit
+
+
+def _numerics(change: Gap) -> str:
+    """Returns the strongest of what its knobs do to training."""
+    kinds = ("benchmark-only", "numerics-changing", "training-equivalent")
+    return next(
+        kind for kind in kinds if any(KNOBS[name].numerics == kind for name in change.knobs) or kind == kinds[2]
+    )
+
+
+def _words(own: Recipe, changed: Recipe) -> tuple[list[str], list[str]]:
+    """Returns the words that the change adds to a launch script, and those that it takes out, a flag an item."""
+    try:
+        before, after = ({each.name: each.words for each in knob_spellings(recipe)} for recipe in (own, changed))
+    except BadInputError:
+        return [], []
+    moved = [name for name in after if after[name] != before.get(name)]
+    add = [" ".join(after[name]) for name in moved if after[name]]
+    flags = {text.split(" ")[0] for text in add}
+    gone = [" ".join(before[name]) for name in moved if before.get(name)]
+    return add, [text for text in gone if text.split(" ")[0] not in flags]
+
+
+def _flags(loss: Loss) -> Iterator[str]:
+    if loss.name == PartCause.ROUTER:
+        yield BALANCING
+
+
+def _commands(loss: Loss, found: Compared) -> Iterator[str]:
+    side = found.side
+    traced = found.trace if found.trace is not None else side.name if side.source in ("trace", "study") else None
+    if loss.kind is Kind.UNEXPLAINED and traced is None:
+        yield f"record a trace ({TRACING}), then moe-autotune gap {side.name} --trace TRACE"
+    elif loss.name in (*LINKS, *PartCause) and traced is not None:
+        yield f"moe-autotune diagnose {traced}"
+    elif loss.kind is Kind.SETTING:
+        yield from _of_settings(found)
+    elif loss.kind is Kind.SOFTWARE:
+        yield f"moe-autotune gap {side.name} --software RELEASE"
+
+
+def _of_settings(found: Compared) -> Iterator[str]:
+    if found.side.source == "recipe":
+        yield f"moe-autotune check {found.side.name}"
+    yield f"moe-autotune gap {found.side.name} -o attainable.yaml"

@@ -1,0 +1,53 @@
+"""The waterfall row by row, as terminal and page show it: levels and gaps from the measured step downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autotune.gap.document import Drop, GapDocument, Rung, Time
+from autotune.gap.words import goal
+from trainer.estimate.gap.waterfall import Kind, LevelName
+
+SHOWN = 0.002  # of the first level: smaller gaps are one row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row: a level, a gap, or the small gaps together. `from_ms`, `to_ms`: where it begins and ends; levels begin
+    at 0. `time` is None for the small ones."""
+
+    level: Rung | None = None
+    drop: Drop | None = None
+    from_ms: float
+    to_ms: float
+    time: Time | None
+
+
+def rows(found: GapDocument) -> Iterator[Row]:
+    """Yields levels and gaps, those of each stretch with the largest first."""
+    last = goal(found)
+    drops, at_ms = list(found.gaps), found.levels[0].time.ms
+    for level in found.levels:
+        above: list[Drop] = []
+        if level.name == LevelName.OWN and level is not found.levels[0]:
+            above = [drop for drop in drops if drop.kind in (Kind.PART, Kind.UNEXPLAINED)]
+        elif last is not None and level.name == last.name:
+            above = drops
+        for row in _drops(above, at_ms, SHOWN * found.levels[0].time.ms):
+            yield row
+            at_ms = row.to_ms
+        drops = [drop for drop in drops if drop not in above]
+        yield Row(level=level, from_ms=0.0, to_ms=level.time.ms, time=level.time)
+
+
+def _drops(drops: list[Drop], at_ms: float, least_ms: float) -> Iterator[Row]:
+    small_ms = 0.0
+    for drop in sorted(drops, key=lambda each: -each.time.ms):
+        if abs(drop.time.ms) < least_ms:
+            small_ms += drop.time.ms
+            continue
+        yield Row(drop=drop, from_ms=at_ms, to_ms=at_ms - drop.time.ms, time=drop.time)
+        at_ms -= drop.time.ms
+    if abs(small_ms) > least_ms / 100:
+        yield Row(from_ms=at_ms, to_ms=at_ms - small_ms, time=None)

@@ -1,0 +1,188 @@
+"""The sentences of `gap`, shared by terminal and page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.gap.document import Cause, Drop, GapDocument, NoPrice, PublishedRun, Rung, Time
+from autotune.looks.fix_names import name_title
+from autotune.looks.quantities import changes_text, duration, first_changes, gain, gain_interval, percent, significant
+from autotune.looks.segments import KINDS
+from trainer.estimate.gap.parts import Cause as PartCause
+from trainer.estimate.gap.waterfall import Kind, LevelName
+from trainer.values import knob_value
+
+WORDS: dict[str, str] = {
+    **{kind.key: kind.words for kind in KINDS},
+    PartCause.ROUTER: "router: ranks wait for the one with most tokens",
+    PartCause.EP: "links: EP dispatch and combine",
+    PartCause.TP: "links: TP collectives",
+    PartCause.CP: "links: CP exchange",
+    PartCause.DP: "links: gradients and parameters",
+    PartCause.DENSE: "dense GEMMs",
+    PartCause.EXPERTS: "grouped GEMMs of the experts",
+    PartCause.ATTENTION: "attention",
+    PartCause.MEMORY_BOUND: "memory-bound kernels",
+    PartCause.RECOMPUTE: "recompute",
+    PartCause.OPTIMIZER: "optimizer step",
+    PartCause.HOST: "host: launches are late",
+    PartCause.WAITING: "pipeline bubble and late ranks",
+    PartCause.OTHER: "copies and other idle time",
+    "sequence_and_batch": "length of sequences and size of the batch",
+    "pipeline": "pipeline stages",
+    "cluster": "number of GPUs",
+    "model": "details of the model",
+    "software": "software release",
+}
+LEVELS: dict[str, str] = {
+    LevelName.MEASURED: "measured step",
+    LevelName.OWN: "estimate of your recipe",
+    LevelName.REFERENCE: "your other run",
+    LevelName.PLAN: "plan's first choice, by estimate",
+    LevelName.PEAK: "peak of the GPUs",
+    LevelName.COMPUTE: "compute",
+}
+LONGER = 1.01  # times as long: less is no difference in words
+SMALL = "smaller ones together"
+SPLITS = {
+    "parts": "the measured step against the estimate: by traced parts of rank {rank}; settings: by estimate",
+    "estimate": "no trace: everything is by estimate, and what it does not explain is one figure",
+    "parts without a recipe": "by traced parts; the recipe is not known, so no setting is compared (--recipe FILE)",
+    "nothing measured": "nothing was measured: from the estimate of the recipe",
+}
+
+
+def headline(found: GapDocument) -> str:
+    """Returns the answer in one sentence."""
+    first, last = found.levels[0], goal(found)
+    if last is None:
+        return f"your step takes {duration(1e3 * first.time.ms)}; nothing comparable to hold it against"
+    ratio = first.time.ms / last.time.ms if last.time.ms else 0.0
+    what = "your step takes" if first.name == LevelName.MEASURED else "your step should take"
+    said = f"{what} {duration(1e3 * first.time.ms)}, {level_name(last, found)} {duration(1e3 * last.time.ms)}"
+    most = next((cause for cause in found.causes), None)
+    cause = f"; most is lost to {cause_name(most)}: {duration(1e3 * most.time.ms)}" if most else ""
+    long = f"{significant(ratio)} times as long" if ratio > LONGER else "no longer"
+    return f"{said}: {long}{cause}"
+
+
+def goal(found: GapDocument) -> Rung | None:
+    """Returns the level that the gaps lead to."""
+    names = (LevelName.REFERENCE, LevelName.PLAN, LevelName.COMPUTE)
+    return next((level for name in names for level in found.levels if level.name == name), None)
+
+
+def level_name(level: Rung, found: GapDocument) -> str:
+    if level.name == LevelName.REFERENCE and found.against is None and found.published is not None:
+        return f"at the rate of {found.published.row}"
+    return LEVELS[level.name]
+
+
+def level_text(level: Rung, found: GapDocument) -> str:
+    """Returns `measured step: 29.4 s, 4,430 tokens/s/GPU, 102 TFLOPS`."""
+    rate = "" if level.tokens_per_s_per_gpu is None else f", {significant(level.tokens_per_s_per_gpu, 4)} tokens/s/GPU"
+    tflops = "" if level.model_tflops_per_gpu is None else f", {significant(level.model_tflops_per_gpu)} TFLOPS"
+    return f"{level_name(level, found)}: {duration(1e3 * level.time.ms)}{rate}{tflops}"
+
+
+def drop_name(drop: Drop, found: GapDocument) -> str:
+    if drop.kind == Kind.UNEXPLAINED:
+        return "traced step against measured one" if found.split == "parts" else "not explained by the estimate"
+    if drop.kind in (Kind.SETTING, Kind.WORK):
+        return setting_name(drop.name, drop.changes)
+    return WORDS.get(drop.name, drop.name)
+
+
+def cause_name(cause: Cause) -> str:
+    if cause.kind == Kind.UNEXPLAINED:
+        return "what no estimate explains"
+    return WORDS.get(cause.name) or setting_name(cause.name, cause.changes)
+
+
+def setting_name(name: str, changes: dict[str, tuple[object, object]]) -> str:
+    """Returns a fix's title, or the knob."""
+    if name in WORDS:
+        return WORDS[name]
+    title = name_title(name)
+    return title if title != name or not changes else f"{name} {_values(changes[next(iter(changes))])}"
+
+
+def _values(values: tuple[object, object]) -> str:
+    return f"{knob_value(values[0])} → {knob_value(values[1])}"
+
+
+def time_text(time: Time) -> str:
+    """Returns `1.20 s (0.90 to 1.50 s)`."""
+    return f"{signed(time.ms)} ({signed(time.low_ms)} to {signed(time.high_ms)})"
+
+
+def signed(ms: float) -> str:
+    """Returns a duration with a minus sign where it is negative."""
+    return ("−" if ms < 0 else "") + duration(1e3 * abs(ms))
+
+
+def published_text(run: PublishedRun) -> str:
+    """Returns the published run in one line."""
+    trust = "" if run.trusted else ", roughly"
+    return (
+        f"{run.row}: {run.model} on {run.gpus} {run.gpu}, {run.precision}, sequences of {run.seq_length:,}, batch "
+        f"{run.global_batch_size:,}, NeMo {run.release}: {significant(run.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
+        f"{significant(run.model_tflops_per_gpu)} TFLOPS{trust} ({run.source})"
+    )
+
+
+def notes(found: GapDocument, *, on_cpu: bool) -> Iterator[str]:
+    """Yields what a reader has to know: how it was divided, what nothing was said of, what is not comparable."""
+    yield SPLITS[found.split].format(rank=found.rank)
+    run = found.published
+    if run is not None and run.differs:
+        differs = ", ".join(f"{name} {_values(values)}" for name, values in run.differs.items())
+        yield f"nothing comparable is published; the nearest run differs in {differs}: {published_text(run)}"
+        yield "the settings are compared with plan's first choice instead"
+    elif run is not None:
+        yield f"published {published_text(run)}"
+        if found.scale != 1.0:
+            yield f"estimates are multiplied by {found.scale:.3f}, so that the published run's own is what it measured"
+        if found.software is None:
+            yield "your software is taken to be that of the published run: say yours with --software"
+    elif on_cpu and found.against is None and found.split != "parts without a recipe":
+        yield "nothing is published of CPUs; estimates are scaled to your step, and show shares, not speeds"
+    if found.unsaid:
+        yield f"a log does not say {', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more: taken as there"
+    if found.iterations is not None and found.source == "log":
+        yield f"the median of {found.iterations} iterations, warm-up left out"
+
+
+def not_priced_text(each: NoPrice) -> str:
+    """Returns `manual_gc false → true (published: +3.1 % (+0.5 to +5.7 %))`."""
+    published = "" if each.published_gain is None else f" (published: {gain_interval(*each.published_gain)})"
+    return f"{each.name} {_values(each.values)}{published}"
+
+
+def advice_lines(cause: Cause) -> Iterator[str]:
+    """Yields what to do about a cause, a line each."""
+    advice = cause.advice
+    if cause.changes:
+        yield changes_text(cause.changes) if len(cause.changes) <= 6 else first_changes(cause.changes)
+    facts = [] if advice.gain is None else [f"alone {gain(advice.gain)} throughput"]
+    facts += ["breaks a rule alone"] if advice.legal is False else []
+    facts += ["does not fit alone, by estimate"] if advice.fits is False else []
+    facts += [advice.numerics] if advice.numerics not in (None, "training-equivalent") else []
+    if facts:
+        yield ", ".join(facts)
+    if cause.parts_ms and cause.changes:
+        longer = ", ".join(f"{WORDS.get(name, name)} {signed(ms)}" for name, ms in cause.parts_ms.items())
+        yield f"of it in traced parts longer than expected: {longer}"
+    if advice.add:
+        yield f"launch script, add: {' '.join(advice.add)}"
+    if advice.remove:
+        yield f"launch script, remove: {' '.join(advice.remove)}"
+    if advice.set_outside:
+        yield f"set outside the arguments: {', '.join(advice.set_outside)}"
+    if cause.name == PartCause.ROUTER and "moe_router_force_load_balancing" in cause.changes:
+        yield "the published run forces an even load, which training cannot: what balancing gives back is at most this"
+    yield from advice.commands
+
+
+def share_text(cause: Cause) -> str:
+    return percent(cause.share) + ("" if cause.sure else "?")
