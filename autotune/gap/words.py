@@ -56,7 +56,7 @@ def headline(found: GapDocument) -> str:
     """Returns the answer in one sentence."""
     first, last = found.levels[0], goal(found)
     if last is None:
-        return f"your step takes {duration(1e3 * first.time.ms)}; nothing comparable to hold it against"
+        return f"your step takes {duration(1e3 * first.time.ms)}; nothing comparable is known"
     ratio = first.time.ms / last.time.ms if last.time.ms else 0.0
     what = "your step takes" if first.name == LevelName.MEASURED else "your step should take"
     said = f"{what} {duration(1e3 * first.time.ms)}, {level_name(last, found)} {duration(1e3 * last.time.ms)}"
@@ -87,7 +87,7 @@ def level_text(level: Rung, found: GapDocument) -> str:
 
 def drop_name(drop: Drop, found: GapDocument) -> str:
     if drop.kind == Kind.UNEXPLAINED:
-        return "traced step against measured one" if found.split == "parts" else "not explained by the estimate"
+        return "traced step against measured one" if found.split == "parts" else "beyond the estimate"
     if drop.kind in (Kind.SETTING, Kind.WORK):
         return setting_name(drop.name, drop.changes)
     return WORDS.get(drop.name, drop.name)
@@ -95,7 +95,7 @@ def drop_name(drop: Drop, found: GapDocument) -> str:
 
 def cause_name(cause: Cause) -> str:
     if cause.kind == Kind.UNEXPLAINED:
-        return "what no estimate explains"
+        return "time beyond the estimate"
     return WORDS.get(cause.name) or setting_name(cause.name, cause.changes)
 
 
