@@ -122,10 +122,10 @@ def machine_named(name: str) -> Machine:
     return drawn_machine(int(seed)) if kind == "drawn" else load_machine(name)
 
 
-def drawn_machine(seed: int) -> Machine:
-    """Returns the machine of a seed, the same one at every call."""
+def drawn_machine(seed: int, *, far: float = FAR) -> Machine:
+    """Returns the machine of a seed, the same one at every call. `far` is the log distance of a key at most."""
     dice = random.Random(f"machine {seed}")
-    drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, FAR)) for key in _some(dice, FACTORS, MOVED)}
+    drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, far)) for key in _some(dice, FACTORS, MOVED)}
     drawn |= {key: dice.uniform(*OTHERS[key]) for key in _some(dice, tuple(OTHERS), MOVED_OTHERS)}
     data: dict[str, Any] = {"name": f"drawn-{seed}"}
     for key, value in drawn.items():

@@ -12,7 +12,7 @@ groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,32 +34,30 @@ EDGE = constant("memory_edge")
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Parts of the memory estimate with one common error, and its prior `mean` and `spread` (of φ; judged)."""
+    """`parts` of the memory estimate with one common error, and its prior `mean` and `spread` (of φ; judged).
 
-    gib: Callable[[Candidates, MemoryTable], Floats]  # [N, P]
+    Without parts it is what routed tokens take where nothing forces a balance.
+    """
+
+    parts: tuple[str, ...]
     mean: float
     spread: float
 
-
-def _parts(*names: str) -> Callable[[Candidates, MemoryTable], Floats]:
-    def gib(candidates: Candidates, table: MemoryTable) -> Floats:
-        found = [table.by_part[name] for name in names if name in table.by_part]
+    def gib(self, candidates: Candidates, table: MemoryTable) -> Floats:
+        """Returns the GiB of the group, [N, P]."""
+        if not self.parts:
+            return table.routed_gib * unbalanced(candidates)[..., None]
+        found = [table.by_part[name] for name in self.parts if name in table.by_part]
         total: Floats = np.asarray(sum(found, np.zeros(())))
         return total
 
-    return gib
-
-
-def _uneven(candidates: Candidates, table: MemoryTable) -> Floats:
-    return table.routed_gib * unbalanced(candidates)[..., None]
-
 
 GROUPS: dict[str, Group] = {
-    "state": Group(gib=_parts("weights", "gradients", "master_weights", "optimizer"), mean=0.0, spread=0.02),
-    "activations": Group(gib=_parts("activations", "cuda_graphs"), mean=0.02, spread=0.10),
-    "loss": Group(gib=_parts("logits", "workspace"), mean=0.0, spread=0.25),
-    "buffers": Group(gib=_parts("buffers"), mean=0.0, spread=0.50),
-    "uneven": Group(gib=_uneven, mean=0.03, spread=0.15),
+    "state": Group(parts=("weights", "gradients", "master_weights", "optimizer"), mean=0.0, spread=0.02),
+    "activations": Group(parts=("activations", "cuda_graphs"), mean=0.02, spread=0.10),
+    "loss": Group(parts=("logits", "workspace"), mean=0.0, spread=0.25),
+    "buffers": Group(parts=("buffers",), mean=0.0, spread=0.50),
+    "uneven": Group(parts=(), mean=0.03, spread=0.15),
 }
 EXTRA = ("uneven",)  # not in the estimate: φ of them, not 1 + φ
 OUTSIDE_SPREAD = constant("outside_spread")

@@ -1,4 +1,4 @@
-"""From a packaged name or a file to a `Machine`."""
+"""From a packaged name or a file to a `MachineFile`, and to the `Machine` that a simulation reads of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from trainer.errors import BadInputError, Problem
 from trainer.recipe.files import text_of
 from trainer.recipe.machine import Machine
+from trainer.recipe.machine_file import MachineFile
 from trainer.recipe.source import nearest, parse_source
 from trainer.recipe.validation import validated
 
@@ -21,13 +22,18 @@ def packaged_machines() -> tuple[str, ...]:
 
 
 def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = "burst.machine") -> Machine:
+    """Returns the simulation's keys of `load_machine_file`."""
+    return load_machine_file(name_or_file, beside=beside, where=where).machine
+
+
+def load_machine_file(name_or_file: str, *, beside: Path | None = None, where: str = "--machine") -> MachineFile:
     """A packaged machine, or a file; a relative path is taken from `beside`, the folder of the recipe.
 
     BadInputError names every problem of the file; `where` is what named it.
     """
     if name_or_file in packaged_machines():
         packaged = files("trainer.recipe") / "machines" / f"{name_or_file}.yaml"
-        return validated(Machine, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
+        return validated(MachineFile, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
     path = (beside or Path()) / name_or_file
     if not path.exists():
         near = nearest(name_or_file, packaged_machines())
@@ -35,4 +41,4 @@ def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = 
         hint = f"{meant}there are {', '.join(packaged_machines())}; or name a YAML file"
         raise BadInputError(Problem(where=where, what=f"no machine {name_or_file!r}", hint=hint))
     text = text_of(path, where=f"{where} {path}", instead="a machine is a YAML file: see docs/machines.md")
-    return validated(Machine, parse_source(text, name=str(path)))
+    return validated(MachineFile, parse_source(text, name=str(path)))

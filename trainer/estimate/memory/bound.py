@@ -83,15 +83,15 @@ def never_measured(candidates: Candidates) -> dict[str, Flags]:
     return {name: has(candidates) for name, has in FEATURES.items() if not known[name].rows}
 
 
-def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, uneven: Floats) -> Floats:
+def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, unsure: Floats) -> Floats:
     """The bound of the hottest rank, [N]. GiB, each [N, P]: what stays between steps, what moves in one, and what the
-    hottest expert rank has more of it."""
+    load of the hottest expert rank and the deviations of learned factors may add."""
     peak = resting + moving
     libraries = (peak < constant("small")) & (not candidates.base.hardware.is_cpu)
     slack = np.where(libraries, constant("slack"), 0.0)
-    worst = (peak + slack + np.hypot(moving * constant("margin"), uneven)).max(axis=1)
-    unsure: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
-    return unsure
+    worst = (peak + slack + np.hypot(moving * constant("margin"), unsure)).max(axis=1)
+    bound: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
+    return bound
 
 
 def widened(candidates: Candidates, peak_gib: Floats) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
+from trainer.estimate.learned import NO_MEMORY, LearnedMemory
 from trainer.estimate.memory.bound import most_load, never_measured, unbalanced, upper_gib
 from trainer.estimate.memory.buffers import buffer_bytes, outside_bytes
 from trainer.estimate.memory.constants import constant
@@ -67,39 +68,47 @@ def _distance(candidates: Candidates) -> tuple[str, ...]:
     return (f"no calibrated run has {', '.join(unknown)}: the upper bound is wider for it",) if unknown else ()
 
 
-def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:
-    """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound."""
+def memory_of(
+    candidates: Candidates, *, imbalance: float | None = None, learned: LearnedMemory = NO_MEMORY
+) -> MemoryTable:
+    """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound;
+    `learned`: factors of the cluster."""
     most = most_load(candidates)
     expected = np.where(unbalanced(candidates), np.minimum(constant("expected_imbalance"), most), 1.0)
     parts, routed_bytes = _bytes_by_part(candidates, expected)
     shape = (candidates.count, candidates.stages.exists.shape[1])
     exists = candidates.stages.exists
-    by_part = {name: np.broadcast_to(np.where(exists, size, 0.0) / GIB, shape) for name, size in parts.items()}
+    routed_gib = np.broadcast_to(np.where(exists, routed_bytes, 0.0) / GIB, shape)
+    loose_gib = routed_gib * unbalanced(candidates)[..., None]
+    sizes = {name: np.broadcast_to(np.where(exists, size, 0.0) / GIB, shape) for name, size in parts.items()}
+    by_part = learned.moved(sizes, loose_gib)
     needed = sum(by_part.values(), np.zeros(shape))
     hottest = needed.argmax(axis=1)
     peak = needed[np.arange(candidates.count), hottest]
-    routed_gib = np.broadcast_to(np.where(exists, routed_bytes, 0.0) / GIB, shape)
     ratio = np.minimum(constant("imbalance") if imbalance is None else imbalance, most)
     over = np.maximum(0.0, ratio - expected) * unbalanced(candidates)
     resting = sum((by_part[name] for name in RESTING), np.zeros(shape))
-    upper = upper_gib(candidates, resting=resting, moving=needed - resting, uneven=over[..., None] * routed_gib)
+    unsure = np.hypot(over[..., None] * routed_gib, learned.half_width_gib(by_part, loose_gib))
+    upper = upper_gib(candidates, resting=resting, moving=needed - resting, unsure=unsure)
     return MemoryTable(
         by_part=by_part,
         peak_gib=peak,
         upper_gib=upper,
         hottest=hottest,
         routed_gib=routed_gib,
-        outside_gib=np.broadcast_to(outside_bytes(candidates) / GIB, (candidates.count,)),
+        outside_gib=np.broadcast_to(outside_bytes(candidates) * learned.outside / GIB, (candidates.count,)),
     )
 
 
-def estimate_memory(recipe: Recipe, *, imbalance: float | None = None) -> MemoryEstimate:
+def estimate_memory(
+    recipe: Recipe, *, imbalance: float | None = None, learned: LearnedMemory = NO_MEMORY
+) -> MemoryEstimate:
     """The estimate for the pipeline rank that needs most; all its tensor, context and data ranks are alike.
 
-    `imbalance`: as `memory_of`.
+    `imbalance`, `learned`: as `memory_of`.
     """
     candidates = one(recipe)
-    found = memory_of(candidates, imbalance=imbalance)
+    found = memory_of(candidates, imbalance=imbalance, learned=learned)
     rank = int(found.hottest[0])
     return MemoryEstimate(
         by_part={name: float(sizes[0, rank]) for name, sizes in found.by_part.items()},

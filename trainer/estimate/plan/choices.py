@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.estimate.candidates import Flags, Integers
+from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.familiar import Familiar, familiar_to
 from trainer.estimate.plan.legality import KINDS
@@ -79,7 +80,7 @@ class Point:
 def cloud(found: Search) -> list[Point]:
     """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
     finals, outlined = found.finals, found.outlined
-    limit = found.base.memory_limit_gib or np.inf
+    limit = found.learned.limit_gib(found.base) or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
     over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
     _, first = np.unique(outlined.layout[over], return_index=True)
@@ -106,7 +107,7 @@ def choices(found: Search, top: int) -> list[Choice]:
             recipes[int(row)] = recipe
         if len(recipes) == top:
             break
-    return _choices(found.finals, recipes)
+    return _choices(found.finals, recipes, found.learned)
 
 
 def written_out(recipe: Recipe) -> Recipe:
@@ -123,13 +124,14 @@ def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Findi
     return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
 
 
-def _choices(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
+def _choices(scored: Scored, recipes: Mapping[int, Recipe], learned: LearnedCluster) -> list[Choice]:
     if not recipes:
         return []
     table = scored.candidates.take(np.array(list(recipes)))
-    time, memory = time_of(table), memory_of(table)
+    time = time_of(table, constants=learned.constants, ends=learned.ends)
+    memory = memory_of(table, learned=learned.memory)
     parts = [_step_parts(time, row) for row in range(table.count)]
-    limit = table.base.memory_limit_gib
+    limit = learned.limit_gib(table.base)
     return [
         Choice(
             recipe=recipe,
@@ -197,7 +199,7 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
         return _unsearched(found, sizes)
     if not (places & found.legal).any():
         return _illegal(found, places)
-    limit = found.base.memory_limit_gib
+    limit = found.learned.limit_gib(found.base)
     outlined = np.flatnonzero(places[found.outlined.layout])
     if not len(outlined):
         return "no recompute setting is legal with it"
@@ -209,14 +211,15 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
 
 
 def _slower(found: Search, places: Flags, fitting: Integers) -> str:
-    first = time_of(found.finals.candidates.take(found.ranking[:1]))
+    values = found.learned.constants
+    first = time_of(found.finals.candidates.take(found.ranking[:1]), constants=values)
     finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
     best = rows[[scored.figures.tokens[rows].argmax()]]
     rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1
     if rate > -NOTABLE:
         return "as fast as the first within the estimate's accuracy"
-    parts = _step_parts(time_of(scored.candidates.take(best)), 0)
+    parts = _step_parts(time_of(scored.candidates.take(best), constants=values), 0)
     return f"{-100 * rate:.0f} % slower: {_reason(parts, _step_parts(first, 0))}"
 
 

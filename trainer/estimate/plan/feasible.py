@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.plan.search import can_fit
 from trainer.recipe.schema import Recipe
 
 MOST_GPUS = 16384
-_FOUND: dict[tuple[str, int], int | None] = {}  # seconds of search each, and a report asks in several places
+_FOUND: dict[tuple[str, int, str], int | None] = {}  # seconds of search each, and a report asks in several places
 
 
-def fewest_nodes(recipe: Recipe, *, above: int = 0) -> int | None:
+def fewest_nodes(recipe: Recipe, *, above: int = 0, learned: LearnedCluster = TABLES) -> int | None:
     """In doublings from one node, more than `above`; None where not even MOST_GPUS are enough. Batch and model stay."""
-    key = recipe.model_dump_json(), above
+    key = recipe.model_dump_json(), above, learned.name
     if key not in _FOUND:
-        _FOUND[key] = _fewest(recipe, above)
+        _FOUND[key] = _fewest(recipe, above, learned)
     return _FOUND[key]
 
 
-def _fewest(recipe: Recipe, above: int) -> int | None:
+def _fewest(recipe: Recipe, above: int, learned: LearnedCluster) -> int | None:
     nodes, each = 1, recipe.world_size // recipe.cluster.nodes
     while nodes * each <= MOST_GPUS:
         cluster = recipe.cluster.model_copy(update={"nodes": nodes})
-        if nodes > above and can_fit(recipe.model_copy(update={"cluster": cluster})):
+        if nodes > above and can_fit(recipe.model_copy(update={"cluster": cluster}), learned=learned):
             return nodes
         nodes *= 2
     return None

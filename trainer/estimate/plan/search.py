@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
+from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken
 from trainer.estimate.plan.space import crossed, foundation, is_outlined, layouts, leanest, settings
@@ -62,6 +63,7 @@ class Search:
     finals: Scored  # the best of those x every setting
     standing: frozenset[str]  # rules that the recipe breaks whatever is chosen
     estimated: int
+    learned: LearnedCluster = TABLES
 
     @property
     def legal(self) -> Flags:
@@ -86,20 +88,20 @@ class Outline:
     scored: Scored
 
 
-def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
+def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> Outline:
     """Pure. Offload to the host, which slows a step, is among the settings where nothing fits without it."""
-    first = _outline(recipe, room, offload=False)
-    if first.scored.fits.any() or recipe.hardware.is_cpu or not can_fit(recipe, room=room):
+    first = _outline(recipe, room, learned, offload=False)
+    if first.scored.fits.any() or recipe.hardware.is_cpu or not can_fit(recipe, room=room, learned=learned):
         return first
-    return _outline(recipe, room, offload=True)
+    return _outline(recipe, room, learned, offload=True)
 
 
-def can_fit(recipe: Recipe, *, room: float = 1.0) -> bool:
+def can_fit(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> bool:
     """Returns whether any layout fits with the settings that need least memory."""
-    return bool(_outline(leanest(recipe), room, offload=False).scored.fits.any())
+    return bool(_outline(leanest(recipe), room, learned, offload=False).scored.fits.any())
 
 
-def _outline(recipe: Recipe, room: float, *, offload: bool) -> Outline:
+def _outline(recipe: Recipe, room: float, learned: LearnedCluster, *, offload: bool) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base, offload=offload)
     standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
@@ -115,7 +117,7 @@ def _outline(recipe: Recipe, room: float, *, offload: bool) -> Outline:
     others = frozenset(name for name in choices.columns if not is_outlined(name))
     forbidden, _ = broken(crossing, rules=mixed, undecided=others)
     keep = _none(forbidden, crossing.count)
-    scored = _scored(crossing.take(keep), rows[keep], room)
+    scored = _scored(crossing.take(keep), rows[keep], room, learned)
     return Outline(
         layouts=places,
         broken=verdicts,
@@ -127,10 +129,11 @@ def _outline(recipe: Recipe, room: float, *, offload: bool) -> Outline:
     )
 
 
-def search(recipe: Recipe, *, room: float = 1.0) -> Search:
-    """Pure: of the recipe alone. Takes seconds for thousands of GPUs. `room` times the limit counts as fitting."""
-    first = outline(recipe, room=room)
-    finals = _finish(first, room)
+def search(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> Search:
+    """Pure: of the recipe and what is learned of its cluster. Takes seconds for thousands of GPUs. `room` times the
+    limit counts as fitting."""
+    first = outline(recipe, room=room, learned=learned)
+    finals = _finish(first, room, learned)
     return Search(
         base=first.layouts.base,
         layouts=first.layouts,
@@ -139,6 +142,7 @@ def search(recipe: Recipe, *, room: float = 1.0) -> Search:
         finals=finals,
         standing=first.standing,
         estimated=first.scored.candidates.count + finals.candidates.count,
+        learned=learned,
     )
 
 
@@ -164,7 +168,7 @@ def _references(choices: Candidates, options: Integers) -> Integers:
     return np.sort(options[plain][::-1][last])
 
 
-def _finish(first: Outline, room: float) -> Scored:
+def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
     """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
     outlined, choices = first.scored, first.settings
     own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
@@ -177,7 +181,7 @@ def _finish(first: Outline, room: float) -> Scored:
     crossing = crossed(first.layouts, choices, rows, picks)
     verdicts, _ = broken(crossing, rules=first.mixed)
     keep = _none(verdicts, crossing.count)
-    return _scored(crossing.take(keep), rows[keep], room)
+    return _scored(crossing.take(keep), rows[keep], room, learned)
 
 
 def _recompute_keys(candidates: Candidates) -> Integers:
@@ -189,26 +193,26 @@ def _recompute_keys(candidates: Candidates) -> Integers:
     return key
 
 
-def _scored(candidates: Candidates, layout: Integers, room: float) -> Scored:
-    figures = estimated(candidates)
-    limit = candidates.base.memory_limit_gib
+def _scored(candidates: Candidates, layout: Integers, room: float, learned: LearnedCluster) -> Scored:
+    figures = estimated(candidates, learned)
+    limit = learned.limit_gib(candidates.base)
     fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.needs_gib <= room * limit
     return Scored(candidates=candidates, figures=figures, fits=fits, layout=layout)
 
 
-def estimated(candidates: Candidates) -> Figures:
+def estimated(candidates: Candidates, learned: LearnedCluster = TABLES) -> Figures:
     """Memory and throughput of every row, a chunk of rows at a time."""
-    chunks = list(_chunks(candidates))
+    chunks = list(_chunks(candidates, learned))
     names = [field.name for field in fields(Figures)]
     return Figures(
         **{name: np.concatenate([getattr(c, name) for c in chunks]) if chunks else np.zeros(0) for name in names}
     )
 
 
-def _chunks(candidates: Candidates) -> Iterator[Figures]:
+def _chunks(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figures]:
     for first in range(0, candidates.count, CHUNK):
         part = candidates.take(slice(first, first + CHUNK))
-        memory, time = memory_of(part), time_of(part)
+        memory, time = memory_of(part, learned=learned.memory), time_of(part, constants=learned.constants)
         yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
 
 

@@ -10,13 +10,14 @@ Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, one
 from trainer.estimate.held import held_parameters
+from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.bound import distance, spread
@@ -79,10 +80,14 @@ def time_of(
     release: str | None = None,
     constants: Constants | None = None,
     imbalance: float | None = None,
+    ends: Sequence[Constants] = (),
 ) -> TimeTable:
     """Step time of every candidate. `release` is a row of software.csv (None: the latest); `constants` are those that
-    are not the table's; `imbalance`: tokens of the hottest expert rank over the mean (None: what is usual)."""
+    are not the table's; `imbalance`: tokens of the hottest expert rank over the mean (None: what is usual). Each of
+    `ends` is the constants with one learned factor at the end of its interval: they widen that of the step."""
     stages = stages_of(candidates, release=release, constants=constants, imbalance=imbalance)
+    moved = [np.log(stages_of(candidates, release=release, constants=each, imbalance=imbalance).step) for each in ends]
+    squares = sum(((step - np.log(stages.step)) ** 2 for step in moved), np.zeros(()))
     slowest = stages.slowest[:, None]
     parts = {f"{name}_s": np.take_along_axis(stages.parts[name], slowest, axis=1)[:, 0] for name in PARTS}
     parts["head_s"] = parts["head_s"] + parts.pop("loss_s")
@@ -93,7 +98,7 @@ def time_of(
     parts["offload_s"] = parts["offload_s"] + stages.offload
     parts["offload_exposed_s"] = parts["offload_exposed_s"] + stages.offload_exposed
     parts["sync_s"] = stages.step - stages.work
-    return _table(candidates, parts, stages.step)
+    return _table(candidates, parts, stages.step, learned=np.sqrt(squares))
 
 
 def stages_of(
@@ -144,7 +149,8 @@ def stages_of(
     return stretched(table, candidates, values) if candidates.base.hardware.is_cpu else table
 
 
-def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> TimeTable:
+def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats, *, learned: Floats) -> TimeTable:
+    """`learned`: relative half width of the interval by what the learned factors leave open."""
     sequences = candidates.number("global_batch_size")
     tokens = sequences * candidates.number("seq_length") / candidates.base.world_size / step
     per_token = candidates.column("seq_length").each(
@@ -155,14 +161,17 @@ def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> Ti
         step_s=step,
         tokens_per_s_per_gpu=tokens,
         model_tflops_per_gpu=tokens * per_token / TERA,
-        spread=np.broadcast_to(spread(candidates), step.shape),
+        spread=np.broadcast_to(np.hypot(spread(candidates), learned), step.shape),
     )
 
 
-def estimate_time(recipe: Recipe, *, release: str | None = None, imbalance: float | None = None) -> TimeEstimate:
-    """The estimate of one recipe. `imbalance`: as `time_of`. Raises KeyError for a release that has no row."""
-    candidates = one(recipe)
-    table = time_of(candidates, release=release, imbalance=imbalance)
+def estimate_time(
+    recipe: Recipe, *, release: str | None = None, imbalance: float | None = None, learned: LearnedCluster = TABLES
+) -> TimeEstimate:
+    """The estimate of one recipe. `imbalance`: as `time_of`; `learned`: what is known of its cluster. Raises KeyError
+    for a release that has no row."""
+    candidates, constants = one(recipe), learned.constants
+    table = time_of(candidates, release=release, constants=constants, imbalance=imbalance, ends=learned.ends)
     return TimeEstimate(
         by_part={name: float(part[0]) for name, part in table.by_part.items()},
         step_s=float(table.step_s[0]),
@@ -170,14 +179,14 @@ def estimate_time(recipe: Recipe, *, release: str | None = None, imbalance: floa
         model_tflops_per_gpu=float(table.model_tflops_per_gpu[0]),
         spread=float(table.spread[0]),
         release=release or latest(),
-        assumptions=_assumptions(candidates, release or latest(), imbalance),
+        assumptions=_assumptions(candidates, release or latest(), imbalance, {**fitted(), **constants}),
     )
 
 
-def _assumptions(candidates: Candidates, release: str, imbalance: float | None) -> tuple[str, ...]:
+def _assumptions(candidates: Candidates, release: str, imbalance: float | None, values: Constants) -> tuple[str, ...]:
     said = [f"step time with the software of NeMo {release}"]
     if bool(unbalanced(candidates).any()):
-        load = fitted()["natural_imbalance"] if imbalance is None else imbalance
+        load = values["natural_imbalance"] if imbalance is None else imbalance
         said.append(
             f"nothing forces a balance of experts: in every layer ranks wait for one with {load:g} times the mean load"
         )

@@ -1,0 +1,72 @@
+"""Plays the measured recipes of a study on a simulated machine, and learns of them as of the study's own bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+from analyzers import analyze
+from policies.surrogate.surrogate import Surrogate, fit_surrogate
+from policies.trial import Trial
+from trainer.burst import Burst
+from trainer.engines.simulated import SimulatedEngine
+from trainer.recipe import Recipe
+from trainer.recipe.machine import Machine, Noise
+
+ROOM_GIB = 1e6  # of a GPU's memory while a recipe is played: what did fit on the cluster must run
+SEED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What is learned of a machine from recipes played on it; `outside_gib`: mean outside the allocator, None of CPU
+    ranks."""
+
+    surrogate: Surrogate
+    outside_gib: float | None
+
+
+def play(trials: Sequence[Trial], machine: Machine) -> Played:
+    """Plays every trial that was measured, once and without noise, traced where the study has its trace."""
+    quiet = machine.model_copy(update={"noise": Noise(step=0.0, burst=0.0), "stragglers": (), "faults": ()})
+    with TemporaryDirectory(prefix="twin-") as folder:
+        played = [_played(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
+    return Played(surrogate=fit_surrogate(played, limit_gib=None), outside_gib=mean_outside_gib(played))
+
+
+def is_measured(trial: Trial) -> bool:
+    return any(outcome.ok and outcome.step_us for outcome in trial.outcomes)
+
+
+def mean_outside_gib(trials: Sequence[Trial]) -> float | None:
+    """Returns the mean over trials of the most that a rank's GPU held outside the allocator; None if not measured."""
+    most = [max(o.outside_gib) for trial in trials for o in trial.outcomes[:1] if o.ok and o.outside_gib]
+    return fmean(most) if most else None
+
+
+def _played(trial: Trial, machine: Machine, folder: Path) -> Trial:
+    traced = trial.analysis is not None
+    recipe = as_played(trial.recipe, machine, trace_steps=int(traced))
+    burst = Burst(number=trial.number, recipe=recipe, folder=folder / str(trial.number), seed=SEED)
+    outcome = SimulatedEngine(folder / "engine").run(burst)
+    analysis = analyze([burst.folder]) if traced and outcome.ok else None
+    return replace(trial, proposal=replace(trial.proposal, recipe=recipe), outcomes=(outcome,), analysis=analysis)
+
+
+def as_played(recipe: Recipe, machine: Machine, *, trace_steps: int) -> Recipe:
+    """Returns the recipe for one burst of one step on a simulated machine with room for everything."""
+    burst = recipe.burst.model_copy(
+        update={
+            "engine": "simulated",
+            "launcher": "local",
+            "machine": machine,
+            "warmup_steps": 0,
+            "measure_steps": 1,
+            "trace_steps": trace_steps,
+        }
+    )
+    cluster = recipe.cluster.model_copy(update={"memory_gib": ROOM_GIB})
+    return recipe.model_copy(update={"burst": burst, "cluster": cluster})

@@ -1,0 +1,129 @@
+"""Translates factors of the closed forms into keys of the simulation, by `translation.csv`. Pure.
+
+A factor means something only against what the same surrogate learns of a simulation: estimate and simulation share no
+formula, and where they differ on the published machine the factors take up the difference. So the difference of two
+factors is translated: of the cluster's, and of those learned from the same recipes played on a machine whose keys are
+known. A row says how the difference d moves a key:
+
+- power: key · exp(times · d)
+- add: key + times · (exp(d) − 1), in the key's unit
+- odds: the odds of the simulation's share `of`, times the key, · exp(times · d)
+- excess: key · the ratio of what the closed form's constant `of` is above 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from policies.surrogate.factors import move_constants
+from trainer.engines.simulated.rates import rate_values
+from trainer.estimate.time.constants import constants
+from trainer.recipe.machine import Machine
+from trainer.recipe.tables import read_table
+
+Theta = Mapping[str, float]
+LEAST, MOST = 0.1, 10.0  # of any factor of the simulation: a cluster further from the tables was not measured
+SHARE_EPSILON = 1e-3
+MIN_EXCESS = 0.02  # of a load over the mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One factor that moves one key of the simulation."""
+
+    key: str
+    factor: str
+    how: str
+    times: float
+    of: str
+    why: str
+
+
+@cache
+def translation() -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            key=row["key"],
+            factor=row["factor"],
+            how=row["how"],
+            times=float(row["times"]),
+            of=row["of"],
+            why=row["why"],
+        )
+        for row in read_table("translation.csv", package="autotune.twin")
+    )
+
+
+def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta) -> dict[str, float]:
+    """Returns the keys after one translation: `ours` are the cluster's factors, `played` those of the machine `keys`.
+
+    Keys of factors that neither has stay as they are.
+    """
+    found = dict(keys)
+    for row in translation():
+        if row.factor in ours or row.factor in played:
+            pair = ours.get(row.factor, 0.0), played.get(row.factor, 0.0)
+            value = HOW[row.how](found.get(row.key, default_of(row.key)), *pair, row)
+            found[row.key] = min(max(value, _least(row.key)), _most(row.key))
+    return found
+
+
+def machine_of(keys: Mapping[str, float], *, name: str = "machine", about: str = "") -> Machine:
+    """Returns the machine with these keys; every other is as published."""
+    data: dict[str, Any] = {"name": name, "about": about}
+    for key, value in keys.items():
+        section, field = key.split(".")
+        data.setdefault(section, {})[field] = value
+    return Machine.model_validate(data)
+
+
+def default_of(key: str) -> float:
+    section, name = key.split(".")
+    default: float = getattr(getattr(Machine(), section), name)
+    return default
+
+
+def _power(value: float, ours: float, played: float, row: Row) -> float:
+    return value * math.exp(row.times * (ours - played))
+
+
+def _add(value: float, ours: float, played: float, row: Row) -> float:
+    return value + row.times * (math.exp(ours) - math.exp(played))
+
+
+def _odds(value: float, ours: float, played: float, row: Row) -> float:
+    table = rate_values()[row.of]
+    share = min(max(table * value, SHARE_EPSILON), 1 - SHARE_EPSILON)
+    return 1 / (1 + (1 - share) / share * math.exp(-row.times * (ours - played))) / table
+
+
+def _excess(value: float, ours: float, played: float, row: Row) -> float:
+    above, below = (max(_load(row, at) - 1, MIN_EXCESS) for at in (ours, played))
+    return value * above / below
+
+
+def _load(row: Row, at: float) -> float:
+    return {**constants(), **move_constants({row.factor: at})}[row.of]
+
+
+HOW: dict[str, Callable[[float, float, float, Row], float]] = {
+    "power": _power,
+    "add": _add,
+    "odds": _odds,
+    "excess": _excess,
+}
+
+
+def _least(key: str) -> float:
+    return 0.0 if default_of(key) == 0 else LEAST * default_of(key)
+
+
+def _most(key: str) -> float:
+    section, name = key.split(".")
+    bounds = type(getattr(Machine(), section)).model_fields[name].metadata
+    allowed = [float(bound.le) for bound in bounds if getattr(bound, "le", None) is not None]
+    return min([*allowed, MOST * (default_of(key) or math.inf)])

@@ -1,0 +1,59 @@
+"""What a machine file says was learned of a cluster: as a lesson of a study, and as `estimate` and `plan` take it.
+
+Names that this version does not know, from files of other versions, are left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from policies.surrogate.factors import factors, move_constants
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.memory import GROUPS
+from policies.trial import Z_90
+from trainer.estimate.learned import LearnedCluster, LearnedMemory, LearnedParts
+from trainer.recipe.machine_file import Estimate, Learned
+
+OUTSIDE, LIMIT, UNEVEN = "outside", "limit", "uneven"  # names beside those of GROUPS; the last is one of them
+NOTHING = Learned(mean=0.0, deviation=0.0)
+
+
+def lesson_of_file(estimate: Estimate) -> Lesson:
+    """Returns the factors of the file as a lesson."""
+    known = {factor.name for factor in factors()}
+    learned = {name: figure for name, figure in estimate.factors.items() if name in known}
+    return Lesson(
+        study=estimate.source,
+        trials=estimate.trials,
+        mean={name: figure.mean for name, figure in learned.items()},
+        deviation={name: figure.deviation for name, figure in learned.items()},
+    )
+
+
+def learned_cluster(estimate: Estimate, *, name: str) -> LearnedCluster:
+    """Returns the constants and memory factors that the file's figures give."""
+    lesson = lesson_of_file(estimate)
+    theta = dict(lesson.mean)
+    ends = [{**theta, factor: theta[factor] + Z_90 * deviation} for factor, deviation in lesson.deviation.items()]
+    return LearnedCluster(
+        name=name,
+        constants=move_constants(theta),
+        ends=tuple(move_constants(end) for end in ends),
+        memory=_memory(estimate),
+    )
+
+
+def _memory(estimate: Estimate) -> LearnedMemory:
+    figures = estimate.memory
+    uneven = figures.get(UNEVEN, NOTHING)
+    return LearnedMemory(
+        groups=tuple(
+            LearnedParts(parts=group.parts, factor=1 + figures[name].mean, half_width=Z_90 * figures[name].deviation)
+            for name, group in GROUPS.items()
+            if name in figures and group.parts
+        ),
+        uneven=uneven.mean,
+        uneven_half_width=Z_90 * uneven.deviation,
+        outside=math.exp(figures.get(OUTSIDE, NOTHING).mean),
+        limit=math.exp(figures.get(LIMIT, NOTHING).mean),
+    )
