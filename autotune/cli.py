@@ -82,6 +82,7 @@ def app() -> App:
     from autotune.commands.schema import schema
     from autotune.commands.status import status, watch
     from autotune.commands.studies import studies
+    from autotune.commands.twin import twin
     from autotune.tuning.environment import version
 
     program = App(
@@ -103,6 +104,7 @@ def app() -> App:
         compare,
         gap,
         bisect,
+        twin,
         report,
         record,
         export,

@@ -10,9 +10,11 @@ from typing import get_args
 
 from pydantic.fields import FieldInfo
 
+from autotune.twin.translation import translation
 from trainer.recipe.architecture import Section
 from trainer.recipe.load_machine import load_machine, packaged_machines
 from trainer.recipe.machine import Machine
+from trainer.recipe.machine_file import Estimate, Learned
 from trainer.recipe.tables import read_table
 
 HEAD = """# Machine files
@@ -31,11 +33,22 @@ stragglers: [{node: 5, compute: 1.08}]
 
 Factors multiply what the tables say: 1 is "as published", 0.5 of a rate is half as fast, 2 of a time is twice as long.
 What is absent has its default. This page is made by `python -m benchmarks.machine_files`.
+
+A file that [`twin`](twin.md) wrote has a second section, `estimate`: what was learned of the cluster, for the closed
+forms of `estimate` and `plan`. A simulation does not read it, and it is no part of a recipe or its digest.
+"""
+TRANSLATION = """## From what was learned to the keys
+
+`twin` translates factors of the closed forms into keys of the simulation by this table. d is the difference between the
+factor learned of the cluster and the one learned, in the same way, of the same recipes on a simulated machine: `power`
+multiplies the key by exp(times · d), `add` adds times · (exp(d) − 1), `odds` multiplies the odds of the simulation's
+share by exp(times · d). Where a key has several rows, they apply one after the other.
 """
 
 
 def page() -> str:
-    return "\n".join([HEAD, *_keys(Machine, ""), *_packaged(), *_inert()]) + "\n"
+    parts = [HEAD, *_keys(Machine, ""), *_learned(), *_translated(), *_packaged(), *_inert()]
+    return "\n".join(parts) + "\n"
 
 
 def _keys(section: type[Section], name: str) -> Iterator[str]:
@@ -58,6 +71,26 @@ def _keys(section: type[Section], name: str) -> Iterator[str]:
         yield from _keys(kind, key)
 
 
+def _learned() -> Iterator[str]:
+    yield "## `estimate`\n"
+    yield f"{(Estimate.__doc__ or '').strip()}\n"
+    yield "| key | default | what it is |"
+    yield "|---|---|---|"
+    for key, field in Estimate.model_fields.items():
+        yield f"| `{key}` | {_default(field)} | {field.description} |"
+    figures = "; ".join(f"`{key}`, {field.description}" for key, field in Learned.model_fields.items())
+    yield f"\nEach factor has {figures}. Names are those of a study's surrogate.\n"
+
+
+def _translated() -> Iterator[str]:
+    yield TRANSLATION
+    yield "| key | factor | how | times | why |"
+    yield "|---|---|---|---|---|"
+    for row in translation():
+        yield f"| `{row.key}` | {row.factor} | {row.how} | {row.times:g} | {row.why} |"
+    yield ""
+
+
 def _section(field: FieldInfo) -> type[Section] | None:
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
@@ -66,7 +99,7 @@ def _section(field: FieldInfo) -> type[Section] | None:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    return "" if field.default in (None, "", ()) else f"{field.default}"
+    return "" if field.default in (None, "", (), {}) else f"{field.default}"
 
 
 def _packaged() -> Iterator[str]:

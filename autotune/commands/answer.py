@@ -12,7 +12,18 @@ from cyclopts.validators import Number
 
 from autotune.exit_codes import DONE, NO_RECIPE
 
-__all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "Price", "RecipeName", "StudyFolder", "whole"]
+__all__ = [
+    "DONE",
+    "NO_RECIPE",
+    "Answer",
+    "Force",
+    "MachineName",
+    "PageFile",
+    "Price",
+    "RecipeName",
+    "StudyFolder",
+    "whole",
+]
 
 
 def whole(_: Any, tokens: Sequence[Token]) -> int:
@@ -30,6 +41,13 @@ Force = Annotated[bool, Parameter(negative=(), help="Overwrite an existing file.
 Price = Annotated[
     float | None,
     Parameter(validator=Number(gt=0, lte=1e6), help="What a GPU-hour costs, in any currency: for the report."),
+]
+# A file's path, or the name of a packaged machine
+MachineName = Annotated[
+    str | None,
+    Parameter(
+        name="--machine", help="A machine file with what was learned of a cluster (`twin`), instead of the tables."
+    ),
 ]
 StudyFolder = Annotated[str | Path, Parameter(help="A folder that `moe-autotune run` made.")]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, MachineName
 
 if TYPE_CHECKING:
     from autotune.check.document import CheckDocument
@@ -35,6 +35,7 @@ def check(
     recipe: RecipeOrNone = None,
     *,
     framework: FrameworkName = None,
+    machine: MachineName = None,
     fix: Fix = False,
     output: FixFile = None,
     force: Force = False,
@@ -50,23 +51,25 @@ def check(
         raise _usage("no recipe is named", "`moe-autotune check RECIPE`, or `moe-autotune check --explain RULE`")
     if output is not None and not fix:
         raise _usage("-o names the file of --fix", "add --fix, or leave -o out")
-    return _checked(str(recipe), framework, fix, _target(str(recipe), output, force))
+    return _checked(str(recipe), framework, machine, fix, _target(str(recipe), output, force))
 
 
-def _checked(name: str, framework: str | None, fix: bool, target: Output | None) -> Answer:
+def _checked(name: str, framework: str | None, machine: str | None, fix: bool, target: Output | None) -> Answer:
     """Checks one recipe. With --fix and no file, stdout gets the recipe and nothing else."""
     from autotune.check.findings import show_findings, show_nearest
     from autotune.check.frameworks import findings_of_framework
+    from autotune.estimate.machine import chosen_machine, cluster_of
     from autotune.estimate.memory import memory_document
     from trainer.legality import findings_of, nearest_legal
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind
 
     given = load_recipe(name)
+    cluster = cluster_of(chosen_machine(machine, gpu=given.cluster.gpu_name))
     find = findings_of if framework is None else partial(findings_of_framework, named=framework)
     findings = find(given)
     legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
-    memory = memory_document(given) if legal and framework is None else None
+    memory = memory_document(given, cluster=cluster) if legal and framework is None else None
     nearest = given if legal else nearest_legal(given, find)
     changes = None if nearest is None else given.diff(nearest)
     with redirect_stdout(sys.stderr) if fix and target is None else nullcontext():
@@ -76,7 +79,7 @@ def _checked(name: str, framework: str | None, fix: bool, target: Output | None)
         if fix and not legal and nearest is not None:
             from autotune.estimate.memory import show_memory
 
-            memory = memory_document(nearest)
+            memory = memory_document(nearest, cluster=cluster)
             show_memory(memory)
     document: CheckDocument = {
         "schema": 1,

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import NO_RECIPE, Answer, Force, PageFile, RecipeName, whole
+from autotune.commands.answer import NO_RECIPE, Answer, Force, MachineName, PageFile, RecipeName, whole
 
 
 def estimate(
@@ -23,6 +23,7 @@ def estimate(
     software: Annotated[
         str | None, Parameter(help="A software release by its NeMo number, such as 26.04; default the latest known.")
     ] = None,
+    machine: MachineName = None,
     html: PageFile = None,
     force: Force = False,
     dry_run: Annotated[
@@ -39,12 +40,14 @@ def estimate(
     from autotune.check.legal import refuse_illegal
     from autotune.estimate.document import estimated, show_estimate
     from autotune.estimate.dry_run import asked_of_megatron
+    from autotune.estimate.machine import chosen_machine
     from autotune.output import page_at
     from trainer.recipe import load_recipe
     from trainer.recipe.source import source_file
 
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
+    chosen = chosen_machine(machine, gpu=given.cluster.gpu_name)
     release = release_of(software)
     tried = asked_of_megatron(
         given, asked=dry_run, pp_rank=pp_rank
@@ -52,7 +55,7 @@ def estimate(
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
     refuse_illegal(given, where=str(recipe))
-    found = estimated(given, imbalance=imbalance, release=release)
+    found = estimated(given, imbalance=imbalance, release=release, machine=chosen)
     show_estimate(found)
     if page is not None:
         from autotune.estimate.page import estimate_page

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, PageFile, RecipeName, whole
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, MachineName, PageFile, RecipeName, whole
 
 
 def plan(
@@ -21,10 +21,12 @@ def plan(
     choice: Annotated[
         int, Parameter(converter=whole, validator=Number(gt=0), help="The choice that -o writes; default the first.")
     ] = 1,
+    machine: MachineName = None,
     html: PageFile = None,
     force: Force = False,
 ) -> Answer:
     """Rank every legal layout that fits by predicted throughput, and say why familiar ones are missing."""
+    from autotune.estimate.machine import chosen_machine
     from autotune.looks.working import working
     from autotune.output import page_at, text_at
     from autotune.plan.chosen import chosen_text
@@ -36,8 +38,9 @@ def plan(
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     file = text_at(output, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
+    chosen = chosen_machine(machine, gpu=given.cluster.gpu_name)
     with working("estimating layouts"):
-        found = planned(given, top=max(top, choice if file else 1))
+        found = planned(given, top=max(top, choice if file else 1), machine=chosen)
     if file is not None:
         file.write(chosen_text(found, choice))
     show_plan(found)

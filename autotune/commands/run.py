@@ -43,7 +43,9 @@ def run(
     ] = None,
     learn_from: Annotated[
         list[Path] | None,
-        Parameter(negative=(), help="Start from what these studies on the same GPU type learned."),
+        Parameter(
+            negative=(), help="Start from what these studies, or machine files of them, learned on the same GPU type."
+        ),
     ] = None,
     proxy_nodes: Annotated[
         int | None,

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from autotune.estimate.machine import ChosenMachine, UsedMachine, cluster_of
 from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
-from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
-from autotune.looks.wrapping import listed, plain_console
+from autotune.looks.quantities import duration, gain, gib, percent, share_of, significant, tokens_per_s
+from autotune.looks.wrapping import listed, plain_console, say
 from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
+from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
 from trainer.estimate.memory.parts import MEMORY_PARTS, memory_order
 from trainer.estimate.not_priced import NotPriced, not_priced
@@ -52,6 +54,8 @@ class EstimateDocument(TypedDict):
     calibration: Calibration
     assumptions: list[str]
     not_priced: tuple[NotPriced, ...]  # settings of the recipe that time or memory ignores
+    machine: NotRequired[UsedMachine]  # of --machine
+    simulated_step_s: NotRequired[float]  # of --machine: the step in a simulation of that machine
     dry_run: NotRequired[DryRun]  # of --dry-run
 
 
@@ -71,10 +75,11 @@ class Estimate:
     by_rank: tuple[dict[str, float], ...]
     time: TimeEstimate
     document: EstimateDocument
+    machine: ChosenMachine | None = None
 
     @property
     def limit_gib(self) -> float | None:
-        return self.recipe.memory_limit_gib
+        return self.document["memory"]["limit_gib"]
 
     @property
     def needs_gib(self) -> float:
@@ -91,17 +96,26 @@ class Estimate:
         return against_limit(self.document["memory"])
 
 
-def estimated(recipe: Recipe, *, imbalance: float | None = None, release: str | None = None) -> Estimate:
+def estimated(
+    recipe: Recipe,
+    *,
+    imbalance: float | None = None,
+    release: str | None = None,
+    machine: ChosenMachine | None = None,
+) -> Estimate:
     """Estimates one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound of memory
-    and for the time; `release`: a row of software.csv, None for the latest."""
-    memory = estimate_memory(recipe, imbalance=imbalance)
-    time = estimate_time(recipe, release=release, imbalance=imbalance)
-    by_part = memory_of(one(recipe)).by_part
+    and for the time; `release`: a row of software.csv, None for the latest; `machine`: None for the tables."""
+    cluster = cluster_of(machine)
+    memory = estimate_memory(recipe, imbalance=imbalance, learned=cluster.memory)
+    time = estimate_time(recipe, release=release, imbalance=imbalance, learned=cluster)
+    by_part = memory_of(one(recipe), learned=cluster.memory).by_part
     names = memory_order(list(by_part))
     ranks = range(recipe.parallelism.pipeline_model_parallel_size)
     by_rank = tuple({name: float(by_part[name][0, rank]) for name in names} for rank in ranks)
-    document = estimate_document(recipe, memory, time, by_rank, imbalance=imbalance)
-    return Estimate(recipe=recipe, memory=memory, by_rank=by_rank, time=time, document=document)
+    document = estimate_document(recipe, memory, time, by_rank, imbalance=imbalance, cluster=cluster)
+    if machine is not None:
+        document["machine"], document["simulated_step_s"] = machine.document, machine.simulated_step_s(recipe)
+    return Estimate(recipe=recipe, memory=memory, by_rank=by_rank, time=time, document=document, machine=machine)
 
 
 def estimate_document(
@@ -111,8 +125,10 @@ def estimate_document(
     by_rank: tuple[dict[str, float], ...],
     *,
     imbalance: float | None,
+    cluster: LearnedCluster,
 ) -> EstimateDocument:
-    figures, known = memory_document(recipe, imbalance=imbalance), time_calibration(one(recipe))
+    figures = memory_document(recipe, imbalance=imbalance, cluster=cluster)
+    known = time_calibration(one(recipe))
     timed = calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
     return {
         "schema": SCHEMA,
@@ -147,11 +163,22 @@ def show_estimate(estimate: Estimate) -> None:
     rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu_name))
     tflops = f"{significant(time.model_tflops_per_gpu)} TFLOPS"
     console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, {tflops}, ± {percent(time.spread, 0)}")
+    for line in machine_words(estimate):
+        say(console, line)
     console.print(f"calibration: {calibration_words(estimate)}")
     for assumption in estimate.document["assumptions"]:
         console.print(f"note: {assumption}", style="dim")
     for line in not_priced_words(estimate):
         console.print(line, style="dim")
+
+
+def machine_words(estimate: Estimate) -> Iterator[str]:
+    """Yields the machine that was taken, and the step in a simulation of it: a line each."""
+    simulated = estimate.document.get("simulated_step_s")
+    if estimate.machine is not None and simulated is not None:
+        yield estimate.machine.words
+        ratio = simulated / estimate.time.step_s - 1
+        yield f"simulated on it: {duration(simulated * 1e6)} per step ({gain(ratio)} of the estimate's)"
 
 
 def not_priced_words(estimate: Estimate) -> Iterator[str]:

@@ -8,6 +8,7 @@ from rich.table import Column, Table
 
 from autotune.looks.quantities import gib
 from autotune.looks.wrapping import plain_console
+from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.bound import calibrations
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
@@ -45,11 +46,11 @@ class Memory(TypedDict):
     calibration: Calibration
 
 
-def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> Memory:
+def memory_document(recipe: Recipe, *, imbalance: float | None = None, cluster: LearnedCluster = TABLES) -> Memory:
     """Returns the `memory` part of `estimate --json`. `imbalance`: tokens of the hottest expert rank over the mean, for
-    the upper bound."""
-    estimate = estimate_memory(recipe, imbalance=imbalance)
-    limit = recipe.memory_limit_gib
+    the upper bound; `cluster`: what was learned of it."""
+    estimate = estimate_memory(recipe, imbalance=imbalance, learned=cluster.memory)
+    limit = cluster.limit_gib(recipe)
     return {
         "limit_gib": limit,
         "peak_gib": estimate.peak_gib,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from autotune.estimate.document import Estimate, calibration_words, not_priced_words
+from autotune.estimate.document import Estimate, calibration_words, machine_words, not_priced_words
 from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
@@ -34,6 +34,7 @@ def estimate_page(estimate: Estimate) -> str:
             "Time": f"{duration(time.step_s * 1e6)} per step, "
             f"{tokens_per_s(time.tokens_per_s_per_gpu, unit=unit)}, {significant(time.model_tflops_per_gpu)} TFLOPS, "
             f"± {percent(time.spread, 0)}",
+            "Machine": "; ".join(machine_words(estimate)),
             "How sure": calibration_words(estimate),
         },
         memory_figure=_memory(estimate),

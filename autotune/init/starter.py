@@ -12,9 +12,11 @@ from typing import Any, TypedDict, TypeVar
 
 from pydantic import ValidationError
 
+from autotune.estimate.machine import ChosenMachine, cluster_of
 from autotune.init.written import written
 from autotune.looks.quantities import share_of
 from trainer.errors import BadInputError, Problem, refused
+from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices
 from trainer.estimate.plan.feasible import fewest_nodes
@@ -54,18 +56,19 @@ class Starter:
     unfit: str | None
 
 
-def starter(*, model: str, gpu: str, gpus: int) -> Starter:
+def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = None) -> Starter:
     """Returns the starter recipe. Raises BadInputError for an unknown model or GPU, or GPUs that do not fill whole
     nodes."""
     base = _with_suggestions(_base(model, gpu, gpus))
     named = str(Path(model).resolve()) if model.endswith(".json") else model
     if base.hardware.is_cpu:
         return Starter(recipe=base, text=written(base, model=named, because=()), unfit=None)
-    found = search(base)
+    cluster = cluster_of(machine)
+    found = search(base, learned=cluster)
     first = choices(found, 1)
     recipe = _with_suggestions(first[0].recipe if first else base)
-    unfit = None if first and first[0].fits else _unfit(recipe)
-    said = (unfit,) if unfit else _expected(recipe)
+    unfit = None if first and first[0].fits else _unfit(recipe, cluster)
+    said = (unfit,) if unfit else _expected(recipe, machine)
     return Starter(recipe=recipe, text=written(recipe, model=named, because=said), unfit=unfit)
 
 
@@ -107,9 +110,9 @@ def _with_suggestions(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _unfit(recipe: Recipe) -> str:
-    memory = estimate_memory(recipe)
-    nodes = fewest_nodes(recipe, above=recipe.cluster.nodes)
+def _unfit(recipe: Recipe, cluster: LearnedCluster) -> str:
+    memory = estimate_memory(recipe, learned=cluster.memory)
+    nodes = fewest_nodes(recipe, above=recipe.cluster.nodes, learned=cluster)
     unit = share_of(recipe.cluster.gpu_name)
     more = f"{nodes * recipe.ranks_per_node} {unit}s are enough" if nodes else f"no number of {unit}s is enough"
     return (
@@ -118,14 +121,16 @@ def _unfit(recipe: Recipe) -> str:
     )
 
 
-def _expected(recipe: Recipe) -> tuple[str, ...]:
-    time, memory = estimate_time(recipe), estimate_memory(recipe)
+def _expected(recipe: Recipe, machine: ChosenMachine | None) -> tuple[str, ...]:
+    cluster = cluster_of(machine)
+    time, memory = estimate_time(recipe, learned=cluster), estimate_memory(recipe, learned=cluster.memory)
     outside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
     rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu_name)}"
     return (
         f"`moe-autotune plan`'s first choice: about {rate} by estimate,",
         f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{outside}, "
         f"of {recipe.memory_limit_gib:.0f}.",
+        *((f"By {machine.words}.",) if machine else ()),
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NotRequired, TypedDict
 
-from autotune.looks.quantities import gib, percent, share_of
+from autotune.estimate.machine import ChosenMachine, UsedMachine, cluster_of
+from autotune.looks.quantities import gib, percent, share_of, tokens_per_s
+from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
 from trainer.estimate.plan.familiar import SIZES
@@ -41,6 +44,7 @@ class Layout(TypedDict):
     time_by_part: dict[str, float]  # seconds; they add up to the step
     memory_by_part: dict[str, float]  # GiB of the hottest rank
     because: str
+    simulated_step_s: NotRequired[float]  # of --machine: the step in a simulation of that machine
 
 
 class Excluded(TypedDict):
@@ -63,6 +67,7 @@ class PlanDocument(TypedDict):
     recipe_findings: tuple[Finding, ...]  # errors of the recipe itself
     assumptions: tuple[str, ...]
     file: NotRequired[str | None]  # the file that -o wrote
+    machine: NotRequired[UsedMachine]  # of --machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +81,16 @@ class Plan:
     missing: tuple[Missing, ...]
     findings: tuple[Finding, ...]
     fewest_nodes: int | None = None  # on which a setting fits, if none fits on the recipe's nodes
+    machine: ChosenMachine | None = None
 
     @property
     def limit_gib(self) -> float | None:
-        return self.recipe.memory_limit_gib
+        return self.found.learned.limit_gib(self.recipe)
+
+    @cached_property
+    def simulated_s(self) -> tuple[float, ...]:
+        """Returns the step of each choice in a simulation of the machine; () without one."""
+        return tuple(self.machine.simulated_step_s(choice.recipe) for choice in self.choices) if self.machine else ()
 
     @property
     def fitting(self) -> int:
@@ -90,26 +101,28 @@ class Plan:
     def assumptions(self) -> tuple[str, ...]:
         if not self.choices:
             return ()
-        first = self.choices[0].recipe
-        said = (*estimate_time(first).assumptions, *estimate_memory(first).assumptions, *_evidence(first))
+        first, learned = self.choices[0].recipe, self.found.learned
+        time, memory = estimate_time(first, learned=learned), estimate_memory(first, learned=learned.memory)
+        said = (*time.assumptions, *memory.assumptions, *_evidence(first, learned))
         return (*said, UNRANKED) if self.limit_gib is None else said
 
 
-def _evidence(first: Recipe) -> Iterator[str]:
+def _evidence(first: Recipe, learned: LearnedCluster) -> Iterator[str]:
     """Yields why HybridEP is chosen where guides start with DeepEP."""
     hybrid = first.knob("moe_token_dispatcher_type") == "flex" and first.knob(BACKEND) == "hybridep"
     if not hybrid or first.hardware.is_rack_scale or "deepep" not in (first.hardware.flex_backends or ()):
         return
-    other = estimate_time(first.replace({BACKEND: "deepep"}))
-    gain = estimate_time(first).tokens_per_s_per_gpu / other.tokens_per_s_per_gpu - 1
+    other = estimate_time(first.replace({BACKEND: "deepep"}), learned=learned)
+    gain = estimate_time(first, learned=learned).tokens_per_s_per_gpu / other.tokens_per_s_per_gpu - 1
     yield (
         f"HybridEP is estimated {percent(gain)} faster than DeepEP, which guides start with here: by published rates "
         "of both (arXiv 2603.07685 table 7, DeepEP's documentation) and the permutation that HybridEP fuses"
     )
 
 
-def planned(recipe: Recipe, *, top: int) -> Plan:
-    found = search(recipe)
+def planned(recipe: Recipe, *, top: int, machine: ChosenMachine | None = None) -> Plan:
+    cluster = cluster_of(machine)
+    found = search(recipe, learned=cluster)
     shown = choices(found, top)
     errors = tuple(finding for finding in check(recipe) if finding.kind is FindingKind.ERROR)
     absent = missing(found, shown) if shown else []
@@ -120,12 +133,13 @@ def planned(recipe: Recipe, *, top: int) -> Plan:
         choices=tuple(shown),
         missing=tuple(absent),
         findings=errors,
-        fewest_nodes=None if fits else fewest_nodes(recipe, above=recipe.cluster.nodes),
+        fewest_nodes=None if fits else fewest_nodes(recipe, above=recipe.cluster.nodes, learned=cluster),
+        machine=machine,
     )
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    return {
+    document: PlanDocument = {
         "schema": SCHEMA,
         "limit_gib": plan.limit_gib,
         "legal": int(plan.found.legal.sum()),
@@ -141,6 +155,11 @@ def plan_document(plan: Plan) -> PlanDocument:
         "recipe_findings": plan.findings,
         "assumptions": plan.assumptions,
     }
+    if plan.machine is not None:
+        document["machine"] = plan.machine.document
+        for layout, step_s in zip(document["layouts"], plan.simulated_s, strict=True):
+            layout["simulated_step_s"] = step_s
+    return document
 
 
 def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
@@ -163,6 +182,21 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
         "memory_by_part": choice.memory_by_part,
         "because": choice.because,
     }
+
+
+def machine_words(plan: Plan) -> str:
+    """Returns the machine that was taken; empty without one."""
+    return plan.machine.words if plan.machine else ""
+
+
+def simulated_words(plan: Plan, place: int) -> str:
+    """Returns a choice's throughput in a simulation of the machine; empty without one. `place` counts from 0."""
+    if plan.machine is None:
+        return ""
+    recipe = plan.choices[place].recipe
+    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    rate = tokens / plan.simulated_s[place] / recipe.world_size
+    return f"simulated on {plan.machine.file.name}: {tokens_per_s(rate, unit=share_of(recipe.cluster.gpu_name))}"
 
 
 def unfit_words(plan: Plan) -> str:

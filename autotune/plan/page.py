@@ -15,7 +15,7 @@ from autotune.looks.render import render
 from autotune.looks.stacks import Stack, bar, legend
 from autotune.looks.svg import Axis, drawing, line, place, round_step, tag
 from autotune.looks.tables import Table
-from autotune.plan.document import Plan, unfit_words
+from autotune.plan.document import Plan, machine_words, unfit_words
 from trainer.estimate.plan.choices import Choice, Point, cloud
 from trainer.values import knob_value
 
@@ -38,6 +38,7 @@ def plan_page(plan: Plan) -> str:
             "Why": first.because if first else "",
             "Searched": f"{plan.found.legal.sum():,} legal layouts in {plan.found.estimated:,} estimates; "
             f"{plan.fitting:,} fit",
+            "Machine": machine_words(plan),
             "Too small": "" if plan.fitting else unfit_words(plan),
             "The recipe": "; ".join(f"illegal as it is: {finding.message}" for finding in plan.findings),
         },

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
 
 from autotune.looks.quantities import gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.wrapping import plain_console, say
-from autotune.plan.document import UNRANKED, Plan, memory_words, unfit_words
-from trainer.estimate.plan.choices import Choice
+from autotune.plan.document import UNRANKED, Plan, machine_words, memory_words, simulated_words, unfit_words
 from trainer.values import knob_value
 
 FIGURES = ("TFLOPS", "≤ GiB")  # columns after the throughput
@@ -22,10 +19,12 @@ def show_plan(plan: Plan) -> None:
     for finding in plan.findings:
         say(console, f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
     rate = f"tokens/s/{share_of(plan.recipe.cluster.gpu_name)}"
-    print_entries(console, "layout, settings, why", (rate, *FIGURES), _entries(plan.choices))
+    print_entries(console, "layout, settings, why", (rate, *FIGURES), _entries(plan))
     if plan.choices:
         console.print()
         _show_first(console, plan)
+    if plan.machine is not None:
+        say(console, machine_words(plan))
     console.print()
     if plan.missing:
         say(console, "why others are not shown", style="bold")
@@ -40,8 +39,9 @@ def show_plan(plan: Plan) -> None:
     say(console, f"{plan.found.legal.sum():,} legal layouts, {plan.fitting:,} fit by upper bound{against}")
 
 
-def _entries(shown: Sequence[Choice]) -> list[Entry]:
-    """Returns an entry for each choice: figures, and below them its settings and its reason."""
+def _entries(plan: Plan) -> list[Entry]:
+    """Returns an entry for each choice: figures, and below them its settings, its reason and its simulation."""
+    shown = plan.choices
     fastest = max((choice.tokens_per_s_per_gpu for choice in shown), default=1.0)
     return [
         Entry(
@@ -51,11 +51,11 @@ def _entries(shown: Sequence[Choice]) -> list[Entry]:
                 significant(choice.model_tflops_per_gpu),
                 significant(choice.needs_gib),
             ),
-            below=(setting_words(choice.recipe), choice.because),
+            below=tuple(filter(None, (setting_words(choice.recipe), choice.because, simulated_words(plan, place)))),
             share=choice.tokens_per_s_per_gpu / fastest,
             style="cyan" if choice.fits else "red",
         )
-        for choice in shown
+        for place, choice in enumerate(shown)
     ]
 
 

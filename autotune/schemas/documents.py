@@ -25,6 +25,7 @@ from autotune.studies.gathered import Gathered
 from autotune.tuning.events import Event
 from autotune.tuning.preview import Preview
 from autotune.tuning.standing import Standing
+from autotune.twin.document import TwinDocument
 from trainer.burst import Outcome
 
 
@@ -64,6 +65,7 @@ DOCUMENTS: dict[Name, Document] = {
     "import": Document(types=(ImportDocument,), said="a recipe, and what became of the file", commands=("import",)),
     "record": Document(types=(RecordDocument,), said="what a launcher would start", commands=("record",)),
     "init": Document(types=(InitDocument,), said="a recipe to start from", commands=("init",)),
+    "twin": Document(types=(TwinDocument,), said="what a study learned of its cluster", commands=("twin",)),
     "doctor": Document(types=(DoctorDocument,), said="what this machine has", commands=("doctor",)),
     "completion": Document(types=(CompletionDocument,), said="a shell's script", commands=("completion",)),
     "schema": Document(types=(SchemaList,), said="the names of these documents", commands=("schema",)),

@@ -9,6 +9,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from analyzers import analyze
+from policies.surrogate.evidence import GARBAGE
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import Trial
 from trainer.burst import Burst
@@ -45,6 +46,12 @@ def mean_outside_gib(trials: Sequence[Trial]) -> float | None:
     """Returns the mean over trials of the most that a rank's GPU held outside the allocator; None if not measured."""
     most = [max(o.outside_gib) for trial in trials for o in trial.outcomes[:1] if o.ok and o.outside_gib]
     return fmean(most) if most else None
+
+
+def traced_collection_us(trial: Trial) -> float | None:
+    """Returns the mean pause for garbage in the traced steps of a trial, µs; None without a trace."""
+    steps = [step for trace in trial.analysis.traces for step in trace.steps] if trial.analysis else []
+    return fmean(step.host_by_activity.get(GARBAGE, 0.0) for step in steps) if steps else None
 
 
 def _played(trial: Trial, machine: Machine, folder: Path) -> Trial:

@@ -8,7 +8,6 @@ known. A row says how the difference d moves a key:
 - power: key · exp(times · d)
 - add: key + times · (exp(d) − 1), in the key's unit
 - odds: the odds of the simulation's share `of`, times the key, · exp(times · d)
-- excess: key · the ratio of what the closed form's constant `of` is above 1
 """
 
 from __future__ import annotations
@@ -19,16 +18,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from policies.surrogate.factors import move_constants
 from trainer.engines.simulated.rates import rate_values
-from trainer.estimate.time.constants import constants
 from trainer.recipe.machine import Machine
 from trainer.recipe.tables import read_table
 
 Theta = Mapping[str, float]
 LEAST, MOST = 0.1, 10.0  # of any factor of the simulation: a cluster further from the tables was not measured
 SHARE_EPSILON = 1e-3
-MIN_EXCESS = 0.02  # of a load over the mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +54,26 @@ def translation() -> tuple[Row, ...]:
     )
 
 
-def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta) -> dict[str, float]:
+def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta, learned: Theta | None = None) -> dict[str, float]:
     """Returns the keys after one translation: `ours` are the cluster's factors, `played` those of the machine `keys`.
 
-    Keys of factors that neither has stay as they are.
+    Keys of factors that neither has stay as they are. `learned`: of each factor, the share of the way that is gone;
+    None: all of it.
     """
     found = dict(keys)
     for row in translation():
         if row.factor in ours or row.factor in played:
-            pair = ours.get(row.factor, 0.0), played.get(row.factor, 0.0)
-            value = HOW[row.how](found.get(row.key, default_of(row.key)), *pair, row)
-            found[row.key] = min(max(value, _least(row.key)), _most(row.key))
+            theirs = played.get(row.factor, 0.0)
+            share = 1.0 if learned is None else learned[row.factor]
+            wanted = theirs + share * (ours.get(row.factor, 0.0) - theirs)
+            value = HOW[row.how](found.get(row.key, default_of(row.key)), wanted, theirs, row)
+            found[row.key] = bounded(row.key, value)
     return found
+
+
+def bounded(key: str, value: float) -> float:
+    """Returns the value within what a key may be."""
+    return min(max(value, _least(key)), _most(key))
 
 
 def machine_of(keys: Mapping[str, float], *, name: str = "machine", about: str = "") -> Machine:
@@ -101,20 +105,10 @@ def _odds(value: float, ours: float, played: float, row: Row) -> float:
     return 1 / (1 + (1 - share) / share * math.exp(-row.times * (ours - played))) / table
 
 
-def _excess(value: float, ours: float, played: float, row: Row) -> float:
-    above, below = (max(_load(row, at) - 1, MIN_EXCESS) for at in (ours, played))
-    return value * above / below
-
-
-def _load(row: Row, at: float) -> float:
-    return {**constants(), **move_constants({row.factor: at})}[row.of]
-
-
 HOW: dict[str, Callable[[float, float, float, Row], float]] = {
     "power": _power,
     "add": _add,
     "odds": _odds,
-    "excess": _excess,
 }
 
 

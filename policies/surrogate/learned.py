@@ -57,3 +57,9 @@ def _memory(estimate: Estimate) -> LearnedMemory:
         outside=math.exp(figures.get(OUTSIDE, NOTHING).mean),
         limit=math.exp(figures.get(LIMIT, NOTHING).mean),
     )
+
+
+def unknown_figures(estimate: Estimate) -> list[str]:
+    """Returns the names in the file that this version does not know."""
+    known = {factor.name for factor in factors()} | {*GROUPS, OUTSIDE, LIMIT}
+    return [name for name in (*estimate.factors, *estimate.memory) if name not in known]

@@ -30,6 +30,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 -
 ILLEGAL = "model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nparallelism: {tp: 3, ep: 8}\n"
 SLOWER = SMALL.replace("{ep: 8}", "{ep: 4}").replace("global", "micro_batch_size: 2, global")
 TOO_LARGE = "model: deepseek-v3\ncluster: {gpu: h100, nodes: 2}\nparallelism: {ep: 16}\n"
+MACHINE = "estimate: {source: night, trials: 4, gpu: h100, factors: {gemm: {mean: -0.1, deviation: 0.05}}}\n"
 # command lines and the document that each prints; `base` is a study of the simulated engine, `drawn` one with every
 # kind of trial
 PRINTED: tuple[tuple[Name, str], ...] = (
@@ -48,8 +49,10 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("check", "check --explain heads-over-tp"),
     ("estimate", "estimate deepseek-v3-1024xh100"),
     ("estimate", "estimate base.yaml"),
+    ("estimate", "estimate base.yaml --machine ours.yaml"),
     ("plan", "plan deepseek-v3-1024xh100 --top 2"),
     ("plan", "plan too_large.yaml --top 1 -o choice.yaml"),
+    ("plan", "plan base.yaml --top 1 --machine ours.yaml"),
     ("diagnose", "diagnose base/0"),
     ("diagnose", "diagnose drawn/1"),
     ("diagnose", "diagnose base/bursts/0001 --from 0 --to 5ms"),
@@ -61,6 +64,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("bisect", "bisect base.yaml slower.yaml --budget 3 --study halves"),
     ("bisect", "report halves"),
     ("bisect-plan", "bisect base.yaml slower.yaml --dry-run"),
+    ("twin", "twin base -o twin.yaml"),
     ("export", "export base.yaml --to megatron-lm"),
     ("export", "export base --to slurm -o job.sh --force"),
     ("export", "export base --to optuna -o trials.db"),
@@ -74,6 +78,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("schema", "schema"),
     ("error", "check nowhere.yaml"),
     ("error", "check --nonsense"),
+    ("error", "estimate base.yaml --machine slow-network"),
     ("error", "diagnose base.yaml"),
 )
 
@@ -89,6 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "illegal.yaml": ILLEGAL,
             "too_large.yaml": TOO_LARGE,
             "slower.yaml": SLOWER,
+            "ours.yaml": MACHINE,
             "train.sh": SCRIPT,
         }
         for name, text in texts.items():

@@ -10,6 +10,8 @@ import pytest
 from autotune.cli import main
 from autotune.looks.reasons import proposal_text
 from autotune.tuning.journal import read_study
+from autotune.tuning.lessons import lessons_for
+from trainer.recipe import load_recipe
 
 RECIPE = """\
 name: sim
@@ -21,6 +23,8 @@ knobs: {{use_distributed_optimizer: true, moe_grouped_gemm: true}}
 burst: {{engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}}
 """
 
+MACHINE = "estimate: {source: night, trials: 4, gpu: h200, factors: {gemm: {mean: -0.1, deviation: 0.05}}}\n"
+
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,6 +32,8 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taught")
     for gpu in ("h200", "b200"):
         (folder / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu))
+    (folder / "bare.yaml").write_text("links: {network: 0.6}\n")
+    (folder / "ours.yaml").write_text(MACHINE)
     assert main(["run", str(folder / "h200.yaml"), "--budget", "2", "--study", str(folder / "first")]) == 0
     words = ["run", str(folder / "h200.yaml"), "--budget", "2", "--study", str(folder / "second")]
     assert main([*words, "--learn-from", str(folder / "first")]) == 0
@@ -51,18 +57,25 @@ def test_a_study_that_learnt_goes_on_without_the_one_it_learnt_from(taught: Path
     assert len(history.finished) == 3
 
 
+def test_a_machine_file_is_a_lesson(taught: Path) -> None:
+    (lesson,) = lessons_for(load_recipe(str(taught / "h200.yaml")), [taught / "ours.yaml"])
+    assert (lesson.study, lesson.trials, lesson.mean, lesson.deviation) == ("night", 4, {"gemm": -0.1}, {"gemm": 0.05})
+
+
 @pytest.mark.parametrize(
     ("recipe", "words", "said"),
     [
         ("b200.yaml", ["--learn-from", "first"], "it ran on h200, this recipe is for b200"),
         ("h200.yaml", ["--learn-from", "nowhere"], "not a study"),
+        ("h200.yaml", ["--learn-from", "bare.yaml"], "no section `estimate`"),
+        ("b200.yaml", ["--learn-from", "ours.yaml"], "it was learned on h200, this recipe is for b200"),
         (
             "h200.yaml",
             ["--study", "second", "--resume", "--learn-from", "first"],
             "keeps the lessons it started with",
         ),
     ],
-    ids=["other GPUs", "no study", "resumed"],
+    ids=["other GPUs", "no study", "no machine file", "a machine of other GPUs", "resumed"],
 )
 def test_what_cannot_teach_is_refused_before_anything_is_made(
     recipe: str,

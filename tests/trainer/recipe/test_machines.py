@@ -6,8 +6,9 @@ import pytest
 
 from trainer.errors import BadInputError
 from trainer.recipe import load_recipe
-from trainer.recipe.load_machine import load_machine, packaged_machines
+from trainer.recipe.load_machine import load_machine, load_machine_file, packaged_machines
 from trainer.recipe.machine import Links, Machine
+from trainer.recipe.machine_file import Learned
 
 RECIPE = "model: mixtral-8x7b\ncluster: {gpu: h100, nodes: 2}\nburst: {engine: simulated, machine: MACHINE}\n"
 
@@ -91,3 +92,25 @@ def test_a_place_that_the_cluster_does_not_have_is_refused(tmp_path: Path, machi
 def test_a_factor_that_nothing_could_be_measured_under_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("links: {network: 1.0e-16}\n")
     assert "network" in problem(written(tmp_path, "ours.yaml"))
+
+
+def test_what_was_learned_for_the_estimate_is_no_part_of_the_recipe(tmp_path: Path) -> None:
+    keys = "name: ours\nlinks: {network: 0.6}\n"
+    learned = "estimate: {source: night, gpu: h100, factors: {gemm: {mean: 0.1, deviation: 0.05}}}\n"
+    (tmp_path / "ours.yaml").write_text(keys)
+    before = load_recipe(written(tmp_path, "ours.yaml"))
+    (tmp_path / "ours.yaml").write_text(keys + learned)
+    after = load_recipe(written(tmp_path, "ours.yaml"))
+    assert after == before
+    assert after.digest() == before.digest()
+    estimate = load_machine_file(str(tmp_path / "ours.yaml")).estimate
+    assert estimate is not None
+    assert estimate.factors["gemm"] == Learned(mean=0.1, deviation=0.05)
+
+
+def test_a_problem_in_what_was_learned_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("estimate:\n  source: night\n  gpu: h100\n  factors: {gemm: {mean: 0.1}}\n")
+    with pytest.raises(BadInputError) as raised:
+        load_machine_file(str(tmp_path / "ours.yaml"))
+    assert "ours.yaml:4" in str(raised.value.problems[0])
+    assert "deviation" in str(raised.value.problems[0])

@@ -12,6 +12,16 @@ from trainer.recipe.schema import Recipe
 TRUTH_VERSION = 1
 
 
+def simulated_step_s(recipe: Recipe, machine: Machine) -> float:
+    """Seconds of a step, whether it fits or not."""
+    return Simulation(recipe, machine).step_us * 1e-6
+
+
+def collected_us(recipe: Recipe, machine: Machine) -> float:
+    """Microseconds of a step that garbage collections take."""
+    return Simulation(recipe, machine).pauses_us
+
+
 def true_throughput(recipe: Recipe, machine: Machine) -> float | None:
     """Tokens a second and GPU; None where it does not fit. Faults of the machine do not count."""
     simulation = Simulation(recipe, machine)

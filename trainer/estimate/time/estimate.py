@@ -188,7 +188,8 @@ def _assumptions(candidates: Candidates, release: str, imbalance: float | None, 
     if bool(unbalanced(candidates).any()):
         load = values["natural_imbalance"] if imbalance is None else imbalance
         said.append(
-            f"nothing forces a balance of experts: in every layer ranks wait for one with {load:g} times the mean load"
+            "nothing forces a balance of experts: in every layer ranks wait for one "
+            f"with {load:.3g} times the mean load"
         )
     if bool((offloaded_share(candidates) > 0).any()) and candidates.base.hardware.host_cpu != "x86":
         said.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")

@@ -1,0 +1,81 @@
+"""The JSON document of `twin`, and what the command prints."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from rich.table import Column, Table
+
+from autotune.looks.wrapping import plain_console, say
+from autotune.twin.learning import Twin
+
+SCHEMA = 1
+
+
+class TwinKey(TypedDict):
+    """A key of the simulation, its 90 % interval, and the factors of the surrogate that moved it."""
+
+    key: str
+    value: float
+    low: float
+    high: float
+    factors: tuple[str, ...]
+
+
+class TwinFactor(TypedDict):
+    """A factor of the closed forms, on its own scale."""
+
+    factor: str
+    mean: float
+    deviation: float
+
+
+class TwinDocument(TypedDict):
+    """`twin --json`."""
+
+    schema: int
+    name: str
+    source: str  # the study
+    trials: int  # recipes that were measured
+    gpu: str
+    keys: list[TwinKey]
+    factors: list[TwinFactor]
+    memory: list[TwinFactor]
+    yaml: str  # the machine file, with its comments
+    file: str | None  # that -o wrote; null: stdout
+
+
+def twin_document(twin: Twin, *, text: str, file: str | None) -> TwinDocument:
+    estimate = twin.file.estimate
+    assert estimate is not None
+    factors, memory = (
+        [TwinFactor(factor=name, mean=each.mean, deviation=each.deviation) for name, each in figures.items()]
+        for figures in (estimate.factors, estimate.memory)
+    )
+    return {
+        "schema": SCHEMA,
+        "name": twin.file.name,
+        "source": estimate.source,
+        "trials": estimate.trials,
+        "gpu": estimate.gpu,
+        "keys": [
+            {"key": name, "value": key.value, "low": key.low, "high": key.high, "factors": key.factors}
+            for name, key in twin.keys.items()
+        ],
+        "factors": factors,
+        "memory": memory,
+        "yaml": text,
+        "file": file,
+    }
+
+
+def show_twin(twin: Twin, *, file: str) -> None:
+    """Prints the keys that the study moved, each with its interval, and what the file is for."""
+    console = plain_console()
+    table = Table("key", Column("value", justify="right"), Column("90 %", justify="right"), "learned from", box=None)
+    for name, key in twin.keys.items():
+        between = f"{key.low:.3g} to {key.high:.3g}" if key.factors else ""
+        table.add_row(name, f"{key.value:.3g}", between, ", ".join(key.factors) or "peaks")
+    console.print(table)
+    say(console, f"{twin.file.about}")
+    say(console, f"machine file: {file}")
