@@ -27,6 +27,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/reading-traces.md", "Read"),
     ("docs/how-it-chooses.md", "Understand"),
     ("docs/estimates.md", "Understand"),
+    ("docs/twin.md", "Understand"),
     ("docs/benchmarks.md", "Understand"),
     ("docs/long-context.md", "Understand"),
     ("docs/glossary.md", "Understand"),
