@@ -26,6 +26,8 @@ class ReasonKind(StrEnum):
     BASE = "base"  # the recipe as given; no figures
     SUBSET = "subset"  # taken: the names of the differences that a bisection takes from B; of: how many there are
     FULL_SIZE = "full_size"  # trial: the smaller run that stood for the recipe; best: bool, else the reference
+    TAKEN_OUT = "taken_out"  # taken: the names of the changes that the tuned recipe is tried without; of: how many it
+    # has; probability: that nothing is lost without them
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
@@ -45,7 +47,7 @@ class ReasonKind(StrEnum):
     SAMPLER_EXHAUSTED = "sampler_exhausted"  # expected_improvement, sampler, patience
     TOO_EXPENSIVE = "too_expensive"  # cost_gpu_hours, saved_gpu_hours, planned_gpu_hours: of the next burst
     OUT_OF_PATIENCE = "out_of_patience"  # without_gain, gain_bound (None: unknown), noise
-    BUDGET_SPENT = "budget_spent"  # bursts, budget
+    BUDGET_SPENT = "budget_spent"  # bursts, budget, reserved: bursts of it that are kept for the ablation
     GPU_HOURS_SPENT = "gpu_hours_spent"  # gpu_hours, max_gpu_hours, burst_gpu_hours
     DEADLINE_REACHED = "deadline_reached"
     INTERRUPTED = "interrupted"
@@ -75,11 +77,13 @@ class ReasonKind(StrEnum):
     INTERLEAVED_REPEATS = "interleaved_repeats"  # COMPARISON
     CPU_TIME = "cpu_time"  # COMPARISON
     WITHIN_PREDICTION = "within_prediction"  # COMPARISON and PREDICTED
+    COSTS_NOTHING = "costs_nothing"  # taken (names), against, gain, gain_low, gain_high (90 %), bursts, against_bursts:
+    # the tuned recipe without these changes
     # Verdicts: inconclusive
     WITHIN_NOISE = "within_noise"  # COMPARISON
     PREDICTION_UNDECIDED = "prediction_undecided"  # COMPARISON and PREDICTED
     # Verdicts: rejected
-    SUBSET_MEASURED = "subset_measured"  # against, log_cost (over that trial), symptom | null: of a bisection
+    SUBSET_MEASURED = "subset_measured"  # against, log_cost (over that trial), symptom | null: of a subset of changes
     NO_GAIN = "no_gain"  # COMPARISON
     LOSSES_DIVERGE = "losses_diverge"  # step, loss, against, against_loss, tolerance (a fraction)
     NO_STEP_TIMES = "no_step_times"  # no figures

@@ -29,9 +29,10 @@ class Phase(StrEnum):
     SCALE = "scale"
     PROFILE = "profile"
     RETUNE = "retune"
+    ABLATION = "ablation"
 
 
-PHASES = tuple(Phase)  # in the order in which they propose
+PHASES = (Phase.FIT, Phase.SCALE, Phase.PROFILE, Phase.RETUNE)  # of the search, in the order in which they propose
 
 
 class Status(StrEnum):
@@ -95,6 +96,38 @@ class FixShare:
     knobs: tuple[str, ...]
     predicted_share: float | None = None
     frees_gib: float | None = None
+
+
+class ChangeState(StrEnum):
+    """The verdict on one change of the tuned recipe."""
+
+    TAKEN_OUT = "taken out"  # without it nothing is lost beyond the noise
+    COSTS = "costs"  # bursts without it are slower, beyond the noise
+    UNDECIDED = "undecided"  # bursts without it do not decide
+    NOT_MEASURED = "not measured"  # no burst lacked it
+    PREDICTED = "predicted"  # no burst was spent on it: it is predicted to be lost
+    MAY_NOT_FIT = "may not fit"  # without it
+    ILLEGAL = "illegal"  # without it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeShare:
+    """One named change of the tuned recipe over the one as given: a fix, or a knob by itself, with its `knobs`.
+
+    Shares are the gain over the tuned recipe without it (a fraction of throughput): predicted at the end, None if that
+    is illegal, and obtained, with the 90 % interval, None if no burst lacked it. `obtained_with` names the changes that
+    were taken out together with it: then the obtained share is theirs together.
+    """
+
+    fix: str
+    wall: Wall | None
+    knobs: tuple[str, ...]
+    predicted_share: float | None
+    obtained_share: float | None = None
+    obtained_low: float | None = None
+    obtained_high: float | None = None
+    obtained_with: tuple[str, ...] = ()
+    state: ChangeState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,16 @@ from functools import cached_property
 from autotune.tuning.bench import Bench
 from autotune.tuning.events import Ended
 from autotune.tuning.history import History
-from autotune.tuning.losses import disagreement
+from autotune.tuning.seen import bursts_seen
 from policies.bisect.differences import Ends
 from policies.bisect.effects import predicted_effects
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
 from policies.bisect.question import LEAST_EFFECT, Question, Seen, Step, Subset
 from policies.bisect.steps import next_step
-from policies.noise import deviation_of_a_burst, wall_cost
+from policies.noise import deviation_of_a_burst
 from policies.noise import medians as log_costs
 from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
-
-LOSS = "loss"  # symptom of a burst whose loss is outside the band
 
 
 @dataclass(frozen=True)
@@ -55,28 +53,12 @@ class Problem:
 
     def seen(self, trials: Sequence[Trial]) -> list[Seen]:
         """Returns all bursts in their order."""
-        first = trials[0] if trials else None
-        found = [
-            (burst, seen) for trial in trials for burst, seen in zip(trial.bursts, self._of(trial, first), strict=True)
-        ]
-        return [seen for _, seen in sorted(found, key=lambda each: each[0])]
+        return bursts_seen(trials, self.subset, trials[0]) if trials else []
 
     def step(self, trials: Sequence[Trial]) -> Step:
         """Returns the verdict after these trials and the next subset."""
         shown = [deviation_of_a_burst(trial) for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
         return next_step(replace(self.question, deviation=expected_deviation(shown)), self.seen(trials))
-
-    def _of(self, trial: Trial, first: Trial | None) -> list[Seen]:
-        subset = self.subset(trial)
-        off = first is not None and trial is not first and disagreement(trial, first) is not None
-        found = []
-        for outcome in trial.outcomes:
-            costs = log_costs(replace(trial, outcomes=(outcome,)), wall_cost)
-            symptom = str(outcome.failure.kind) if outcome.failure else LOSS if off else None
-            if symptom is None and not costs:
-                symptom = "no step times"
-            found.append(Seen(subset=subset, log_cost=costs[0] if symptom is None else None, symptom=symptom))
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,14 @@ def run(
     until: Annotated[
         str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00, or 2026-11-23T07:00.")
     ] = None,
+    ablate: Annotated[
+        int,
+        Parameter(
+            converter=whole,
+            validator=Number(gte=0, lte=MOST_BURSTS),
+            help="Bursts of the budget kept for the end: to take out changes that the gain does not need.",
+        ),
+    ] = 0,
     learn_from: Annotated[
         list[Path] | None,
         Parameter(
@@ -81,6 +89,8 @@ def run(
     base = load_recipe(given)
     if proxy_nodes is not None:
         base = base.model_copy(update={"tune": base.tune.model_copy(update={"proxy_nodes": proxy_nodes})})
+    if ablate >= budget:
+        _refuse_ablation(ablate, budget)
     if dry_run:
         from autotune.tuning.preview import preview
 
@@ -92,7 +102,9 @@ def run(
         _refuse_past(deadline)
     folder = _folder(base.name, study, resume)
     opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
-    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=deadline, gpu_hour_price=gpu_hour_price)
+    limits = Limits(
+        budget=budget, max_gpu_hours=max_gpu_hours, until=deadline, ablate=ablate, gpu_hour_price=gpu_hour_price
+    )
     return _tune(base, given, limits, notify, opener, folder)
 
 
@@ -175,6 +187,18 @@ def _refuse_lessons() -> None:
             where="--learn-from",
             what="a resumed study keeps the lessons it started with",
             hint="leave --learn-from out, or start a new study",
+        )
+    )
+
+
+def _refuse_ablation(ablate: int, budget: int) -> None:
+    from trainer.errors import BadInputError, Problem
+
+    raise BadInputError(
+        Problem(
+            where="--ablate",
+            what=f"{ablate} of {budget} bursts are kept for the ablation, and none is left for the search",
+            hint="name fewer bursts than --budget has; 4 of 20 are enough for most recipes",
         )
     )
 

@@ -14,7 +14,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.lines import best_speedup, failure_in_words
 from autotune.tuning.study import BURSTS, originals
-from policies.trial import Status, Trial
+from policies.trial import ChangeShare, Status, Trial
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.source import source_file
@@ -75,11 +75,18 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
             simulated=history.simulated,
             provisional=provisional_text(trial) if trial.provisional else None,
             date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
+            changes=_changes(history, trial),
             versions={name: environment[name] for name in PACKAGES if name in environment},
         ),
         bursts=Path(study) / BURSTS,
         failed=f"trial {trial.number} did not run: {failure_in_words(failure)}" if bad else None,
     )
+
+
+def _changes(history: History, trial: Trial) -> tuple[ChangeShare, ...]:
+    """Returns the changes of the best trial with their shares; none for other trials."""
+    is_best = history.best is not None and trial.number == history.best.number
+    return history.ended.changes if is_best and history.ended else ()
 
 
 def _gain(history: History, trial: Trial) -> float | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.looks.shares import share_lines
+from policies.trial import ChangeShare
 from trainer.frameworks import Framework
 from trainer.recipe import Recipe
 
@@ -25,6 +27,7 @@ class Provenance:
     provisional: str | None = None  # why its verdict, or the gain, is
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[ChangeShare, ...] = ()  # of the tuned recipe, with their shares
 
     def lines(self) -> Iterator[str]:
         """Yields the provenance as text for a comment, line by line; nothing where nothing is known."""
@@ -41,6 +44,7 @@ class Provenance:
         if self.versions:
             named = ", ".join(f"{name} {version}" for name, version in self.versions.items())
             yield f"Tuned with {_one_line(named)}."
+        yield from map(_one_line, share_lines(self.changes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,7 +192,8 @@ def _no_remedy(figures: Figures) -> str:
 
 
 def _spent(figures: Figures) -> str | None:
-    return f"{figures['bursts']} of {figures['budget']} bursts are used" if "bursts" in figures else None
+    kept = f", {figures['reserved']} are kept for the ablation" if "reserved" in figures else ""
+    return f"{figures['bursts']} of {figures['budget']} bursts are used{kept}" if "bursts" in figures else None
 
 
 def _impatient(figures: Figures) -> str | None:
@@ -273,6 +274,11 @@ def _subset(figures: Figures) -> str:
     return f"A with {len(taken)} of {figures['of']} differences from B: {', '.join(taken)}"
 
 
+def _taken_out(figures: Figures) -> str:
+    few = f"{len(figures['taken'])} of {figures['of']} changes, {', '.join(figures['taken'])}"
+    return f"the tuned recipe without {few}: {percent(figures['probability'], 0)} likely to lose nothing"
+
+
 def _bisected(figures: Figures) -> str:
     sets = ", ".join(" together with ".join(each) for each in figures["culprits"])
     if not sets and not figures["confident"]:
@@ -286,6 +292,7 @@ def _bisected(figures: Figures) -> str:
 SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.BASE: lambda figures: "the base recipe",
     ReasonKind.SUBSET: _subset,
+    ReasonKind.TAKEN_OUT: _taken_out,
     ReasonKind.BISECTED: _bisected,
     ReasonKind.FULL_SIZE: lambda f: (
         f"the {'best choice so far' if f['best'] else 'reference of the speed-up'}, at full size: "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from autotune.looks import proposals
-from autotune.looks.quantities import counted, gain, percent
+from autotune.looks.quantities import counted, gain, gain_interval, percent
 from policies.reason import Reason, ReasonKind
 from policies.trial import Trial
 
@@ -148,6 +148,14 @@ def _at_full_size(figures: Figures) -> str:
     return f"{said}; at this size {gain(wall['gain'])} ({_bursts(wall)}, {_noise(wall)})" if wall else said
 
 
+def _costs_nothing(figures: Figures) -> str:
+    over = gain_interval(figures["gain"], figures["gain_low"], figures["gain_high"])
+    ours, theirs = counted(figures["bursts"], "burst"), figures["against_bursts"]
+    named = ", ".join(figures["taken"])
+    lost = f"{over} compared with trial {figures['against']}, {ours} against {theirs}"
+    return f"taking out {named} costs nothing beyond the noise: {lost}"
+
+
 SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     **proposals.SENTENCES,
     ReasonKind.FIRST_TO_RUN: lambda figures: "the first recipe that runs",
@@ -157,6 +165,7 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.INTERLEAVED_REPEATS: lambda f: f"decided by wall-clock time, in interleaved repeats: {_compared(f)}",
     ReasonKind.CPU_TIME: lambda f: f"wall-clock time is too noisy, decided by CPU time: {_compared(f)}",
     ReasonKind.WITHIN_PREDICTION: lambda figures: f"within the prediction: {_together(figures)}",
+    ReasonKind.COSTS_NOTHING: _costs_nothing,
     ReasonKind.WITHIN_NOISE: lambda figures: f"no gain beyond the noise: {_compared(figures)}",
     ReasonKind.PREDICTION_UNDECIDED: lambda figures: f"no gain beyond the noise: {_together(figures)}",
     ReasonKind.NO_GAIN: lambda figures: f"no gain: {_compared(figures)}",

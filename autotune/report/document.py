@@ -23,7 +23,7 @@ from autotune.tuning.provisional import as_it_stands
 from autotune.tuning.speedup import INTERVAL_SINCE, Speedup, obtained
 from policies.changes.legality import numerics_of
 from policies.reason import Reason
-from policies.trial import Phase, Status, Trial, Verdict
+from policies.trial import ChangeShare, Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome
 from trainer.probe.links import Links
 from trainer.recipe.knobs import Numerics
@@ -131,6 +131,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     )
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
+    fixes: list[ChangeShare] = []  # the named changes of the tuned recipe over the base recipe, at the last end
     unlike_production: list[Difference]  # of the best trial's bursts, where an engine reports it
     trials: list[TrialEntry]
 
@@ -161,6 +162,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         saved_gpu_hours=_saved(planned, gained),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         links=history.links,
+        fixes=list(history.ended.changes) if history.ended else [],
         unlike_production=_differences(best),
         trials=[_entry(trial, history) for trial in history.trials],
     )

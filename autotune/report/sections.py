@@ -15,6 +15,7 @@ from autotune.report.learnt import learnt
 from autotune.report.links import links
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
+from autotune.report.shares import shares
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     agreement,
@@ -24,6 +25,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     waterfall,
     predictions,
     path,
+    shares,
     learnt,
     links,
     memory,

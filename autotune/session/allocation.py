@@ -78,6 +78,7 @@ class InAllocation:
         study, limits = self.folder.resolve(), self.limits
         more = {
             "--max-gpu-hours": limits.max_gpu_hours,
+            "--ablate": limits.ablate or None,
             "--until": None if limits.until is None else _moment_words(limits.until),
             "--gpu-hour-price": limits.gpu_hour_price,
             "--notify": self.notify,

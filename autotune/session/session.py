@@ -40,11 +40,13 @@ from trainer.secrets import masked
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a run: bursts, GPU-hours, and the deadline `until` (seconds since the epoch)."""
+    """Limits of a run: bursts (`ablate` of them are kept for the ablation), GPU-hours, and the deadline `until`
+    (seconds since the epoch)."""
 
     budget: int
     max_gpu_hours: float | None
     until: float | None
+    ablate: int = 0
     gpu_hour_price: float | None = None  # for the report
 
 
@@ -125,6 +127,7 @@ class Session:
                 budget=limits.budget,
                 max_gpu_hours=limits.max_gpu_hours,
                 until=limits.until,
+                ablate=limits.ablate,
                 host=platform.node(),
                 process=os.getpid(),
                 job=os.environ.get("SLURM_JOB_ID"),
@@ -194,6 +197,7 @@ def bench_of(study: Study, engine: Engine, limits: Limits) -> Bench:
         budget=limits.budget,
         max_gpu_hours=limits.max_gpu_hours,
         until=limits.until,
+        reserved=limits.ablate,
         seed=study.seed,
         check=findings_of,
         analyze=analyze,

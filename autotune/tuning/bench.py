@@ -40,7 +40,8 @@ MIN_FREE_BYTES = 1 << 20  # with less free space a failed burst is blamed on the
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Runs bursts within limits: `budget` bursts, `max_gpu_hours`, and none that would end after `until` (seconds since
-    the epoch). `bursts` is the study's folder of run folders, `nodes` how many the launcher has (None: any number)."""
+    the epoch), less `reserved` bursts kept for later. `bursts` is the study's folder of run folders, `nodes` how many
+    the launcher has (None: any number)."""
 
     journal: Journal
     engine: Engine
@@ -53,6 +54,7 @@ class Bench:
     max_gpu_hours: float | None = None
     until: float | None = None
     nodes: int | None = None
+    reserved: int = 0
 
     @property
     def spent(self) -> int:
@@ -68,12 +70,15 @@ class Bench:
         """Returns the limit that another burst of the last one's length would exceed; None if there is none."""
         history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
-        if self.spent >= self.budget:
-            return Reason(kind=ReasonKind.BUDGET_SPENT, figures={"bursts": self.spent, "budget": self.budget})
-        if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
+        to_come = 1 + self.reserved
+        if self.spent + to_come > self.budget:
+            bursts = {"bursts": self.spent, "budget": self.budget}
+            kept = {"reserved": self.reserved} if self.reserved else {}
+            return Reason(kind=ReasonKind.BUDGET_SPENT, figures=bursts | kept)
+        if self.max_gpu_hours is not None and history.gpu_hours + to_come * hours > self.max_gpu_hours:
             used = {"gpu_hours": history.gpu_hours, "max_gpu_hours": self.max_gpu_hours, "burst_gpu_hours": hours}
             return Reason(kind=ReasonKind.GPU_HOURS_SPENT, figures=used | {"unit": history.unit})
-        if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
+        if self.until is not None and self.clock() + to_come * (last.seconds if last else 0.0) > self.until:
             return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
 

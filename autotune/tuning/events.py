@@ -12,7 +12,7 @@ import msgspec
 
 from analyzers.diagnosis import Analysis
 from policies.reason import Reason
-from policies.trial import FixShare, Phase, Status, Verdict
+from policies.trial import ChangeShare, FixShare, Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
 from trainer.fidelity import Fidelity
 from trainer.probe.links import Links
@@ -43,13 +43,14 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     """A tuner process started or resumed the study: its limits and its host. `recipe` is what the command named,
-    `until` seconds since the epoch, `job` the Slurm job that the tuner runs in, if any, `nodes` how many the launcher
-    has (None: as many as asked for)."""
+    `until` seconds since the epoch, `ablate` the bursts of the ablation at the end, `job` the Slurm job that the tuner
+    runs in, if any, `nodes` how many the launcher has (None: as many as asked for)."""
 
     recipe: str
     budget: int
     max_gpu_hours: float | None = None
     until: float | None = None
+    ablate: int = 0
     host: str = ""
     process: int | None = None
     gpu_hour_price: float | None = None
@@ -163,12 +164,21 @@ class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
     because: str = ""
 
 
+class AblationStarted(_Event, frozen=True, kw_only=True, tag="ablation"):
+    """The search is over: at most `bursts` bursts show which changes of the trial `tuned` are not needed."""
+
+    tuned: int
+    bursts: int
+
+
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
-    """A run of the tuner ended; a resumed study continues after it."""
+    """A run of the tuner ended; a resumed study continues after it. `changes` are those of the tuned recipe over the
+    one as given, with their shares; empty for a run that was interrupted."""
 
     status: EndStatus
     because: str = ""  # the sentence of journals without `reason`
     reason: Reason | None = None
+    changes: tuple[ChangeShare, ...] = ()
 
 
 Event = (
@@ -183,5 +193,6 @@ Event = (
     | BurstLost
     | Analyzed
     | Judged
+    | AblationStarted
     | Ended
 )

@@ -44,6 +44,7 @@ class History:
         self.study: StudyStarted | None = None
         self.tuner: TunerStarted | None = None  # the last run of the tuner
         self.ended: Ended | None = None
+        self.completed = 0  # runs of the tuner that were not interrupted
         self.said_at = 0.0  # time of the last event, seconds since the epoch
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # per burst: seconds since the previous one finished or the tuner started
@@ -257,6 +258,7 @@ class History:
     @_fold.register
     def _(self, event: Ended) -> None:
         self.ended = event
+        self.completed += event.status != "interrupted"
         self.lost_in_a_row = 0
         self._stop_running(event.at)
         self._end_gap(event.at)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from autotune.tuning.events import (
     SCHEMA,
+    AblationStarted,
     Analyzed,
     BurstFinished,
     BurstLost,
@@ -61,6 +62,7 @@ E = TypeVar(
     BurstLost,
     Analyzed,
     Judged,
+    AblationStarted,
     Ended,
 )
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -20,6 +20,7 @@ from autotune.looks.quantities import (
 )
 from autotune.looks.reasons import end_text, proposal_text, sentence
 from autotune.tuning.events import (
+    AblationStarted,
     Analyzed,
     BurstFinished,
     BurstLost,
@@ -118,6 +119,11 @@ def _(event: Judged, history: History) -> str:
 
 def _verdict(event: Judged) -> str:
     return sentence(event.reason) if event.reason else event.because
+
+
+@line_of.register
+def _(event: AblationStarted, history: History) -> str:
+    return f"ablation of trial {event.tuned}: up to {counted(event.bursts, 'burst')} without some of its changes"
 
 
 @line_of.register

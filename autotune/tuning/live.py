@@ -21,6 +21,8 @@ from rich.table import Column, Table
 
 from autotune.looks.fix_names import short_names
 from autotune.looks.quantities import UNMEASURED, significant
+from autotune.looks.shares import COLUMNS, NUMBERS, share_rows
+from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
@@ -136,6 +138,9 @@ def summary(history: History, console: Console) -> None:
             style=STYLES[trial.verdict] if trial.verdict else "",
         )
     console.print(table)
+    changes = history.ended.changes if history.ended else ()
+    header = tuple(name if at in NUMBERS else f"<{name}" for at, name in enumerate(COLUMNS))
+    print_table(console, "changes of the tuned recipe", header, share_rows(changes))
     console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
     console.print(f"best: {best_in_words(history)}", highlight=False, soft_wrap=True)
     if history.simulated:

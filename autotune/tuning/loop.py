@@ -3,28 +3,33 @@
 A pass goes through all phases. After a pass that tried something, the next starts at `scale`, because a later phase may
 have freed memory or improved the surrogate. Then reference and best are measured again, interleaved, which may improve
 the noise estimate enough for another pass. The policy chooses recipes, the judge compares them, the loop decides when
-to stop.
+to stop. At the end, an ablation (`autotune.tuning.ablation`) spends the bursts that were kept for it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import msgspec
+
+from autotune.tuning.ablation import AblationRun
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
-from autotune.tuning.events import Ended, Proposed
+from autotune.tuning.events import AblationStarted, Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
 from autotune.tuning.judge import MIN_FIT_PROBABILITY, Judgement, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
+from policies.ablation.ablation import ablation_of
+from policies.candidates.knowledge import Knowledge
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
 from policies.search.avoid import without_gain
-from policies.trial import PHASES, Phase, Prediction, Proposal, Status, Trial, Verdict
+from policies.trial import PHASES, ChangeShare, Phase, Prediction, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
@@ -46,6 +51,10 @@ class Adviser(Protocol):
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
         """Returns why no proposal is left."""
+        ...
+
+    def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge | None:
+        """Returns what is known beside an incumbent; None if nothing is."""
         ...
 
 
@@ -78,7 +87,7 @@ class Settled:
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """One tuning run. `patience` is the number of proposals in a row that may fail to gain, `sizing` None where every
-    burst runs its recipe itself."""
+    burst runs its recipe itself; the bursts that the bench keeps (`reserved`) are for the ablation."""
 
     base: Recipe
     policy: Adviser
@@ -104,10 +113,30 @@ class Loop:
     def _tune(self) -> Ended:
         self._search(PHASES)
         settled = self._make_sure(Settled())
-        while self._search(LATER_PASSES):
+        while True:
+            while self._search(LATER_PASSES):
+                settled = self._make_sure(settled)
+            ended, completed = self._end(), self._history.completed
+            changes = self._ablate()
+            if self._history.completed == completed or not self._search(LATER_PASSES):
+                break  # unless an earlier run ended with this ablation, and the search goes on after it
             settled = self._make_sure(settled)
         self.bench.journal.close_past()
-        return self.bench.journal.append(self._end())
+        return self.bench.journal.append(msgspec.structs.replace(ended, changes=changes))
+
+    def _ablate(self) -> tuple[ChangeShare, ...]:
+        """Spends the bursts kept for it on the best recipe's changes; returns them with their shares."""
+        best, asked = self._history.best, self.bench.journal.comes(AblationStarted, otherwise=self.bench.reserved > 0)
+        know = None if best is None else self.policy.knowledge(best, self._history.trials)
+        ablation = None if know is None else ablation_of(know)
+        if best is None or ablation is None:
+            return ()
+        bench = replace(self.bench, reserved=0)
+        run = AblationRun(ablation=ablation, bench=bench, tuned=best.number, most=self.bench.reserved)
+        changes = run.run() if asked else run.shares()
+        if self._history.best is not None and self._history.best.number != best.number:
+            replace(self, bench=bench)._confirm()
+        return changes
 
     def _catch_up(self) -> None:
         """Replays the rest of the journal as written, and finishes its last burst and trial."""

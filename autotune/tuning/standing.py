@@ -147,9 +147,10 @@ def _limits(history: History) -> list[str]:
     tuner = history.tuner
     if tuner is None:
         return []
-    spent = len(history.finished) >= tuner.budget
+    spent = len(history.finished) + tuner.ablate >= tuner.budget
     hours = ["--max-gpu-hours", f"{tuner.max_gpu_hours:g}"] if tuner.max_gpu_hours is not None else []
-    return ["--budget", str(tuner.budget * 2 if spent else tuner.budget), *hours]
+    ablation = ["--ablate", str(tuner.ablate)] if tuner.ablate else []
+    return ["--budget", str(tuner.budget * 2 if spent else tuner.budget), *hours, *ablation]
 
 
 def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:

@@ -19,9 +19,12 @@ UNMODELLED = constant("unmodelled_log_step")
 
 
 @one_blas_thread()
-def predicted_effects(ends: Ends) -> tuple[Predicted, ...]:
-    """Returns the predicted effect of each difference: alone on A, or, where that is illegal, the last one to B."""
-    time = fit_time([])
+def predicted_effects(ends: Ends, time: TimeSurrogate | None = None) -> tuple[Predicted, ...]:
+    """Returns the predicted effect of each difference: alone on A, or, where that is illegal, the last one to B.
+
+    time: the surrogate of their cluster, None before any burst.
+    """
+    time = time or fit_time([])
     return tuple(
         _modelled(time, before, after) or _published(ends.a, each)
         for each, (before, after) in zip(ends.differences, _pairs(ends), strict=True)

@@ -11,7 +11,7 @@ inside), C subsets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,37 +32,85 @@ Hypothesis = tuple[int, ...]  # terms, ascending
 
 
 @dataclass(frozen=True, kw_only=True)
+class Small:
+    """The small effects that n differences have without any term: means and standard deviations [n], log cost."""
+
+    mean: Floats
+    deviation: Floats
+
+    def shared(self, subsets: Flags, others: Flags) -> Floats:
+        """Returns the covariance [M, C] of the small effects inside subsets."""
+        found: Floats = (subsets * self.deviation**2) @ others.T.astype(float)
+        return found
+
+    def expected(self, subsets: Flags) -> Floats:
+        """Returns the mean [M] of the small effects inside subsets."""
+        found: Floats = subsets.astype(float) @ self.mean
+        return found
+
+
+def small_effects(count: int) -> Small:
+    """Returns the small effects of differences of which nothing is known."""
+    return Small(mean=np.zeros(count), deviation=np.full(count, SMALL_DEVIATION))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """H hypotheses with their probabilities [H], and the most likely deviation of a burst."""
 
     terms: Terms
+    small: Small
     subsets: Flags  # [M, n]
-    costs: Floats  # [M], less the first
+    costs: Floats  # [M], less the first, and less the expected small effects
     hypotheses: tuple[Hypothesis, ...]
     probability: Floats
     deviation: float
+    scale: float  # standard deviation of the effect of a term that acts, before any burst
 
     def effects(self) -> tuple[Floats, Floats]:
         """Returns the mean [H, R] and the covariance [H, R, R] of the effects of each hypothesis."""
         inside = self._inside(self.subsets)
-        seen = EFFECT_DEVIATION**2 * np.swapaxes(inside, 1, 2)
+        seen = self.scale**2 * np.swapaxes(inside, 1, 2)
         mean = np.einsum("hrm,hm->hr", seen, self._weights)
-        prior = EFFECT_DEVIATION**2 * np.eye(inside.shape[2])
+        prior = self.scale**2 * np.eye(inside.shape[2])
         covariance: Floats = prior - seen @ self._inverse @ np.swapaxes(seen, 1, 2)
         return mean, covariance
 
     def predicted(self, subsets: Flags) -> tuple[Floats, Floats]:
         """Returns the mean and the standard deviation of the log cost of a burst of each subset, [H, C] each."""
+        mean, variance = self._conditioned(subsets, base=BASE_DEVIATION**2)
+        expected = self.small.expected(subsets) - self.small.expected(self.subsets[:1])
+        deviation: Floats = np.sqrt(np.maximum(variance, 0.0) + self.deviation**2)
+        return mean + expected, deviation
+
+    def slopes(self, subsets: Flags) -> Floats:
+        """Returns how the mean log cost of each subset follows the effect of each term, [H, C, R]: their covariance
+        over the effect's variance."""
+        inside, seen = self._inside(subsets), self._inside(self.subsets)
+        shared = BASE_DEVIATION**2 + self.small.shared(subsets, self.subsets)
+        cross = shared + self.scale**2 * inside @ np.swapaxes(seen, 1, 2)
+        covariance = self.scale**2 * (inside - cross @ self._inverse @ seen)
+        _, of_effects = self.effects()
+        variance = np.maximum(np.diagonal(of_effects, axis1=1, axis2=2), 1e-12)
+        found: Floats = covariance / variance[:, None, :]
+        return found
+
+    def over_the_empty(self, subsets: Flags) -> tuple[Floats, Floats]:
+        """Returns the mean and the standard deviation [H, C] of the log cost of each subset over that of the empty one,
+        without the noise of a burst."""
+        mean, variance = self._conditioned(subsets, base=0.0)
+        return mean + self.small.expected(subsets), np.sqrt(np.maximum(variance, 0.0))
+
+    def _conditioned(self, subsets: Flags, *, base: float) -> tuple[Floats, Floats]:
+        """Returns mean and variance [H, C] of the effects inside subsets, and of the base with variance `base`, given
+        the bursts."""
         inside = self._inside(subsets)
-        shared = BASE_DEVIATION**2 + SMALL_DEVIATION**2 * (subsets.astype(float) @ self.subsets.T.astype(float))
-        cross = shared + EFFECT_DEVIATION**2 * inside @ np.swapaxes(self._inside(self.subsets), 1, 2)
+        shared = base + self.small.shared(subsets, self.subsets)
+        cross = shared + self.scale**2 * inside @ np.swapaxes(self._inside(self.subsets), 1, 2)
         mean: Floats = np.einsum("hcm,hm->hc", cross, self._weights)
-        own: Floats = (
-            BASE_DEVIATION**2 + SMALL_DEVIATION**2 * subsets.sum(axis=1) + EFFECT_DEVIATION**2 * inside.sum(axis=2)
-        )
-        variance = own - np.einsum("hcm,hcm->hc", cross @ self._inverse, cross) + self.deviation**2
-        deviation: Floats = np.sqrt(np.maximum(variance, self.deviation**2))
-        return mean, deviation
+        own = base + subsets @ self.small.deviation**2 + self.scale**2 * inside.sum(axis=2)
+        variance: Floats = own - np.einsum("hcm,hcm->hc", cross @ self._inverse, cross)
+        return mean, variance
 
     @cached_property
     def _places(self) -> Integers:
@@ -80,9 +128,8 @@ class Posterior:
     @cached_property
     def _inverse(self) -> Floats:
         inside = self._inside(self.subsets)
-        covariance = _background(self.subsets, self.deviation) + EFFECT_DEVIATION**2 * inside @ np.swapaxes(
-            inside, 1, 2
-        )
+        background = _background(self.small, self.subsets, self.deviation)
+        covariance = background + self.scale**2 * inside @ np.swapaxes(inside, 1, 2)
         return np.asarray(np.linalg.inv(covariance), dtype=np.float64)
 
     @cached_property
@@ -91,16 +138,28 @@ class Posterior:
         return weights
 
 
-def fit_posterior(terms: Terms, subsets: Flags, log_costs: Sequence[float], *, deviation: float) -> Posterior:
+def fit_posterior(
+    terms: Terms, subsets: Flags, log_costs: Sequence[float], *, deviation: float, small: Small | None = None
+) -> Posterior:
     """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
 
-    deviation: expected of a burst; its own is estimated with everything else.
+    deviation: expected of a burst; its own is estimated with everything else. small: None where nothing is known.
     """
-    costs = np.array(log_costs) - log_costs[0]
+    small = small or small_effects(subsets.shape[1])
+    expected = small.expected(subsets)
+    costs = np.array(log_costs) - log_costs[0] - (expected - expected[0])
+    scale = max(EFFECT_DEVIATION, float(np.ptp(costs)))  # one effect of 1.5 must not be less likely than two of 0.75
     columns, kind = np.unique(terms.columns(subsets), axis=1, return_inverse=True)
-    grown = _grown(terms, columns, kind.reshape(-1), costs, _background(subsets, deviation))
+    grown = _grown(terms, columns, kind.reshape(-1), costs, _background(small, subsets, deviation), scale)
     posterior = Posterior(
-        terms=terms, subsets=subsets, costs=costs, hypotheses=grown, probability=np.zeros(0), deviation=deviation
+        terms=terms,
+        small=small,
+        subsets=subsets,
+        costs=costs,
+        hypotheses=grown,
+        probability=np.zeros(0),
+        deviation=deviation,
+        scale=scale,
     )
     log_odds = np.array([terms.log_odds[list(each)].sum() for each in grown])
     grid = deviation * NOISE_GRID
@@ -110,20 +169,17 @@ def fit_posterior(terms: Terms, subsets: Flags, log_costs: Sequence[float], *, d
     weights /= weights.sum()
     by_noise, probability = weights.sum(axis=1), weights.sum(axis=0)
     order = np.argsort(-probability)
-    return Posterior(
-        terms=terms,
-        subsets=subsets,
-        costs=costs,
+    return replace(
+        posterior,
         hypotheses=tuple(grown[row] for row in order),
         probability=probability[order],
         deviation=float(np.exp(by_noise @ np.log(grid))),
     )
 
 
-def _background(subsets: Flags, deviation: float) -> Floats:
+def _background(small: Small, subsets: Flags, deviation: float) -> Floats:
     """Returns the covariance [M, M] of the bursts without any term."""
-    inside = subsets.astype(float)
-    found: Floats = BASE_DEVIATION**2 + SMALL_DEVIATION**2 * (inside @ inside.T) + deviation**2 * np.eye(len(inside))
+    found: Floats = BASE_DEVIATION**2 + small.shared(subsets, subsets) + deviation**2 * np.eye(len(subsets))
     return found
 
 
@@ -135,7 +191,8 @@ def _log_prior(deviation: float, expected: float) -> float:
 def _evidence(posterior: Posterior, deviation: float) -> Floats:
     """Returns the log evidence [H] of the hypotheses at a deviation."""
     inside = posterior._inside(posterior.subsets)
-    covariance = _background(posterior.subsets, deviation) + EFFECT_DEVIATION**2 * inside @ np.swapaxes(inside, 1, 2)
+    background = _background(posterior.small, posterior.subsets, deviation)
+    covariance = background + posterior.scale**2 * inside @ np.swapaxes(inside, 1, 2)
     root = np.linalg.cholesky(covariance)
     costs = np.broadcast_to(posterior.costs[:, None], (len(root), len(posterior.costs), 1))
     white = np.linalg.solve(root, costs)[..., 0]
@@ -143,7 +200,9 @@ def _evidence(posterior: Posterior, deviation: float) -> Floats:
     return found
 
 
-def _grown(terms: Terms, columns: Floats, kind: Integers, costs: Floats, background: Floats) -> tuple[Hypothesis, ...]:
+def _grown(
+    terms: Terms, columns: Floats, kind: Integers, costs: Floats, background: Floats, scale: float
+) -> tuple[Hypothesis, ...]:
     """Returns the most probable hypotheses, grown from none by one term at a time.
 
     `columns` [M, K] are the different columns of the terms, `kind` [T] the one of each.
@@ -152,7 +211,7 @@ def _grown(terms: Terms, columns: Floats, kind: Integers, costs: Floats, backgro
     frontier: list[Hypothesis] = [()]
     for _ in range(MAX_TERMS):
         scores = np.array([found[each] for each in frontier])[:, None] + terms.log_odds
-        scores += np.stack([_gains(columns, kind[list(each)], costs, background) for each in frontier])[:, kind]
+        scores += np.stack([_gains(columns, kind[list(each)], costs, background, scale) for each in frontier])[:, kind]
         best = np.argsort(-scores, axis=None, kind="stable")[: 2 * KEPT]
         new: dict[Hypothesis, float] = {}
         for row, term in zip(*np.unravel_index(best, scores.shape), strict=True):
@@ -167,12 +226,12 @@ def _grown(terms: Terms, columns: Floats, kind: Integers, costs: Floats, backgro
     return tuple(kept)
 
 
-def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats) -> Floats:
+def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats, scale: float) -> Floats:
     """Returns what each further column [M, K] adds to the log evidence of a hypothesis with the columns `has`."""
     inside = columns[:, has]
-    inverse = np.linalg.inv(background + EFFECT_DEVIATION**2 * inside @ inside.T)
-    size = EFFECT_DEVIATION**2 * np.einsum("mk,mk->k", inverse @ columns, columns)
-    fit = EFFECT_DEVIATION**2 * (columns.T @ (inverse @ costs)) ** 2
+    inverse = np.linalg.inv(background + scale**2 * inside @ inside.T)
+    size = scale**2 * np.einsum("mk,mk->k", inverse @ columns, columns)
+    fit = scale**2 * (columns.T @ (inverse @ costs)) ** 2
     gains: Floats = 0.5 * fit / (1 + size) - 0.5 * np.log1p(size)
     return gains
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from policies.bisect.answers import Answers, answers
 from policies.bisect.posterior import Posterior, as_subset, fit_posterior
 from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict, log_costs
 from policies.bisect.terms import Terms, flags
@@ -16,8 +17,7 @@ from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
-WEIGHED = 120  # hypotheses that a burst is chosen by
+WEIGHED = 120  # answers that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
 WIDE = 4.0  # standard deviations beyond the outermost hypothesis that the points reach
@@ -30,41 +30,22 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
     subsets = flags([each.subset for each in measured], len(question.guilt))
     costs = [each.log_cost for each in measured if each.log_cost is not None]
     posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation)
-    verdict = _verdict(question, posterior, seen)
+    found = answers(posterior, question.least)
+    verdict = _verdict(question, found, seen)
     if verdict.confident:
         return Step(verdict=verdict, ask=None)
     if not verdict.guilty and verdict.probability >= CONFIDENCE:
         return Step(
             verdict=verdict, ask=min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
         )
-    return Step(verdict=verdict, ask=_most_telling(question, posterior, seen))
+    return Step(verdict=verdict, ask=_most_telling(question, found, seen))
 
 
-def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
-    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`, or that may: the
-    mean of an effect that no burst resolves is near zero."""
-    effects, covariance = posterior.effects()
-    unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED * question.least) ** 2
-    costs = (effects >= question.least) | ((effects > 0) & unresolved)
-    return [
-        as_subset(posterior.terms, [term for term, cost in zip(each, row, strict=False) if cost])
-        for each, row in zip(posterior.hypotheses, costs.tolist(), strict=True)
-    ]
-
-
-def _by_set(sets: Sequence[Subset], probability: Floats) -> dict[Subset, float]:
-    """Returns the probability of each guilty set, the largest first."""
-    found: dict[Subset, float] = {}
-    for each, chance in zip(sets, probability.tolist(), strict=True):
-        found[each] = found.get(each, 0.0) + chance
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Verdict:
-    sets = _guilty(question, posterior)
+def _verdict(question: Question, found: Answers, seen: Sequence[Seen]) -> Verdict:
+    posterior = found.posterior
     total = _total(question, posterior, seen)
-    (guilty, probability), *others = _by_set(sets, posterior.probability).items()
-    row = sets.index(guilty)  # the most probable hypothesis of the set
+    (guilty, probability), *others = found.by_set.items()
+    row = int(found.rows[found.sets.index(guilty)])  # the most probable hypothesis of the set
     effects = list(_effects(posterior, row))
     return Verdict(
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
@@ -97,28 +78,27 @@ def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Ef
     return Effect(members=tuple(sorted(question.all)), log_cost=cost, low=cost - half, high=cost + half)
 
 
-def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
+def _most_telling(question: Question, found: Answers, seen: Sequence[Seen]) -> Subset | None:
     """Returns the legal subset whose burst says most about the guilty set; None if none says enough."""
     failed = {each.subset for each in seen if each.log_cost is None}
-    considered = [each for each in _considered(question, posterior) if each not in failed]
-    information = _information(question, posterior, considered)
+    considered = [each for each in _considered(question, found) if each not in failed]
+    information = _information(question, found, considered)
     if not considered or information.max() < LEAST_INFORMATION:
         return None
     return considered[int(information.argmax())]
 
 
-def _considered(question: Question, posterior: Posterior) -> list[Subset]:
+def _considered(question: Question, answers: Answers) -> list[Subset]:
     """Returns subsets worth considering: cuts of the differences by suspicion, drawn ones, those that check the first
     guilty sets, and those that have been run."""
-    count = len(question.guilt)
+    count, posterior = len(question.guilt), answers.posterior
     suspicion = np.zeros(count)
     for each, chance in zip(posterior.hypotheses, posterior.probability, strict=True):
         suspicion[list(as_subset(posterior.terms, each))] += chance
     order = np.argsort(-suspicion, kind="stable").tolist()
     found = [frozenset(order[:cut]) for cut in range(count + 1)]
     found += [frozenset(np.flatnonzero(row).tolist()) for row in posterior.subsets]
-    first = _by_set(_guilty(question, posterior), posterior.probability)
-    for guilty in islice(first, WEIGHED // 4):
+    for guilty in islice(answers.by_set, WEIGHED // 4):
         found += [guilty, *(guilty - {member} for member in guilty)]
     dice = np.random.default_rng(len(posterior.costs))
     suspects = suspicion >= min(0.01, float(np.sort(suspicion)[-min(4, count)]))
@@ -131,13 +111,13 @@ def _considered(question: Question, posterior: Posterior) -> list[Subset]:
     return list(dict.fromkeys(each for each in closed if each is not None))
 
 
-def _information(question: Question, posterior: Posterior, subsets: Sequence[Subset]) -> Floats:
+def _information(question: Question, answers: Answers, subsets: Sequence[Subset]) -> Floats:
     """Returns the mutual information [C], nats, of a burst of each subset and the guilty set."""
     if not subsets:
         return np.zeros(0)
-    mean, deviation = (each[:WEIGHED] for each in posterior.predicted(flags(subsets, len(question.guilt))))
-    chance = posterior.probability[:WEIGHED] / posterior.probability[:WEIGHED].sum()
-    sets = _guilty(question, posterior)[:WEIGHED]
+    mean, deviation = answers.predicted(flags(subsets, len(question.guilt)), WEIGHED)
+    chance = answers.probability[:WEIGHED] / answers.probability[:WEIGHED].sum()
+    sets = answers.sets[:WEIGHED]
     numbers = {each: number for number, each in enumerate(dict.fromkeys(sets))}
     member = np.zeros((len(numbers), len(sets)))
     member[[numbers[each] for each in sets], np.arange(len(sets))] = chance

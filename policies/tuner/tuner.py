@@ -116,7 +116,19 @@ class Tuner:
     @one_blas_thread()
     def rejected_ideas(self, incumbent: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Returns every fix that was considered for the incumbent and not proposed, with its figures."""
-        return rejected_ideas(self._know(incumbent, trials))
+        return rejected_ideas(self.knowledge(incumbent, trials))
+
+    @one_blas_thread()
+    def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge:
+        """Returns what is known beside an incumbent."""
+        return Knowledge(
+            given=self._base,
+            incumbent=incumbent,
+            trials=tuple(trials),
+            situation=situation_of(incumbent),
+            surrogate=self.surrogate(trials),
+            avoid=Avoid(trials),
+        )
 
     def surrogate(self, trials: Sequence[Trial]) -> Surrogate:
         """Returns the surrogate of the cluster after these trials, fitted once."""
@@ -137,21 +149,11 @@ class Tuner:
     def _space(self) -> Space:
         return space_of(self._base, self._legal.finals.candidates)
 
-    def _know(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge:
-        return Knowledge(
-            given=self._base,
-            incumbent=incumbent,
-            trials=tuple(trials),
-            situation=situation_of(incumbent),
-            surrogate=self.surrogate(trials),
-            avoid=Avoid(trials),
-        )
-
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
         """Returns the decision at this point, computed once for all phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
-            know = self._know(incumbent, trials)
+            know = self.knowledge(incumbent, trials)
             same = self._decision is not None and self._decision.know.recipe == know.recipe
             single_moves = self._decision.single_moves if self._decision and same else None
             explain = Explain(know, self._lessons)

@@ -107,6 +107,9 @@ class FakePolicy:
                 )
         return None
 
+    def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> None:
+        return None
+
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
         if self.nearest is None:
             return None

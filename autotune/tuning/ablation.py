@@ -1,0 +1,113 @@
+"""Runs the ablation of a tuned recipe: bursts without some of its changes, until the smallest change with the gain is
+known or the bursts are spent.
+
+Every step is in the journal: the next one follows from the bursts alone, so that a resumed study goes on in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotune.tuning.bench import Bench
+from autotune.tuning.events import AblationStarted, BurstStarted, Proposed
+from autotune.tuning.history import History
+from autotune.tuning.seen import bursts_seen
+from policies.ablation.ablation import Ablation
+from policies.ablation.removal import EMPTY, AblationStep, Removal, figures_of
+from policies.bisect.question import Seen, Subset, log_costs
+from policies.noise import medians
+from policies.reason import Reason, ReasonKind
+from policies.trial import ChangeShare, Phase, Trial, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationRun:
+    """The ablation of the trial `tuned` on a bench, of at most `most` bursts, or as many as an earlier run granted."""
+
+    ablation: Ablation
+    bench: Bench
+    tuned: int
+    most: int
+
+    def run(self) -> tuple[ChangeShare, ...]:
+        """Spends the bursts, accepts the smaller recipe if nothing is lost by it, and returns every change with its
+        shares."""
+        granted = AblationStarted(tuned=self.tuned, bursts=self.most)
+        begun = self.bench.journal.once(AblationStarted, lambda: granted, tuned=self.tuned)
+        last = self.bench.spent + max(begun.bursts, self.most)
+        step = self.ablation.step(self._seen)
+        while step.ask is not None and self._may_go_on(last):
+            self._burst(step, step.ask)
+            step = self.ablation.step(self._seen)
+        if step.confirmed is None:
+            return self.shares()
+        self._accept(step.confirmed)
+        return self.shares(step.confirmed.taken)
+
+    def shares(self, gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
+        """Returns every change with its shares by the bursts so far; `gone` were taken out."""
+        return self.ablation.shares(self._seen, gone)
+
+    @property
+    def _history(self) -> History:
+        return self.bench.journal.history
+
+    @property
+    def _seen(self) -> list[Seen]:
+        trials = list(self._history.attempted.values())
+        return bursts_seen(trials, self._subset, trials[self.tuned])
+
+    def _subset(self, trial: Trial) -> Subset | None:
+        """Returns the changes that a trial lacks; None if it is no such trial, or ran at another size."""
+        tuned = self._history.attempted[self.tuned]
+        return self.ablation.subset(trial.recipe) if trial.fidelity == tuned.fidelity else None
+
+    def _may_go_on(self, last: int) -> bool:
+        """Returns whether the next step may be a burst, up to number `last`: recorded, or within the limits."""
+        past = self.bench.journal.next_past
+        if past is None:
+            return self.bench.spent < last and self.bench.spent_out is None
+        return isinstance(past, BurstStarted) or (isinstance(past, Proposed) and past.phase is Phase.ABLATION)
+
+    def _burst(self, step: AblationStep, ask: Removal) -> None:
+        known = self._trial_of(ask)
+        if known is None:
+            number = self.bench.enter(self.ablation.proposal(ask))
+            self._conclude(self.bench.attempt(number))
+        else:
+            self.bench.repeat(self._history.attempted[self.tuned] if step.repeat_tuned else known)
+
+    def _trial_of(self, removal: Removal) -> Trial | None:
+        trials = self._history.attempted.values()
+        return next((trial for trial in trials if self._subset(trial) == removal.taken), None)
+
+    def _conclude(self, trial: Trial) -> None:
+        """Writes what the first burst of a trial shows."""
+        seen = bursts_seen([trial], lambda _: EMPTY, self._history.attempted[self.tuned])
+        log_cost = seen[0].log_cost - self._log_cost if seen and seen[0].log_cost is not None else None
+        figures = {"against": self.tuned, "log_cost": log_cost, "symptom": seen[0].symptom if seen else "refused"}
+        reason = Reason(kind=ReasonKind.SUBSET_MEASURED, figures=figures)
+        self.bench.conclude(trial, trial.status, Verdict.REJECTED, reason)
+
+    @property
+    def _log_cost(self) -> float:
+        """Returns the mean log cost of the tuned recipe."""
+        costs = medians(self._history.attempted[self.tuned])
+        return sum(costs) / len(costs)
+
+    def _accept(self, found: Removal) -> None:
+        trial, seen = self._trial_of(found), self._seen
+        assert trial is not None
+        log_cost, low, high = figures_of(found.effect)
+        figures = {
+            "taken": self.ablation.names(found.taken),
+            "against": self.tuned,
+            "gain": math.expm1(-log_cost),
+            "gain_low": math.expm1(-high),
+            "gain_high": math.expm1(-low),
+            "bursts": len(log_costs(seen, found.taken)),
+            "against_bursts": len(log_costs(seen, EMPTY)),
+        }
+        reason = Reason(kind=ReasonKind.COSTS_NOTHING, figures=figures)
+        self.bench.conclude(trial, trial.status, Verdict.ACCEPTED, reason)

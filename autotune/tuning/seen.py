@@ -1,0 +1,36 @@
+"""The bursts of trials as a bisection or an ablation sees them: subset, and log cost or the symptom of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from autotune.tuning.losses import disagreement
+from policies.bisect.question import Seen, Subset
+from policies.noise import medians, wall_cost
+from policies.trial import Trial
+
+LOSS = "loss"  # symptom of a burst whose loss is outside the band
+NO_STEPS = "no step times"
+REFUSED = (0,)  # bursts of a trial that the rules refused, whose outcome is a failure
+
+
+def bursts_seen(trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial) -> list[Seen]:
+    """Returns the bursts of the trials that are of a subset, in their order; `good` has the losses to agree with."""
+    found = [
+        pair
+        for trial in trials
+        if (subset := subset_of(trial)) is not None
+        for pair in zip(trial.bursts or REFUSED, _seen(trial, subset, good), strict=True)
+    ]
+    return [seen for _, seen in sorted(found, key=lambda pair: pair[0])]
+
+
+def _seen(trial: Trial, subset: Subset, good: Trial) -> Iterator[Seen]:
+    off = trial.number != good.number and disagreement(trial, good) is not None
+    for outcome in trial.outcomes:
+        costs = medians(replace(trial, outcomes=(outcome,)), wall_cost)
+        symptom = str(outcome.failure.kind) if outcome.failure else LOSS if off else None
+        if symptom is None and not costs:
+            symptom = NO_STEPS
+        yield Seen(subset=subset, log_cost=costs[0] if symptom is None else None, symptom=symptom)

@@ -1,0 +1,161 @@
+"""An ablation: the tuned recipe, the changes that it consists of, and what bursts without some of them say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from statistics import fmean
+
+import numpy as np
+
+from policies.ablation.parts import Part, ends_between, may_run, parts_between
+from policies.ablation.removal import EMPTY, AblationStep, Removal, ablation_step, figures_of, interval
+from policies.bisect.differences import Ends
+from policies.bisect.posterior import Small
+from policies.bisect.question import Effect, Question, Seen, Subset, log_costs
+from policies.bisect.terms import Terms, terms_of
+from policies.blas import one_blas_thread
+from policies.candidates.knowledge import Knowledge
+from policies.constants import constant
+from policies.noise import Noise
+from policies.reason import Reason, ReasonKind
+from policies.trial import ChangeShare, ChangeState, Phase, Prediction, Proposal, Trial
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+
+UNEXPECTED = constant("ablation_unexpected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """The tuned recipe's changes before a burst was spent on them; subsets are of `parts`, by number."""
+
+    know: Knowledge
+    ends: Ends
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def question(self) -> Question:
+        free = frozenset(at for at, part in enumerate(self.parts) if part.stays is None)
+        legal = cache(lambda subset: subset <= free and may_run(subset, self.ends, self.know))
+        deviation = Noise(trials=self.know.trials).between_bursts().deviation
+        return Question(guilt=(UNEXPECTED,) * len(self.parts), deviation=deviation, legal=legal)
+
+    @one_blas_thread()
+    def step(self, seen: Sequence[Seen]) -> AblationStep:
+        """Returns which changes may go by these bursts, and the next ones to take out."""
+        return ablation_step(self.question, self._terms, self._small, seen)
+
+    def subset(self, recipe: Recipe) -> Subset | None:
+        """Returns the changes that a recipe lacks; None if it is not the tuned recipe without some that may go."""
+        differing = self.ends.a.diff(recipe)
+        taken = frozenset(at for at, part in enumerate(self.parts) if set(part.knobs) & set(differing))
+        if taken and not self.question.legal(taken):
+            return None
+        return taken if self.ends.recipe(taken).digest() == recipe.digest() else None
+
+    def proposal(self, removal: Removal) -> Proposal:
+        """Returns the trial of the tuned recipe without some changes."""
+        recipe = self.ends.recipe(removal.taken)
+        table, memory = tabulate([recipe]), self.know.surrogate.memory
+        gain, low, high = (math.expm1(-cost) for cost in figures_of(removal.effect))
+        names = {"taken": self.names(removal.taken), "of": len(self.parts), "probability": removal.nothing}
+        return Proposal(
+            recipe=recipe,
+            parent=self.know.incumbent.number,
+            fidelity=self.know.incumbent.fidelity,
+            phase=Phase.ABLATION,
+            fix=str(Phase.ABLATION),
+            reason=Reason(kind=ReasonKind.TAKEN_OUT, figures=names),
+            predicted=Prediction(
+                gain=gain,
+                gain_low=min(low, high),
+                gain_high=max(low, high),
+                peak_gib=float(memory.peaks(table)[0]),
+                fits_probability=float(memory.fits(table)[0]),
+            ),
+        )
+
+    def names(self, subset: Subset) -> list[str]:
+        return [self.parts[at].name for at in sorted(subset)]
+
+    def shares(self, seen: Sequence[Seen], gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
+        """Returns every change with its predicted share and, where bursts show it, the obtained one; the largest
+        predicted first. `gone` are those that were taken out."""
+        deviation = self.question.deviation
+        found = [self._share(at, _obtained(at, seen, deviation), gone) for at in range(len(self.parts))]
+        return tuple(sorted(found, key=lambda each: -(each.predicted_share or 0.0)))
+
+    def _share(self, at: int, obtained: Effect | None, gone: Subset) -> ChangeShare:
+        part = self.parts[at]
+        known = part.stays is not ChangeState.ILLEGAL
+        share = ChangeShare(
+            fix=part.name,
+            wall=part.wall,
+            knobs=part.knobs,
+            predicted_share=math.expm1(part.predicted.log_cost) if known else None,
+            state=part.stays or ChangeState.NOT_MEASURED,
+        )
+        if obtained is not None:
+            value, low, high = (math.expm1(cost) for cost in figures_of(obtained))
+            together = tuple(self.names(frozenset(obtained.members) - {at}))
+            state = ChangeState.COSTS if low > 0 and not together else ChangeState.UNDECIDED
+            share = replace(
+                share,
+                obtained_share=value,
+                obtained_low=low,
+                obtained_high=high,
+                obtained_with=together,
+                state=state,
+            )
+        return replace(share, state=ChangeState.TAKEN_OUT) if at in gone else share
+
+    @cached_property
+    def _terms(self) -> Terms:
+        return terms_of(self.question.guilt)
+
+    @cached_property
+    def _small(self) -> Small:
+        predicted = [part.predicted for part in self.parts]
+        return Small(
+            mean=np.array([each.log_cost for each in predicted]),
+            deviation=np.array([each.deviation for each in predicted]),
+        )
+
+
+@one_blas_thread()
+def ablation_of(know: Knowledge) -> Ablation | None:
+    """Returns the ablation of the incumbent; None if it does not run, or is the recipe as given."""
+    if not know.runs or not know.given.diff(know.recipe):
+        return None
+    ends = ends_between(know.recipe, know.given)
+    return Ablation(know=know, ends=ends, parts=parts_between(ends, know))
+
+
+def without_ablation(trials: Sequence[Trial]) -> list[Trial]:
+    """Returns the trials of the search alone."""
+    return [trial for trial in trials if trial.proposal.phase is not Phase.ABLATION]
+
+
+def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
+    """Returns the measured cost of taking a change out: by two recipes that differ in it alone, else that of the
+    smallest set with it; None if no burst lacked it."""
+    ran = [subset for subset in dict.fromkeys(each.subset for each in seen) if log_costs(seen, subset)]
+    alone = [(subset - {at}, subset) for subset in ran if at in subset and subset - {at} in ran]
+    if alone:
+        return min((_difference(*pair, seen, deviation) for pair in alone), key=_width)
+    sets = [subset for subset in ran if at in subset and EMPTY in ran]
+    return _difference(EMPTY, min(sets, key=len), seen, deviation) if sets else None
+
+
+def _difference(with_it: Subset, without_it: Subset, seen: Sequence[Seen], deviation: float) -> Effect:
+    ours, theirs = log_costs(seen, with_it), log_costs(seen, without_it)
+    error = deviation * math.sqrt(1 / len(ours) + 1 / len(theirs))
+    return interval(tuple(sorted(without_it - with_it)), fmean(theirs) - fmean(ours), error)
+
+
+def _width(effect: Effect) -> float:
+    _, low, high = figures_of(effect)
+    return high - low
