@@ -59,7 +59,7 @@ class Tuner:
         unknown = Trial(
             number=-1, proposal=proposal, changes={}, bursts=(), outcomes=(), status=Status.FAILED
         )  # gains are over nothing
-        return self._sized(proposal, self._know(unknown, trials))
+        return self._sized(proposal, self.knowledge(unknown, trials))
 
     def _sized(self, proposal: Proposal, know: Knowledge) -> Proposal:
         worth = self._sizes.best(proposal.recipe, know) if self._sizes is not None else None
