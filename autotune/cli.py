@@ -76,6 +76,7 @@ def app() -> App:
     from autotune.commands.import_ import import_
     from autotune.commands.init import init
     from autotune.commands.plan import plan
+    from autotune.commands.probe import probe
     from autotune.commands.record import record
     from autotune.commands.report import report
     from autotune.commands.run import run
@@ -100,6 +101,7 @@ def app() -> App:
         check,
         estimate,
         plan,
+        probe,
         diagnose,
         compare,
         gap,

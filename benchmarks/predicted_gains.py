@@ -73,7 +73,7 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
         history.fold(event)
     if history.study is None:
         return
-    tuner = Tuner(Recipe.model_validate(history.study.recipe), history.study.seed, history.lessons)
+    tuner = Tuner(Recipe.model_validate(history.study.recipe), history.study.seed, history.lessons, probed=history.rows)
     for number, trial in history.attempted.items():
         parent = next((one for one in before[number] if one.number == trial.proposal.parent), None)
         if parent is None or trial.status is not Status.OK or trial.verdict is None:

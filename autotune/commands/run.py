@@ -67,6 +67,9 @@ def run(
         Path | None, Parameter(help="The study's folder; default studies/NAME-N with the first free N.")
     ] = None,
     resume: Annotated[bool, Parameter(negative=(), help="Resume an interrupted study.")] = False,
+    probe: Annotated[
+        bool, Parameter(negative="--no-probe", help="Measure the cluster first, for a twentieth of the study at most.")
+    ] = True,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
     seed: Annotated[
         int | None,
@@ -103,7 +106,12 @@ def run(
     folder = _folder(base.name, study, resume)
     opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
     limits = Limits(
-        budget=budget, max_gpu_hours=max_gpu_hours, until=deadline, ablate=ablate, gpu_hour_price=gpu_hour_price
+        budget=budget,
+        max_gpu_hours=max_gpu_hours,
+        until=deadline,
+        ablate=ablate,
+        gpu_hour_price=gpu_hour_price,
+        probe=probe,
     )
     return _tune(base, given, limits, notify, opener, folder)
 

@@ -84,7 +84,11 @@ class Material:
     @cached_property
     def _tuner(self) -> Tuner | None:
         study = self.history.study
-        return None if study is None else Tuner(Recipe.model_validate(study.recipe), study.seed, self.history.lessons)
+        return (
+            None
+            if study is None
+            else Tuner(Recipe.model_validate(study.recipe), study.seed, self.history.lessons, probed=self.history.rows)
+        )
 
     def trial(self, number: int | None) -> Trial | None:
         return None if number is None else self.history.attempted.get(number)

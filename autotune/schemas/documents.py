@@ -19,6 +19,7 @@ from autotune.importing.account import ImportDocument
 from autotune.importing.recorded import RecordDocument
 from autotune.init.starter import InitDocument
 from autotune.plan.document import PlanDocument
+from autotune.probe.document import ProbeDocument
 from autotune.report.document import Document as Report
 from autotune.schemas.plain import CompletionDocument, Name, SchemaList
 from autotune.studies.gathered import Gathered
@@ -54,6 +55,7 @@ DOCUMENTS: dict[Name, Document] = {
         types=(EstimateDocument, RefusedByMegatron), said="predicted memory and time", commands=("estimate",)
     ),
     "plan": Document(types=(PlanDocument,), said="the best layouts by estimate", commands=("plan",)),
+    "probe": Document(types=(ProbeDocument,), said="micro-benchmarks of a cluster", commands=("probe",)),
     "diagnose": Document(types=(Diagnosed, FixDocument), said="walls of traces, or a fix", commands=("diagnose",)),
     "compare": Document(types=(Comparison,), said="what moved between two traces or trials", commands=("compare",)),
     "gap": Document(types=(GapDocument,), said="from a measured step to an attainable one", commands=("gap",)),

@@ -7,8 +7,8 @@ from typing import Literal, TypedDict
 Shell = Literal["bash", "zsh", "fish"]
 # name of a document: a command's, or a file's
 Name = Literal[
-    "report", "journal", "outcome", "dry-run", "status", "studies", "check", "estimate", "plan", "diagnose", "compare",
-    "gap", "bisect", "bisect-plan", "twin",
+    "report", "journal", "outcome", "dry-run", "status", "studies", "check", "estimate", "plan", "probe", "diagnose",
+    "compare", "gap", "bisect", "bisect-plan", "twin",
     "export", "import",
     "record", "init", "doctor", "completion", "schema", "error",
 ]  # fmt: skip

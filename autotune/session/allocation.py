@@ -86,6 +86,7 @@ class InAllocation:
         return [
             *(sys.executable, "-m", "autotune.cli", "run", str(study / RESOLVED), "--study", str(study), "--resume"),
             *("--budget", str(limits.budget)),
+            *(() if limits.probe else ("--no-probe",)),
             *(word for name, value in more.items() if value is not None for word in (name, str(value))),
         ]
 

@@ -17,12 +17,13 @@ from analyzers import analyze
 from autotune.check.legal import RANKS_HERE
 from autotune.errors import explain
 from autotune.exit_codes import DONE, OF_ENDS, TOOL_FAILED
+from autotune.probe.study import probe_before
 from autotune.report import write_report, write_running
 from autotune.session.interruption import Interruption, ended_by_error
 from autotune.session.notify import notify, summary_of, variables
 from autotune.session.running_page import RunningPage
 from autotune.tuning.bench import Bench
-from autotune.tuning.events import Ended, Event, Probed, TunerStarted
+from autotune.tuning.events import Ended, Event, TunerStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import Listener
 from autotune.tuning.live import View, summary
@@ -34,7 +35,6 @@ from trainer.engines import Engine, open_engine
 from trainer.errors import OverError, ToolError
 from trainer.launchers.open import nodes_of
 from trainer.legality import findings_of
-from trainer.probe.probe import probe, refuse_unshared
 from trainer.secrets import masked
 
 
@@ -48,6 +48,7 @@ class Limits:
     until: float | None
     ablate: int = 0
     gpu_hour_price: float | None = None  # for the report
+    probe: bool = True  # measure the cluster before the first burst
 
 
 class Runs(Protocol):
@@ -141,7 +142,7 @@ class Session:
             with closing(_engine(study)) as engine:
                 try:
                     with self.view.live():
-                        probe_links(study)
+                        self._probe(study)
                         return self._work.loop(study, engine, self.limits).run()
                 except (KeyboardInterrupt, OverError):
                     interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
@@ -154,6 +155,11 @@ class Session:
             if not interruption.received:
                 raise
             return study.journal.append(interruption.last_word())  # NumPy turns KeyboardInterrupt into a TypeError
+
+    def _probe(self, study: Study) -> None:
+        """Probes the cluster; where nothing is tuned, the links alone."""
+        limits, rows = self.limits, self.work is None and self.limits.probe
+        probe_before(study, budget=limits.budget, max_gpu_hours=limits.max_gpu_hours, rows=rows)
 
     def _failed(self, study: Study, error: Exception) -> None:
         """Writes the journal's last event and the report as far as a full disk permits, and notifies."""
@@ -213,25 +219,10 @@ def _nodes(study: Study) -> int | None:
 
 def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
     """Returns the loop that tunes."""
-    recipe, bench = study.recipe, bench_of(study, engine, limits)
-    policy = Tuner(recipe, study.seed, study.journal.whole.lessons, nodes=bench.nodes)
+    recipe, known, bench = study.recipe, study.journal.whole, bench_of(study, engine, limits)
+    policy = Tuner(recipe, study.seed, known.lessons, probed=known.rows, nodes=bench.nodes)
     sizing = None if recipe.tune.proxy_nodes is None else policy
     return Loop(base=recipe, policy=policy, bench=bench, patience=recipe.tune.patience, sizing=sizing)
-
-
-def probe_links(study: Study) -> None:
-    """Measures the links between several nodes before the first burst and records them, unless the recipe disables it.
-    Raises ToolError if the nodes share no folder."""
-    recipe, known = study.recipe, study.journal.whole
-    if recipe.tune.proxy_nodes is not None:
-        return  # the nodes of the recipe may not be there
-    several = recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE
-    if not (several and recipe.burst.probe_links) or known.finished or known.links is not None:
-        return
-    found = probe(recipe, home=study.folder / "engine", folder=study.folder / "probe")
-    refuse_unshared(found)
-    probed = Probed(links=found.links, failure=found.failure, ranks=recipe.world_size, seconds=found.seconds)
-    study.journal.append(probed)
 
 
 def _engine(study: Study) -> Engine:

@@ -15,6 +15,7 @@ from policies.reason import Reason
 from policies.trial import ChangeShare, FixShare, Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
 from trainer.fidelity import Fidelity
+from trainer.microbenchmarks.row import Row
 from trainer.probe.links import Links
 
 SCHEMA = 1
@@ -69,10 +70,11 @@ class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
 
 
 class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
-    """The links between the nodes, measured before the first burst on `ranks` ranks for `seconds`; without links,
-    `failure` says why there are none."""
+    """The cluster as measured before the first burst, on `ranks` ranks for `seconds`: the links between the nodes, and
+    the `rows` of a probe. `failure` says why there is neither."""
 
     links: Links | None
+    rows: tuple[Row, ...] = ()
     failure: Failure | None = None
     ranks: int
     seconds: float

@@ -32,6 +32,7 @@ from policies.surrogate.links import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
 from trainer.burst import FailureKind, Outcome
 from trainer.fidelity import Fidelity, full_size
+from trainer.microbenchmarks.row import Row
 from trainer.probe.links import Links
 from trainer.recipe import Recipe
 from trainer.recipe.launching import slurm_settings
@@ -49,7 +50,7 @@ class History:
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # per burst: seconds since the previous one finished or the tuner started
         self.lessons: list[Lesson] = []
-        self.probed: Probed | None = None  # the last measurement of the links between the nodes
+        self.probed: Probed | None = None  # the last measurement of the cluster before the first burst
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
         self.lost_in_a_row = 0  # bursts lost since the last one that counts, or since the tuner ended
@@ -114,6 +115,11 @@ class History:
     def links(self) -> Links | None:
         """Returns the links between the nodes, as measured before the first burst."""
         return self.probed.links if self.probed else None
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Returns the rows of the probe before the first burst."""
+        return self.probed.rows if self.probed else ()
 
     @property
     def simulated(self) -> bool:
@@ -185,7 +191,7 @@ class History:
         self.probed = event
         assert self.study is not None
         recipe = Recipe.model_validate(self.study.recipe)
-        if event.links is not None and (lesson := lesson_of_links(event.links, recipe)) is not None:
+        if event.links is not None and not event.rows and (lesson := lesson_of_links(event.links, recipe)) is not None:
             self.lessons.append(lesson)
 
     @_fold.register

@@ -65,6 +65,8 @@ def _(event: TunerStarted, history: History) -> str | None:
 
 @line_of.register
 def _(event: Probed, history: History) -> str:
+    if event.rows:
+        return probe_in_words(event)
     if event.links is None:
         return f"the links between the nodes could not be measured: {failure_in_words(event.failure)}"
     return f"links between the nodes: {links_in_words(event.links)}"
@@ -129,6 +131,17 @@ def _(event: AblationStarted, history: History) -> str:
 @line_of.register
 def _(event: Ended, history: History) -> str:
     return f"{event.status}: {end_text(event)}"
+
+
+def probe_in_words(event: Probed) -> str:
+    """Returns how many figures a probe has, its cost, and the ranks that it found slow."""
+    found = [row for row in event.rows if row.measured is not None]
+    slow = {row.slow_rank: row for row in found if row.slow_rank is not None}
+    said = f"probed the cluster: {counted(len(found), 'figure')} of {len(event.rows)} in {event.seconds:.0f} s"
+    said += f" on {counted(event.ranks, 'rank')}"
+    for rank, row in slow.items():
+        said += f"; rank {rank} takes {significant(row.slow_by or 1.0, 3)} times as long as others ({row.name})"
+    return said
 
 
 def links_in_words(links: Links) -> str:

@@ -65,6 +65,43 @@ OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryPrior:
+    """A cluster's memory before any burst: mean and spread of φ, and the measurements of a probe.
+
+    Every peak is `scale` times the estimate's and `step_gib` more, memory outside the allocator `outside_gib` more.
+    """
+
+    mean: Floats
+    spread: Floats
+    scale: float = 1.0
+    step_gib: float = 0.0
+    outside_gib: float = 0.0
+
+
+def table_memory_prior() -> MemoryPrior:
+    """Returns the prior of GROUPS and of what lies outside the allocator."""
+    groups = GROUPS.values()
+    mean = np.array([*(group.mean for group in groups), 0.0])
+    return MemoryPrior(mean=mean, spread=np.array([*(group.spread for group in groups), OUTSIDE_SPREAD]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Estimated:
+    """The estimate with what a prior adds: GiB of each group, [G, N, P], and outside the allocator, [N]."""
+
+    parts: Floats
+    outside_gib: Floats
+
+
+def _estimated(candidates: Candidates, prior: MemoryPrior) -> _Estimated:
+    table = memory_of(candidates)
+    shape = (candidates.count, candidates.stages.exists.shape[1])
+    parts = prior.scale * np.stack([np.broadcast_to(group.gib(candidates, table), shape) for group in GROUPS.values()])
+    parts[0] += prior.step_gib * candidates.stages.exists
+    return _Estimated(parts=parts, outside_gib=table.outside_gib + prior.outside_gib)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemorySurrogate:
     """The posterior: mean and covariance of φ (GROUPS, then outside the allocator), and the process `residual`.
 
@@ -72,6 +109,7 @@ class MemorySurrogate:
     """
 
     limit_gib: float | None
+    prior: MemoryPrior
     mean: Floats
     covariance: Floats
     residual: GaussianProcess  # h
@@ -79,11 +117,11 @@ class MemorySurrogate:
     def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """Returns (GiB that the hottest GPU needs, memory outside the allocator included; standard deviation of its
         log), [N] each."""
-        table = memory_of(candidates)
-        parts = _grouped(candidates, table)
+        estimated = _estimated(candidates, self.prior)
+        parts = estimated.parts
         peaks = _peaks(parts, self.mean)
         rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
-        outside = table.outside_gib * np.exp(self.mean[-1])
+        outside = estimated.outside_gib * np.exp(self.mean[-1])
         error, variance = self.residual.at(features(candidates))
         variance = np.maximum(variance, NOISE**2)
         peak = peaks[rows, hottest] * np.exp(error)
@@ -95,9 +133,8 @@ class MemorySurrogate:
 
     def peaks(self, candidates: Candidates) -> Floats:
         """Returns the peak of torch's allocator on the hottest rank, GiB, [N]."""
-        table = memory_of(candidates)
         error, _ = self.residual.at(features(candidates))
-        peaks: Floats = _peaks(_grouped(candidates, table), self.mean).max(axis=1) * np.exp(error)
+        peaks: Floats = _peaks(_estimated(candidates, self.prior).parts, self.mean).max(axis=1) * np.exp(error)
         return peaks
 
     def fits(self, candidates: Candidates) -> Floats:
@@ -107,12 +144,6 @@ class MemorySurrogate:
         need, deviation = self.needs(candidates)
         chance: Floats = ndtr(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
         return chance
-
-
-def _grouped(candidates: Candidates, table: MemoryTable) -> Floats:
-    """Returns the GiB of each group, [G, N, P]."""
-    shape = (candidates.count, candidates.stages.exists.shape[1])
-    return np.stack([np.broadcast_to(group.gib(candidates, table), shape) for group in GROUPS.values()])
 
 
 def _peaks(parts: Floats, phi: Floats) -> Floats:
@@ -133,22 +164,26 @@ def _mills_ratio(z: Floats) -> Floats:
     return ratio
 
 
-def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemorySurrogate:
-    """Fits the posterior to all peaks and all recipes that ran out; returns the prior without any. Pure."""
-    limit_gib = _limit_met(evidence, limit_gib)
-    mean = np.array([*(group.mean for group in GROUPS.values()), 0.0])
-    spread = np.array([*(group.spread for group in GROUPS.values()), OUTSIDE_SPREAD])
+def fit_memory(
+    evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior | None = None
+) -> MemorySurrogate:
+    """Fits the posterior to all peaks and all recipes that ran out; returns the prior (None: the tables') without any.
+    Pure."""
+    prior = prior or table_memory_prior()
+    limit_gib = _limit_met(evidence, limit_gib, prior)
+    mean, spread = prior.mean, prior.spread
     telling = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
     rows = [each for group in by_size(telling) for each in group]
     if not rows:
         nothing = np.zeros(0)
         return MemorySurrogate(
             limit_gib=limit_gib,
+            prior=prior,
             mean=mean,
             covariance=np.diag(spread**2),
             residual=fit_process(nothing, np.zeros((0, 0)), nothing, prior=DISCREPANCY),
         )
-    observed = _Observed(rows, limit_gib)
+    observed = _Observed(rows, limit_gib, prior)
 
     def cost(phi: Floats) -> float:
         return observed.cost(phi) + 0.5 * float((((phi - mean) / spread) ** 2).sum())
@@ -158,26 +193,29 @@ def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryS
     residual, seen = observed.residual(found.x), observed.where
     return MemorySurrogate(
         limit_gib=limit_gib,
+        prior=prior,
         mean=found.x,
         covariance=covariance,
         residual=fit_process(residual, seen, np.full(len(rows), NOISE), prior=DISCREPANCY),
     )
 
 
-def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float | None:
+def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior) -> float | None:
     """Returns the effective limit: the least that a rank could not hold, no less than what ran, at most the limit."""
     denied = [each for each in evidence if each.denied_gib is not None]
     if limit_gib is None or not denied:
         return limit_gib
     ran = [each for each in evidence if each.peak_gib]
-    denied_totals = [(each.denied_gib or 0.0) + outside for each, outside in zip(denied, _outside(denied), strict=True)]
-    peaks = [max(each.peak_gib) + outside for each, outside in zip(ran, _outside(ran), strict=True)]
+    denied_totals = [
+        (each.denied_gib or 0.0) + outside for each, outside in zip(denied, _outside(denied, prior), strict=True)
+    ]
+    peaks = [max(each.peak_gib) + outside for each, outside in zip(ran, _outside(ran, prior), strict=True)]
     return min(limit_gib, max([min(denied_totals), *peaks]))
 
 
-def _outside(evidence: Sequence[Evidence]) -> list[float]:
+def _outside(evidence: Sequence[Evidence], prior: MemoryPrior) -> list[float]:
     """Returns the GiB outside the allocator of each: as measured, else by the estimate."""
-    return [each.outside_gib or float(memory_of(one(each.recipe)).outside_gib[0]) for each in evidence]
+    return [each.outside_gib or float(_estimated(one(each.recipe), prior).outside_gib[0]) for each in evidence]
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
@@ -190,12 +228,12 @@ class _Observed:
     """The observations of the bursts, in groups of one size: peaks by pipeline rank, and whether each recipe was over
     the limit."""
 
-    def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None) -> None:
+    def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior) -> None:
         tables = [tabulate([each.recipe for each in group]) for group in by_size(evidence)]
-        memory = [memory_of(table) for table in tables]
+        estimated = [_estimated(table, prior) for table in tables]
         self.where = np.concatenate([features(table) for table in tables])
-        self.outside_estimate = np.concatenate([each.outside_gib for each in memory])
-        self.parts = _side_by_side([_grouped(table, each) for table, each in zip(tables, memory, strict=True)])
+        self.outside_estimate = np.concatenate([each.outside_gib for each in estimated])
+        self.parts = _side_by_side([each.parts for each in estimated])
         self.limit_gib = limit_gib
         self.measured = np.array([bool(each.peak_gib) for each in evidence])
         self.died = np.array([each.out_of_memory for each in evidence])

@@ -42,4 +42,4 @@ def prior_of(lessons: Sequence[Lesson]) -> Prior:
                 ours = max(spread[at], abs(lesson.mean[factor.name] - mean[at])) ** -2.0
                 mean[at] = (ours * mean[at] + theirs * lesson.mean[factor.name]) / (ours + theirs)
                 spread[at] = (ours + theirs) ** -0.5
-    return Prior(mean=mean, spread=spread)
+    return Prior(mean=mean, covariance=np.diag(spread**2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from policies.blas import one_blas_thread
 from policies.surrogate.evidence import evidence_of
-from policies.surrogate.memory import MemorySurrogate, fit_memory
+from policies.surrogate.memory import MemoryPrior, MemorySurrogate, fit_memory
 from policies.surrogate.time import Prior, TimeSurrogate, fit_time
 from policies.trial import Trial
 
@@ -21,11 +21,17 @@ class Surrogate:
 
 
 @one_blas_thread()
-def fit_surrogate(trials: Sequence[Trial], *, limit_gib: float | None, prior: Prior | None = None) -> Surrogate:
+def fit_surrogate(
+    trials: Sequence[Trial],
+    *,
+    limit_gib: float | None,
+    prior: Prior | None = None,
+    memory_prior: MemoryPrior | None = None,
+) -> Surrogate:
     """Fits step time and memory to all trials. Pure.
 
-    `limit_gib` is the memory of a GPU (None: not known), `prior` holds the factors before the study (None: the
-    tables').
+    `limit_gib` is the memory of a GPU (None: not known), `prior` and `memory_prior` hold what is known before the study
+    (None: the tables).
     """
     evidence = evidence_of(trials)
-    return Surrogate(time=fit_time(evidence, prior), memory=fit_memory(evidence, limit_gib))
+    return Surrogate(time=fit_time(evidence, prior), memory=fit_memory(evidence, limit_gib, memory_prior))

@@ -62,16 +62,27 @@ MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Mean and standard deviation of every factor before a study's own bursts, [F] each."""
+    """Mean, [F], and covariance, [F, F], of the factors before a study's own bursts."""
 
     mean: Floats
-    spread: Floats
+    covariance: Floats
+
+    @property
+    def spread(self) -> Floats:
+        """Returns each factor's standard deviation, [F]."""
+        deviation: Floats = np.sqrt(np.diag(self.covariance))
+        return deviation
 
 
 def table_prior() -> Prior:
     """Returns the prior of `factors.csv`: mean 0, each factor's spread."""
-    spread = np.array([factor.spread for factor in factors()])
-    return Prior(mean=np.zeros(len(spread)), spread=spread)
+    spread = table_spread()
+    return Prior(mean=np.zeros(len(spread)), covariance=np.diag(spread**2))
+
+
+def table_spread() -> Floats:
+    """Returns each factor's spread by the table, [F]."""
+    return np.array([factor.spread for factor in factors()])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +151,7 @@ class TimeSurrogate:
         mean = log_step(move_constants(self.theta))
         acting = [at for at, factor in enumerate(factors()) if factor.acts_on(candidates.base.hardware)]
         slopes = np.zeros((candidates.count, len(factors())))
-        slopes[:, acting] = _slopes(log_step, [factors()[at] for at in acting], self.theta, mean)
+        slopes[:, acting] = slopes_of(log_step, [factors()[at] for at in acting], self.theta, mean)
         return ClosedForm(mean=mean, slopes=slopes, where=features(candidates))
 
     def closed_form_of(self, recipe: Recipe) -> ClosedForm:
@@ -172,7 +183,7 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     """Fits the posterior to every trial with a step time; returns the prior (None: the tables') without one. Pure."""
     measured = tuple(each for each in evidence if each.step_s is not None)
     prior = prior or table_prior()
-    mean, spreads = prior.mean, np.diag(prior.spread**2)
+    mean, spreads = prior.mean, prior.covariance
     residual, seen = np.zeros(0), np.zeros((0, 0))
     if measured:
         form = _Form(measured)
@@ -190,33 +201,37 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
 
 
 def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
-    """Returns the most likely factors and their covariance; those that act on no measurement keep their prior."""
-    mean, spreads = prior.mean.copy(), np.diag(prior.spread**2)
+    """Returns the most likely factors and their covariance; those that act on no measurement, and are not known
+    together with one that does, keep their prior."""
+    mean, spreads = prior.mean.copy(), prior.covariance.copy()
     before, hardware = _named(factors(), mean), form.hardware
     there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
-    first = _slopes(form.predicted, [factors()[at] for at in there], before, form.predicted(move_constants(before)))
+    first = slopes_of(form.predicted, [factors()[at] for at in there], before, form.predicted(move_constants(before)))
     touched = np.abs(first).max(axis=0) > TOUCHED_SLOPE
+    touched |= (np.abs(spreads[np.ix_(there, there[touched])]) > 0).any(axis=1)
     first, places = first[:, touched], there[touched]
     acting = [factors()[place] for place in places]
-    start, spread = prior.mean[places], prior.spread[places]
+    start, spread = prior.mean[places], table_spread()[places]
+    root = cholesky(spreads[np.ix_(places, places)], lower=True)
+    whiten = solve_triangular(root, np.eye(len(places)), lower=True)
 
     def near(at: Floats) -> dict[str, float]:
         return _named(acting, np.clip(at, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread))
 
     def off(at: Floats) -> Floats:
-        return np.concatenate([form.predicted(move_constants(near(at))) - form.observed, (at - start) / spread])
+        return np.concatenate([form.predicted(move_constants(near(at))) - form.observed, whiten @ (at - start)])
 
     def slopes_at(at: Floats) -> Floats:
         slopes = first
         if (at != start).any():
-            slopes = _slopes(form.predicted, acting, near(at), form.predicted(move_constants(near(at))))
-        return np.concatenate([slopes, np.diag(1 / spread)])
+            slopes = slopes_of(form.predicted, acting, near(at), form.predicted(move_constants(near(at))))
+        return np.concatenate([slopes, whiten])
 
     found = least_squares(
         off,
         start,
         jac=slopes_at,
-        x_scale=spread,
+        x_scale=prior.spread[places],
         loss=_robust(len(form.observed)),
         max_nfev=MAX_EVALUATIONS,
         ftol=RELATIVE_TOLERANCE,
@@ -245,7 +260,7 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
     return loss
 
 
-def _slopes(
+def slopes_of(
     predicted: Callable[[Constants], Floats], acting: Sequence[Factor], theta: Mapping[str, float], now: Floats
 ) -> Floats:
     """Returns the derivatives of a prediction [M] by each factor, [M, F], at `theta`, where the prediction is `now`."""

@@ -20,6 +20,8 @@ from policies.search.space import Space, space_of
 from policies.situation import situation_of
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
+from policies.surrogate.probed import with_probe
+from policies.surrogate.probed_memory import memory_prior_of
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.tuner.decision import Decision
@@ -28,16 +30,27 @@ from policies.tuner.ideas import Idea, rejected_ideas
 from policies.tuner.sizing import MIN_FIT_PROBABILITY, Sizes
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
+from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 
 
 class Tuner:
-    """Proposes recipes for a study. `seed` seeds Optuna's samplers; `lessons` are of other studies; `nodes` are the
-    launcher's (None: as many as asked for), for studies with smaller runs."""
+    """Proposes recipes for a study. `seed` seeds Optuna's samplers; `lessons` are of other studies, `probed` are rows
+    of a probe of this cluster; `nodes` are the launcher's (None: as many as asked for), for studies with smaller
+    runs."""
 
-    def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = (), nodes: int | None = None) -> None:
+    def __init__(
+        self,
+        base: Recipe,
+        seed: int,
+        lessons: Sequence[Lesson] = (),
+        nodes: int | None = None,
+        *,
+        probed: Sequence[Row] = (),
+    ) -> None:
         self._base, self._seed, self._lessons = base, seed, tuple(lessons)
-        self._prior = prior_of(lessons)
+        self._prior = with_probe(prior_of(lessons), probed, base)
+        self._memory_prior = memory_prior_of(probed, base)
         self._decision: Decision | None = None
         self._fitted: tuple[tuple[Trial, ...], Surrogate] | None = None
         most = base.tune.proxy_nodes
@@ -139,7 +152,7 @@ class Tuner:
     def _fit(self, trials: Sequence[Trial]) -> Surrogate:
         limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
         limit_gib = min(limits, default=self._base.memory_limit_gib)
-        return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior)
+        return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior, memory_prior=self._memory_prior)
 
     @cached_property
     def _legal(self) -> Search:

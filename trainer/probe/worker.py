@@ -20,6 +20,7 @@ from trainer.launchers import mailbox
 if TYPE_CHECKING:
     from torch import Tensor
 
+STARTED_S = time.monotonic()
 ENOUGH_S = 25.0  # for all sizes; a size that would take longer than what is left is not begun
 SMALL, TIMES = 4 << 10, 20  # bytes, repetitions
 FIRST, LAST = 1 << 20, 256 << 20  # bytes of the first size and of the largest
@@ -36,13 +37,17 @@ def main(control: Path) -> None:
 
     from trainer.burst import BurstPhase
     from trainer.engines.megatron.device import open_device
+    from trainer.probe.planned import measure_plan
     from trainer.rank_report import RankError, RankReport
 
     device = open_device(int(os.environ["LOCAL_RANK"]))
     for folder in mailbox.requests(control, rank):
         try:
             dist.init_process_group(device.backend)
-            _Rank(rank, folder, device).probe()
+            found = _Rank(rank, folder, device)
+            if found.nodes > 1:
+                found.probe()
+            measure_plan(folder, rank=rank, world=found.world, device=device, started_s=STARTED_S)
             error = None
         except Exception as caught:
             error = RankError(

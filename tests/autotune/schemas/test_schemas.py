@@ -50,6 +50,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("estimate", "estimate deepseek-v3-1024xh100"),
     ("estimate", "estimate base.yaml"),
     ("estimate", "estimate base.yaml --machine ours.yaml"),
+    ("probe", "probe base.yaml"),
     ("plan", "plan deepseek-v3-1024xh100 --top 2"),
     ("plan", "plan too_large.yaml --top 1 -o choice.yaml"),
     ("plan", "plan base.yaml --top 1 --machine ours.yaml"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import autotune.session.session as session
+import autotune.probe.study as probing
 from autotune.tuning.events import Event, Probed, StudyStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
@@ -66,10 +66,10 @@ def test_links_are_measured_once_and_again_only_where_that_failed(
 ) -> None:
     recipe = on_two_nodes(load_recipe("cpu-moe"))
     answers = [Probe(links=None, failure=FAILED, seconds=1.0), Probe(links=links(5.0), failure=None, seconds=2.0)]
-    monkeypatch.setattr(session, "probe", lambda recipe, **folders: answers.pop(0))
+    monkeypatch.setattr(probing, "probe", lambda recipe, **folders: answers.pop(0))
     study = study_in(tmp_path / "s", recipe)
     for _ in range(4):
-        session.probe_links(study)
+        probing.probe_before(study, budget=20, max_gpu_hours=None, rows=True)
     study.close()
     assert answers == []
     events, _ = read_events(tmp_path / "s" / JOURNAL)
@@ -77,11 +77,11 @@ def test_links_are_measured_once_and_again_only_where_that_failed(
 
 
 def test_a_recipe_that_does_without_links_is_not_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "probe", lambda recipe, **folders: pytest.fail("it was probed"))
+    monkeypatch.setattr(probing, "probe", lambda recipe, **folders: pytest.fail("it was probed"))
     recipe = on_two_nodes(load_recipe("cpu-moe"))
     burst = recipe.burst.model_copy(update={"probe_links": False})
     study = study_in(tmp_path / "s", recipe.model_copy(update={"burst": burst}))
-    session.probe_links(study)
+    probing.probe_before(study, budget=20, max_gpu_hours=None, rows=True)
     study.close()
     assert study.journal.whole.probed is None
 

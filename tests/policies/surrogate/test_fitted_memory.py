@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from policies.surrogate.evidence import Evidence
-from policies.surrogate.memory import GROUPS, OUTSIDE_RECIPE_SPREAD, OUTSIDE_SPREAD, _Observed, fit_memory
+from policies.surrogate.memory import (
+    GROUPS,
+    OUTSIDE_RECIPE_SPREAD,
+    OUTSIDE_SPREAD,
+    _Observed,
+    fit_memory,
+    table_memory_prior,
+)
 from tests.policies.drawn import gpu_recipe
 from tests.policies.surrogate.planted_clusters import OTHER, RECIPES
 from trainer.estimate.candidates import tabulate
@@ -140,7 +147,8 @@ def test_a_recipe_that_ran_at_the_limit_says_nothing_of_measured_memory_outside_
 
 
 def test_the_curvature_of_memory_outside_the_allocator_is_that_of_the_cost() -> None:
-    seen = _Observed([with_outside(each, 1.2) for each in (ran(RECIPES[0], 1.0), ran_out(OTHER))], needs(OTHER) * 1.02)
+    found = [with_outside(each, 1.2) for each in (ran(RECIPES[0], 1.0), ran_out(OTHER))]
+    seen = _Observed(found, needs(OTHER) * 1.02, table_memory_prior())
     at, step = np.zeros(len(GROUPS) + 1), np.eye(len(GROUPS) + 1)[-1] * 1e-2
     bend = (seen.cost(at + step) - 2 * seen.cost(at) + seen.cost(at - step)) / 1e-4
     assert seen.curvature(at)[-1, -1] == pytest.approx(bend, rel=1e-3)

@@ -14,11 +14,12 @@ from trainer.recipe.layout import layout_of
 
 
 @contextlib.contextmanager
-def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
+def parallel_state_of(recipe: Recipe, *, ends_with_process_group: bool = True, **more: Any) -> Iterator[None]:
     """Sets up the groups of every parallel size; `more` is passed to Megatron, and what it refuses raises Megatron's
     own error.
 
-    At the end nothing is left: no global state of Megatron's, and no process group.
+    At the end nothing is left: no global state of Megatron's, and no process group, but for the world's where it does
+    not end with them.
     """
     from megatron.core import parallel_state, tensor_parallel
 
@@ -39,4 +40,5 @@ def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
     finally:
         tensor_parallel.get_cuda_rng_tracker().reset()
         forget_the_burst()
-        dist.destroy_process_group()
+        if ends_with_process_group:
+            dist.destroy_process_group()

@@ -100,7 +100,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
     _refuse_what_is_missing(recipe, device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(process_settings(recipe))
-        stack.enter_context(_on_device(device))
+        stack.enter_context(on_device(device))
         measured.attainable_tflops = device.attainable_tflops()
         stack.enter_context(stream_for_graphs(recipe))
         stack.enter_context(_process_groups(recipe, device, store, rank))
@@ -133,7 +133,7 @@ def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
 
 
 @contextlib.contextmanager
-def _on_device(device: Device) -> Iterator[None]:
+def on_device(device: Device) -> Iterator[None]:
     if device.name != "cpu":
         yield
         return

@@ -134,16 +134,16 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
         "logits": loss,
         "workspace": beside,
     }
-    unfused = _unfused(candidates)
-    moving = {name: size * unfused for name, size in moving.items()}
+    factor = unfused(candidates)
+    moving = {name: size * factor for name, size in moving.items()}
     if not on_cpu:  # the optimizer step comes when activations are gone: it counts for what it is above them
         step = step_bytes(candidates, parameters) - sum(moving.values(), np.zeros(()))
         moving["workspace"] = moving["workspace"] + np.maximum(step, 0.0)
     fixed = {"buffers": buffer_bytes(candidates, parameters)}
-    return state_bytes(candidates, parameters) | moving | fixed, held.routed * unfused
+    return state_bytes(candidates, parameters) | moving | fixed, held.routed * factor
 
 
-def _unfused(candidates: Candidates) -> Floats:
+def unfused(candidates: Candidates) -> Floats:
     """Returns unfused over fused activation memory of Megatron-Core's local layers on a CPU, [N, 1]; 1 on GPUs, []."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())

@@ -71,7 +71,7 @@ def layer_time(
     operators = operators_s(candidates, values, is_moe=is_moe)
     classes = _classes(forward, operators)
     compute = sum(classes.values(), np.zeros(()))
-    notify = _notify(candidates, values) if is_moe else np.zeros(())
+    notify = notify_s(candidates, values) if is_moe else np.zeros(())
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
     ep = ep * np.where(overlapped, values["ep_slowed"], 1.0)
@@ -128,7 +128,7 @@ def imbalance(candidates: Candidates, values: Constants, *, given: float | None 
     return np.where(unbalanced(candidates), hottest, 1.0)
 
 
-def _notify(candidates: Candidates, values: Constants) -> Floats:
+def notify_s(candidates: Candidates, values: Constants) -> Floats:
     """Returns the time to exchange token counts before a dispatch: a small exchange and, outside whole-iteration
     graphs, a wait of the host for its result. Backward reuses it."""
     ranks = candidates.ep * candidates.etp

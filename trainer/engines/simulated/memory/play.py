@@ -16,8 +16,8 @@ from trainer.engines.simulated.memory.chunk import Chunk
 from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.load import usual_imbalance
 from trainer.engines.simulated.memory.outside import outside_gib, workspace_bytes
-from trainer.engines.simulated.memory.rank import chunks_of_ranks
-from trainer.engines.simulated.memory.result import MemoryPlay, RankPlay
+from trainer.engines.simulated.memory.rank import chunks_of_ranks, layer_chunk
+from trainer.engines.simulated.memory.result import GIB, MemoryPlay, RankPlay
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.memory.state import State, state_of_ranks
 from trainer.engines.simulated.schedule import Schedule, schedule_of
@@ -45,7 +45,7 @@ def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence
             for rank, (chunks, state) in enumerate(parts)
         ),
         outside_gib=outside_gib(recipe, sizes, machine),
-        usable=1 - _fragmentation(recipe, machine),
+        usable=1 - lost_to_fragmentation(recipe, machine),
         second_step_gib=machine.memory.second_step_gib,
     )
 
@@ -107,6 +107,12 @@ class _Stages:
         peaks[ones + 1] = peaks[ones]
 
 
+def layer_kept_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
+    """Returns what one layer with experts, or without, keeps of a micro batch for backward, at an even load."""
+    kept = layer_chunk(recipe, moe=moe).kept
+    return kept * machine.memory.activations * _unfused(recipe) / GIB
+
+
 def shown(schedule: Schedule) -> Schedule:
     """The same schedule with no more micro batches than show its fullest moments."""
     groups = -(-schedule.warm_up(0) // (schedule.vpp * schedule.group)) + SHOWN_GROUPS
@@ -129,7 +135,7 @@ def _loads(recipe: Recipe, machine: Machine, imbalance: float | Sequence[float] 
     return (float(imbalance),) * layout_of(recipe).pp if isinstance(imbalance, int | float) else tuple(imbalance)
 
 
-def _fragmentation(recipe: Recipe, machine: Machine) -> float:
+def lost_to_fragmentation(recipe: Recipe, machine: Machine) -> float:
     """Returns the fragmentation of torch's caching allocator as a share; 0 on CPUs, which do not use it."""
     if recipe.hardware.is_cpu:
         return 0.0

@@ -39,6 +39,13 @@ def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk
     ]
 
 
+def layer_chunk(recipe: Recipe, *, moe: bool) -> Chunk:
+    """Returns a chunk of one layer, the model's first with experts or the first without, at an even load."""
+    kinds, narrow = recipe.architecture.layer_kinds, quantizes(recipe)
+    kind = next((kind for kind in kinds if (kind.feed == "moe") == moe), kinds[0])
+    return _Player(recipe, 1.0).chunk(embeds=False, layers=((kind, narrow),), predicts=0, ends=False)
+
+
 def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
     """Returns {(pipeline rank, chunk): its multi-token-prediction layers}."""
     layout = layout_of(recipe)

@@ -1,0 +1,169 @@
+"""The document of a probe: every row with what the tables expect of it and what follows, and the factors it moved.
+
+`document_of` makes it of rows wherever they come from: real ranks, the simulated engine, or a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from policies.surrogate.corrections import Correction, corrections
+from policies.surrogate.prior import prior_of
+from policies.surrogate.probed import Tell, tells, with_probe
+from policies.surrogate.time import fit_time
+from trainer.burst import Failure
+from trainer.microbenchmarks.row import Row
+from trainer.probe.links import Links
+from trainer.recipe import Recipe
+
+APART = 1.15  # measured over expected, or the other way round: below it both are called the same
+FEWER_IS_SLOWER = ("dp_beside",)
+
+
+class Consequence(StrEnum):
+    """The consequence of a row."""
+
+    AS_EXPECTED = "as expected"
+    FASTER = "faster"
+    SLOWER = "slower"
+    LESS = "less"
+    MORE = "more"
+    MEASURED = "measured"  # the tables expect nothing of it
+    WORKS = "works"
+    MISSING = "missing"
+    NOT_MEASURED = "not measured"
+
+
+class ProbedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `ratio` is measured over expected; `factors` are those of `factors.csv` that it informs. `slow_rank`
+    took `slow_by` times the median of the ranks; `unsteady`: its repeats differ by a quarter or more."""
+
+    group: str
+    kind: str
+    name: str
+    unit: str
+    measured: float | None
+    low: float | None
+    high: float | None
+    expected: float | None
+    ratio: float | None
+    consequence: Consequence
+    factors: tuple[str, ...]
+    ranks: int
+    slow_rank: int | None
+    slow_by: float | None
+    unsteady: bool
+    failure: str | None
+
+
+class MovedFactor(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant of the estimate: by the tables, and by the probe with its 90 % interval, in `unit`."""
+
+    factor: str
+    words: str
+    unit: str
+    by_tables: float
+    value: float
+    low: float
+    high: float
+
+
+class ProbeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """probe.json: a probe on `ranks` ranks for `seconds`, start-up included. `simulated`: nothing was measured."""
+
+    schema: int = 1
+    recipe: str
+    gpu: str
+    simulated: bool
+    ranks: int
+    seconds: float
+    gpu_hours: float
+    links: Links | None
+    failure: Failure | None
+    environment: dict[str, str]
+    rows: list[ProbedRow]
+    factors: list[MovedFactor]
+
+
+def document_of(
+    recipe: Recipe,
+    rows: Sequence[Row],
+    *,
+    ranks: int,
+    seconds: float,
+    links: Links | None = None,
+    failure: Failure | None = None,
+    environment: dict[str, str] | None = None,
+) -> ProbeDocument:
+    """Returns the document of a probe's rows."""
+    told = tells(rows, recipe)
+    return ProbeDocument(
+        recipe=recipe.name,
+        gpu=recipe.cluster.gpu_name,
+        simulated=recipe.burst.engine == "simulated",
+        ranks=ranks,
+        seconds=seconds,
+        gpu_hours=ranks * seconds / 3600,
+        links=links,
+        failure=failure,
+        environment=environment or {},
+        rows=[_row(row, tell) for row, tell in zip(rows, told, strict=True)],
+        factors=[_moved(found) for found in factors_of(rows, recipe)],
+    )
+
+
+def factors_of(rows: Sequence[Row], recipe: Recipe) -> list[Correction]:
+    """Returns the constants that the rows moved, the largest shift first."""
+    return corrections(fit_time([], with_probe(prior_of([]), rows, recipe)), recipe)
+
+
+def _row(row: Row, tell: Tell) -> ProbedRow:
+    ratio = row.measured / tell.expected if row.measured is not None and tell.expected else None
+    return ProbedRow(
+        group=row.group,
+        kind=row.kind,
+        name=row.name,
+        unit=row.unit,
+        measured=row.measured,
+        low=row.low,
+        high=row.high,
+        expected=tell.expected,
+        ratio=ratio,
+        consequence=_consequence(row, ratio),
+        factors=tell.factors,
+        ranks=row.ranks,
+        slow_rank=row.slow_rank,
+        slow_by=row.slow_by,
+        unsteady=row.unsteady,
+        failure=row.failure,
+    )
+
+
+def _consequence(row: Row, ratio: float | None) -> Consequence:
+    if row.unit == "works":
+        return Consequence.WORKS if row.measured else Consequence.MISSING
+    if row.measured is None:
+        return Consequence.NOT_MEASURED
+    if ratio is None:
+        return Consequence.MEASURED
+    if 1 / APART < ratio < APART:
+        return Consequence.AS_EXPECTED
+    if row.group == "memory":
+        return Consequence.MORE if ratio > 1 else Consequence.LESS
+    slower = (ratio > 1) != (row.kind in FEWER_IS_SLOWER)
+    return Consequence.SLOWER if slower else Consequence.FASTER
+
+
+def _moved(found: Correction) -> MovedFactor:
+    return MovedFactor(
+        factor=found.factor,
+        words=found.words,
+        unit=found.unit,
+        by_tables=found.before,
+        value=found.after,
+        low=found.low,
+        high=found.high,
+    )

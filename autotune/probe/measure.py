@@ -1,0 +1,35 @@
+"""Probes the cluster of a recipe by itself, without a study: on real ranks, or played by the simulated engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from autotune.probe.document import ProbeDocument, document_of
+from trainer.recipe import Recipe
+
+
+def probe_recipe(recipe: Recipe, *, seed: int) -> ProbeDocument:
+    """Probes and returns the document. ToolError where ranks cannot be started."""
+    if recipe.burst.engine == "simulated":
+        return _played(recipe, seed=seed)
+    with TemporaryDirectory(prefix="moe-probe-") as folder:
+        return _measured(recipe, Path(folder))
+
+
+def _played(recipe: Recipe, *, seed: int) -> ProbeDocument:
+    from trainer.engines.simulated.probe import play_probe
+    from trainer.microbenchmarks.groups import rows_of
+
+    played = play_probe(recipe, rows_of(recipe), seed=seed)
+    return document_of(recipe, played.rows, ranks=played.ranks, seconds=played.seconds)
+
+
+def _measured(recipe: Recipe, folder: Path) -> ProbeDocument:
+    from trainer.microbenchmarks.groups import rows_of
+    from trainer.probe.probe import probe
+
+    found = probe(recipe, home=folder / "engine", folder=folder / "probe", rows=rows_of(recipe))
+    return document_of(
+        recipe, found.rows, ranks=found.ranks, seconds=found.seconds, links=found.links, failure=found.failure
+    )

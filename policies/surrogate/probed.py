@@ -1,0 +1,126 @@
+"""Conditions the prior of a cluster's factors on a probe, before any burst.
+
+    log measured(row) = log closed form(row; constants moved by θ) + offset(kind) + error(kind) + error(row)
+
+`probed.csv` has offset and both deviations of each kind of row. θ is the maximum a posteriori under the prior, its
+covariance Laplace's, so that what two factors know only together (a grouped product's rate and the rows that it
+needs) stays joint. Shapes: R rows, F factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from policies.surrogate.factors import factors, move_constants
+from policies.surrogate.time import Prior, slopes_of
+from trainer.estimate.candidates import Floats
+from trainer.estimate.probe import Expected
+from trainer.estimate.time.constants import Constants
+from trainer.microbenchmarks.row import Row
+from trainer.recipe import Recipe
+from trainer.recipe.tables import figure, read_table
+
+ROUNDS = 6
+TABLE = "probed.csv"
+INFORMS = 0.02  # log of a row per unit of a factor: below it the row says nothing of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The error of a kind of row, in log, as a measure of a layer's work: its `offset`, and the deviations of what all
+    rows of the kind share and of each."""
+
+    offset: float
+    shared: float
+    own: float
+
+
+@cache
+def told() -> dict[str, Told]:
+    """Returns the kinds of rows that the surrogate learns from."""
+    return {
+        row["kind"]: Told(**{name: figure(row, name, table=TABLE) for name in ("offset", "shared", "own")})
+        for row in read_table(TABLE, package="policies.surrogate")
+    }
+
+
+def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
+    """Returns the prior conditioned on the rows; unchanged where no row tells anything."""
+    form = _Form(rows, recipe)
+    if not len(form.observed):
+        return prior
+    mean, inverse = prior.mean.copy(), np.linalg.inv(prior.covariance)
+    every = factors()
+    for _ in range(ROUNDS):
+        theta = dict(zip((factor.name for factor in every), mean.tolist(), strict=True))
+        now = form.predicted(move_constants(theta))
+        slopes = slopes_of(form.predicted, every, theta, now)
+        curvature = slopes.T @ slopes + inverse
+        step = np.linalg.solve(curvature, slopes.T @ (form.observed - now) - inverse @ (mean - prior.mean))
+        mean = mean + step
+    return Prior(mean=mean, covariance=np.linalg.inv(curvature))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tell:
+    """The value that the tables expect of a row, in its unit (None: none), and the factors that it informs."""
+
+    expected: float | None
+    factors: tuple[str, ...]
+
+
+def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
+    """Returns what the tables say of each row, in the same order."""
+    if not rows:
+        return []
+    form = Expected(rows, recipe)
+    offsets = np.array([told()[row.kind].offset if row.kind in told() else 0.0 for row in rows])
+    expected = form.at() * np.exp(offsets)
+    acting = [factor for factor in factors() if factor.acts_on(recipe.hardware)]
+    zero = {factor.name: 0.0 for factor in factors()}
+
+    def logs(constants: Constants) -> Floats:
+        found: Floats = np.log(np.maximum(np.nan_to_num(form.at(constants), nan=1.0), 1e-12))
+        return found
+
+    slopes = np.abs(slopes_of(logs, acting, zero, logs({})))
+    return [
+        Tell(
+            expected=float(value) if np.isfinite(value) else None,
+            factors=tuple(
+                factor.name for factor, at in zip(acting, slope, strict=True) if at > INFORMS and row.kind in told()
+            ),
+        )
+        for row, value, slope in zip(rows, expected, slopes, strict=True)
+    ]
+
+
+class _Form:
+    """The rows that tell of factors, and the closed form at them, both whitened."""
+
+    def __init__(self, rows: Sequence[Row], recipe: Recipe) -> None:
+        known = [row for row in rows if row.kind in told() and row.measured]
+        expected = Expected(known, recipe).at() if known else np.zeros(0)
+        self._rows = [row for row, value in zip(known, expected, strict=True) if np.isfinite(value) and value > 0]
+        self._expected = Expected(self._rows, recipe)
+        kinds = np.array([row.kind for row in self._rows])
+        shared, own = (np.array([getattr(told()[kind], name) for kind in kinds]) for name in ("shared", "own"))
+        same = kinds[:, None] == kinds[None, :]
+        self._root = cholesky(np.outer(shared, shared) * same + np.diag(own**2), lower=True) if len(kinds) else same
+        offsets = np.array([told()[kind].offset for kind in kinds])
+        self.observed = self._whitened(np.log([row.measured or 1.0 for row in self._rows]) - offsets)
+
+    def predicted(self, constants: Constants) -> Floats:
+        """Returns the whitened logs of the closed form, [R] or [K, R]."""
+        return self._whitened(np.log(np.maximum(self._expected.at(constants), 1e-12)))
+
+    def _whitened(self, logs: Floats) -> Floats:
+        if not logs.shape[-1]:
+            return logs
+        solved: Floats = solve_triangular(self._root, logs.reshape(-1, logs.shape[-1]).T, lower=True).T
+        return solved.reshape(logs.shape)

@@ -1,0 +1,110 @@
+"""One layer of a recipe, built by Megatron-Core as bursts build theirs, alone on each rank: its passes and its tensors.
+
+Experts are those that one rank of the recipe holds, and every rank is its own neighbour: nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.engines.megatron.config import build_configs
+from trainer.engines.megatron.device import Device
+from trainer.engines.megatron.groups import parallel_state_of
+from trainer.engines.megatron.layers import TRAINABLE
+from trainer.engines.megatron.model import build_chunks
+from trainer.engines.megatron.train import on_device, uses_transformer_engine
+from trainer.recipe import Recipe
+
+VOCABULARY = 128  # the ends of the model are of no interest
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLayer:
+    """`model` is a GPTModel of one layer with small ends; `recipe` that of the model."""
+
+    model: Any
+    recipe: Recipe
+    device: str
+
+    def forward(self, tokens: int | None = None) -> Any:
+        """Returns the loss of a micro batch of the recipe's sequences, or of sequences of so many `tokens`."""
+        length = tokens or self.recipe.training.seq_length
+        shape = (self.recipe.training.micro_batch_size, length)
+        ids = torch.randint(0, VOCABULARY, shape, device=self.device)
+        positions = torch.arange(length, device=self.device).expand(shape)
+        return self.model(ids, positions, None, labels=ids).float().mean()
+
+    def step(self, tokens: int | None = None) -> None:
+        """Runs forward and backward, and drops the gradients."""
+        self.forward(tokens).backward()
+        self.model.zero_grad(set_to_none=True)
+
+    def kept_bytes(self) -> int:
+        """Returns the bytes of activations that the layer keeps for backward, each storage counted once."""
+        layers = self.model.decoder
+        parameters = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
+        seen: dict[int, int] = {}
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in parameters:
+                seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        plain = layers.forward
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                return plain(*args, **kwargs)
+
+        layers.forward = counted
+        try:
+            loss = self.forward()
+        finally:
+            layers.forward = plain
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
+        return sum(seen.values())
+
+
+@contextlib.contextmanager
+def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer]:
+    """Builds the layer, with experts or without; all ranks call it alike. At the end nothing of it is left."""
+    lone = _lone(recipe, moe=moe)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(on_device(device))
+        stack.enter_context(parallel_state_of(lone, ends_with_process_group=False))
+        from megatron.core import tensor_parallel
+
+        tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+        transformer_engine = uses_transformer_engine(lone)
+        configs = build_configs(lone, transformer_engine=transformer_engine)
+        (model,) = build_chunks(lone, configs.transformer, local=None if transformer_engine else TRAINABLE)
+        yield OneLayer(model=model, recipe=lone, device=device.name)
+        del model
+
+
+def _lone(recipe: Recipe, *, moe: bool) -> Recipe:
+    """Returns a recipe of one layer, of the experts that a rank of this one holds, for as many ranks as there are."""
+    model = recipe.architecture
+    held = max(1, (model.num_moe_experts or 1) // recipe.parallelism.expert_model_parallel_size)
+    fields: dict[str, Any] = {
+        "num_layers": 1,
+        "vocab_size": VOCABULARY,
+        "mtp_num_layers": None,
+        "moe_router_num_groups": None,
+        "moe_router_group_topk": None,
+    }
+    if moe:
+        fields |= {"num_moe_experts": held, "moe_router_topk": min(model.moe_router_topk, held), "moe_layer_freq": 1}
+    else:
+        fields |= {"num_moe_experts": None, "moe_shared_expert_intermediate_size": None}
+    cluster = recipe.cluster.model_copy(update={"nodes": 1, "gpus_per_node": dist.get_world_size()})
+    lone = recipe.model_copy(update={"model": model.model_copy(update=fields), "cluster": cluster})
+    return lone.replace({"expert_model_parallel_size": 1, "expert_tensor_parallel_size": 1})

@@ -1,0 +1,162 @@
+"""Predicts a probe's rows by the closed forms: the same functions that estimates are made of, at a row's shape.
+
+Shapes: R rows; with K sets of constants (arrays [K, 1]) every figure has a first axis K. NaN where the tables say
+nothing of a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats, tabulate
+from trainer.estimate.memory.activations import kept, saved_by_tensor, total
+from trainer.estimate.memory.buffers import GIB, outside_bytes
+from trainer.estimate.memory.estimate import unfused
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.constants import constants as fitted
+from trainer.estimate.time.data_parallel import optimizer_s
+from trainer.estimate.time.layer_time import LayerTime, layer_time, notify_s
+from trainer.estimate.time.links import collective_s, dispatch_s, ring_s
+from trainer.measured.software import latest, releases
+from trainer.microbenchmarks.row import Row
+from trainer.recipe import Recipe
+
+US = 1e6
+EVEN = 1.0  # load of the hottest expert rank
+OF_A_LAYER = ("gemm", "grouped", "attention", "memory_bound", "permute", "quantize")  # of LayerTime
+
+
+class Expected:
+    """The rows of a recipe's probe as the closed forms see them; tabulated once."""
+
+    def __init__(self, rows: Sequence[Row], recipe: Recipe) -> None:
+        self.rows, self._recipe = rows, recipe
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        return tabulate([row.recipe(self._recipe) for row in self.rows])
+
+    def at(self, constants: Constants | None = None) -> Floats:
+        """Returns what each row should measure, in its unit, [R] or [K, R]; `constants` are those that are not the
+        table's."""
+        values = {**fitted(), **(constants or {})}
+        sets = np.broadcast_shapes(*map(np.shape, (constants or {}).values()))[:-1]
+        kinds = np.array([row.kind for row in self.rows])
+        found = np.full((*sets, len(self.rows)), np.nan)
+        for kind in dict.fromkeys(kinds.tolist()):
+            if kind in KINDS:
+                here = np.flatnonzero(kinds == kind)
+                rows = _Rows([row for row in self.rows if row.kind == kind], self._candidates.take(here), values)
+                found[..., here] = KINDS[kind](rows)
+        return found
+
+
+class _Rows:
+    """Rows of one kind at some constants."""
+
+    def __init__(self, rows: Sequence[Row], candidates: Candidates, values: Mapping[str, float | Floats]) -> None:
+        self.rows, self.candidates, self.values = rows, candidates, values
+
+    def size(self, name: str) -> Floats:
+        return np.array([row.sizes[name] for row in self.rows])
+
+    def layer(self, *, is_moe: bool) -> LayerTime:
+        release = releases()[latest()]
+        return layer_time(self.candidates, self.values, release, is_moe=is_moe, given_load=EVEN)
+
+    @property
+    def has_experts(self) -> bool:
+        return self.candidates.base.architecture.num_moe_experts is not None
+
+    def by_feed(self, of: Callable[[LayerTime], Floats]) -> Floats:
+        """Returns a layer's figure, with experts or without as each row says."""
+        moe = np.array([row.sizes.get("moe", 1.0) for row in self.rows]) * self.has_experts
+        dense = of(self.layer(is_moe=False))
+        return np.where(moe > 0, of(self.layer(is_moe=True)), dense) if moe.any() else dense
+
+
+def _of_a_layer(name: str) -> Callable[[_Rows], Floats]:
+    def us(rows: _Rows) -> Floats:
+        found: Floats = US * getattr(rows.layer(is_moe=rows.has_experts), name)
+        return found
+
+    return us
+
+
+def _optimizer(rows: _Rows) -> Floats:
+    return US * optimizer_s(rows.candidates, rows.values, rows.size("parameters"))
+
+
+def _host(rows: _Rows) -> Floats:
+    return US * rows.by_feed(lambda layer: layer.host)
+
+
+def _ring(rows: _Rows) -> Floats:
+    gb, ranks, stride = (rows.size(name) for name in ("gb", "ranks", "stride"))
+    return US * ring_s(rows.candidates, rows.values, gb, ranks, stride=stride)
+
+
+def _both(rows: _Rows) -> Floats:
+    """Returns what gradients and parameters take: their traffic crosses both kinds of links."""
+    return _ring(rows) * rows.values["dp_time"]
+
+
+def _small(rows: _Rows) -> Floats:
+    gb, ranks, stride = (rows.size(name) for name in ("gb", "ranks", "stride"))
+    return US * collective_s(rows.candidates, rows.values, gb * (ranks - 1) / ranks, ranks, stride=stride)
+
+
+def _send(rows: _Rows) -> Floats:
+    gb, ranks, stride = (rows.size(name) for name in ("gb", "ranks", "stride"))
+    return US * collective_s(rows.candidates, rows.values, gb, ranks, stride=stride) * rows.values["pp_time"]
+
+
+def _dispatch(rows: _Rows) -> Floats:
+    return US * dispatch_s(rows.candidates, rows.values)
+
+
+def _copy(rows: _Rows) -> Floats:
+    link = rows.candidates.base.hardware.host_link_gb_s
+    rate = np.nan if link is None else link * np.asarray(rows.values["host_link_share"])
+    seconds: Floats = rows.size("gb") / rate
+    return US * seconds
+
+
+def _beside(rows: _Rows) -> Floats:
+    return US * rows.layer(is_moe=True).device
+
+
+def _kept(rows: _Rows) -> Floats:
+    dense, moe = (
+        total(kept(rows.candidates, saved_by_tensor(rows.candidates, is_moe=is_moe))) for is_moe in (False, True)
+    )
+    chosen = np.where(rows.size("moe") > 0, moe, dense)
+    found: Floats = chosen * rows.candidates.tokens * np.ravel(unfused(rows.candidates)) / GIB
+    return found
+
+
+def _filled(value: Callable[[_Rows], float | Floats]) -> Callable[[_Rows], Floats]:
+    return lambda rows: np.asarray(value(rows)) + np.zeros(len(rows.rows))
+
+
+KINDS: dict[str, Callable[[_Rows], Floats]] = {
+    **{name: _of_a_layer(name) for name in OF_A_LAYER},
+    "optimizer": _optimizer,
+    **dict.fromkeys(("host_dense", "host_few", "host_many"), _host),
+    **dict.fromkeys(("ring_near", "ring_far"), _ring),
+    **dict.fromkeys(("small_ring_near", "small_ring_far"), _small),
+    "ring_both": _both,
+    **dict.fromkeys(("send_near", "send_far"), _send),
+    "dispatch": _dispatch,
+    "notify": lambda rows: US * notify_s(rows.candidates, rows.values),
+    "copy": _copy,
+    "beside": _beside,
+    "contention": _filled(lambda rows: 1 + rows.values["ep_contention"]),
+    "slowed": _filled(lambda rows: rows.values["ep_slowed"]),
+    "dp_beside": _filled(lambda rows: 1 - np.asarray(rows.values["dp_exposed"])),
+    "layer_kept": _kept,
+    "outside": lambda rows: outside_bytes(rows.candidates) / GIB,
+}

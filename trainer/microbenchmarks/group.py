@@ -1,0 +1,21 @@
+"""A group of micro-benchmarks: the rows that it plans for a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainer.microbenchmarks.row import Row
+from trainer.recipe import Recipe
+
+GROUP_S = 20.0  # of a group after start-up, at most
+PROBE_S = 120.0  # of all groups with their start-up, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """`rows` are planned without figures."""
+
+    name: str
+    order: int  # of the groups of a probe: the first are measured even where time is short
+    rows: Callable[[Recipe], list[Row]]

@@ -1,0 +1,30 @@
+"""Interference of communication and compute beside each other."""
+
+from __future__ import annotations
+
+from trainer.microbenchmarks.group import Group
+from trainer.microbenchmarks.row import Row
+from trainer.microbenchmarks.shapes import alone, dispatch_sizes
+from trainer.recipe import Recipe
+
+
+def rows(recipe: Recipe) -> list[Row]:
+    """Returns a layer beside its exchange with experts, and a reduction of gradients beside compute."""
+    ep = max(dispatch_sizes(recipe).values(), default=1)
+    if recipe.hardware.is_cpu or recipe.world_size == 1:
+        return []
+    changes = alone(recipe, expert_model_parallel_size=ep, overlap_moe_expert_parallel_comm=True) if ep > 1 else {}
+    kinds = {
+        "beside": (f"layer with its exchange overlapped, EP {ep}", "us"),
+        "contention": ("compute beside an exchange over alone", "ratio"),
+        "slowed": ("exchange beside compute over alone", "ratio"),
+        "dp_beside": ("gradient reduction beside compute over alone", "ratio"),
+    }
+    return [
+        Row(group="overlap", kind=kind, name=name, unit=unit, changes=changes)
+        for kind, (name, unit) in kinds.items()
+        if changes or kind == "dp_beside"
+    ]
+
+
+GROUP = Group(name="overlap", order=4, rows=rows)

@@ -1,0 +1,28 @@
+"""Software that recipes ask for, and that may not work here."""
+
+from __future__ import annotations
+
+from trainer.microbenchmarks.group import Group
+from trainer.microbenchmarks.row import Row
+from trainer.microbenchmarks.shapes import dispatchers
+from trainer.recipe import Recipe
+
+ON_GPUS = {
+    "transformer_engine": "Transformer Engine",
+    "grouped_gemm": "grouped GEMM in one kernel",
+    "fp8": "FP8 products",
+    "graphs": "CUDA graphs",
+    "nvml": "NVML",
+    "nsys": "Nsight Systems",
+}
+
+
+def rows(recipe: Recipe) -> list[Row]:
+    """Returns one row a piece of software; measured is 1 where it works."""
+    found = {} if recipe.hardware.is_cpu else dict(ON_GPUS)
+    found |= {name: f"dispatcher {name}" for name in dispatchers(recipe) if name not in ("alltoall", "allgather")}
+    found |= {"profiler": "torch profiler with ranges", "megatron": "Megatron-Core"}
+    return [Row(group="works", kind=kind, name=name, unit="works") for kind, name in found.items()]
+
+
+GROUP = Group(name="works", order=5, rows=rows)

@@ -1,0 +1,113 @@
+"""The bench of one rank: its device, process groups over any ranks, and repeats of a piece of work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.microbenchmarks.group import GROUP_S
+from trainer.recipe import Recipe
+
+if TYPE_CHECKING:
+    from trainer.engines.megatron.device import Device
+
+REPEATS = 5
+EACH_S = 0.4  # of the repeats of one row: fewer where one takes long
+LEAST_REPEATS = 2
+US = 1e6
+
+
+class NotHereError(Exception):
+    """Something that a row measures is not installed, or this device cannot do it."""
+
+
+class Bench:
+    """One rank. `recipe` is the probed one; groups are made by all ranks in the same order, once each."""
+
+    def __init__(self, recipe: Recipe, device: Device, *, rank: int, world: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.recipe, self.device, self.rank, self.world = recipe, device, rank, world
+        self.torch: Any = torch
+        self.dist: Any = dist
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._began = time.monotonic()
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.name == "cpu"
+
+    @property
+    def dtype(self) -> Any:
+        """Returns the type of wide tensors: that of the recipe on CPUs, else BF16."""
+        narrow = self.recipe.training.precision != "fp32" or not self.on_cpu
+        return self.torch.bfloat16 if narrow else self.torch.float32
+
+    def tensor(self, *shape: int, dtype: Any = None, grad: bool = False) -> Any:
+        """Returns a tensor of small random numbers on the device."""
+        made = self.torch.randn(*shape, device=self.device.name, dtype=self.torch.float32) * 0.02
+        return made.to(dtype or self.dtype).requires_grad_(grad)
+
+    # ---- time
+
+    def repeats(self, work: Callable[[], object], *, together: Sequence[int] = ()) -> list[float]:
+        """Returns the µs of each repeat after one that is not counted. Where ranks work `together` they begin at one
+        moment, and all repeat as often: those of the fastest."""
+        self._timed(work, together)
+        first = self._timed(work, together)
+        longest = self.most(first) if together else first
+        count = int(max(LEAST_REPEATS, min(REPEATS, EACH_S * US / max(longest, 1.0))))
+        return [first, *(self._timed(work, together) for _ in range(count - 1))]
+
+    def _timed(self, work: Callable[[], object], together: Sequence[int]) -> float:
+        if together:
+            self.dist.barrier()
+        self.device.synchronize()
+        began = time.perf_counter()
+        work()
+        self.device.synchronize()
+        return (time.perf_counter() - began) * US
+
+    def most(self, value: float) -> float:
+        """Returns the largest value of all ranks."""
+        found = self.torch.tensor([value], dtype=self.torch.float64, device=self.device.name)
+        self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX)
+        return float(found.item())
+
+    def begin_group(self) -> None:
+        """Starts the clock of a group of rows."""
+        self._began = time.monotonic()
+
+    def out_of_time(self, deadline: float) -> bool:
+        """Returns whether the group has had its time, or the probe has; alike on all ranks."""
+        now = time.monotonic()
+        return bool(self.most(float(now - self._began > GROUP_S or now > deadline)))
+
+    # ---- ranks
+
+    def ranks(self, count: int, stride: int) -> tuple[int, ...] | None:
+        """Returns the ranks of this one's group of `count`, `stride` apart; None where the world is too small."""
+        block = count * stride
+        if block > self.world:
+            return None
+        base = self.rank // block * block + self.rank % stride
+        found = tuple(base + stride * each for each in range(count))
+        return found if found[-1] < self.world else None
+
+    def group(self, count: int, stride: int) -> Any:
+        """Returns this rank's group of `count` ranks, `stride` apart. All ranks call it alike. NotHereError where the
+        world is too small."""
+        block = count * stride
+        if block > self.world:
+            raise NotHereError(f"{block} ranks are not here: {self.world} are")
+        own = None
+        for start in range(0, self.world - block + 1, block):
+            for offset in range(stride):
+                members = tuple(start + offset + stride * each for each in range(count))
+                if members not in self._groups:
+                    self._groups[members] = self.dist.new_group(list(members))
+                if self.rank in members:
+                    own = self._groups[members]
+        return own

@@ -1,0 +1,20 @@
+"""Measures the rows of each group on a rank: one file a group, with its `MEASURES` by kind of row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from trainer.microbenchmarks.row import Row
+from trainer.probe.bench import Bench
+
+Measure = Callable[[Bench, Row], list[float] | None]  # a rank's repeats, in the row's unit; None: it takes no part
+
+
+@cache
+def measures() -> dict[str, Measure]:
+    """Returns how to measure every kind of row."""
+    found = [import_module(f"{__name__}.{module.name}").MEASURES for module in iter_modules(__path__)]
+    return {kind: measure for table in found for kind, measure in table.items()}

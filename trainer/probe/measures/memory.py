@@ -1,0 +1,57 @@
+"""Memory of one layer alone, and what of a GPU its allocator does not see or cannot use."""
+
+from __future__ import annotations
+
+from trainer.microbenchmarks.row import Row
+from trainer.probe.bench import Bench, NotHereError
+
+GIB = 2**30
+STEPS = 2  # of a layer before fragmentation is read
+
+
+def layer_kept(bench: Bench, row: Row) -> list[float]:
+    from trainer.engines.megatron.one_layer import one_layer
+
+    with one_layer(row.recipe(bench.recipe), bench.device, moe=bool(row.sizes["moe"])) as found:
+        return [found.kept_bytes() / GIB]
+
+
+def outside(bench: Bench, row: Row) -> list[float]:
+    found = bench.device.outside_gib()
+    if found is None:
+        raise NotHereError("the device does not tell")
+    return [found]
+
+
+def fragmentation(bench: Bench, row: Row) -> list[float]:
+    """Returns the share of reserved memory that was never allocated, after steps of one layer of the recipe."""
+    from trainer.engines.megatron.one_layer import one_layer
+
+    cuda = bench.torch.cuda
+    cuda.empty_cache()
+    cuda.reset_peak_memory_stats()
+    moe = bench.recipe.architecture.num_moe_experts is not None
+    with one_layer(bench.recipe, bench.device, moe=moe) as found:
+        for _ in range(STEPS):
+            found.step()
+    return [max(0.0, 1 - cuda.max_memory_allocated() / max(cuda.max_memory_reserved(), 1))]
+
+
+def second_step(bench: Bench, row: Row) -> list[float]:
+    """Returns how much the peak of a layer's second step is over that of its first, with its optimizer's state made
+    before."""
+    from trainer.engines.megatron.one_layer import one_layer
+
+    cuda = bench.torch.cuda
+    moe = bench.recipe.architecture.num_moe_experts is not None
+    peaks = []
+    with one_layer(bench.recipe, bench.device, moe=moe) as found:
+        for _ in range(STEPS):
+            cuda.reset_peak_memory_stats()
+            found.step()
+            bench.device.synchronize()
+            peaks.append(cuda.max_memory_reserved() / GIB)
+    return [max(0.0, peaks[-1] - peaks[0])]
+
+
+MEASURES = {"layer_kept": layer_kept, "outside": outside, "fragmentation": fragmentation, "second_step": second_step}

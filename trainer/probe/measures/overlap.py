@@ -1,0 +1,80 @@
+"""Measures how an exchange and compute slow each other: two streams of one GPU, each alone and then together."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from trainer.microbenchmarks.row import Row
+from trainer.probe.bench import REPEATS, US, Bench
+from trainer.probe.measures.compute import OF_A_LAYER, Work
+from trainer.probe.measures.links import dispatching
+
+SIDE = 4096  # of a square product
+LONG = 4  # times that what goes on beside takes longer
+EXCHANGES = 4  # of a layer, forward and backward
+REDUCED_BYTES = 1 << 28
+
+
+def beside(bench: Bench, row: Row) -> list[float]:
+    """Returns the time of a layer's kernels and of its exchanges in a stream beside them, until both are done."""
+    recipe = row.recipe(bench.recipe)
+    works = [build(bench, recipe) for build in OF_A_LAYER.values()]
+    exchange, stream = dispatching(bench, recipe), bench.torch.cuda.Stream()
+
+    def both() -> None:
+        with bench.torch.cuda.stream(stream):
+            for _ in range(EXCHANGES):
+                exchange()
+        for work in works:
+            work()
+
+    return bench.repeats(both, together=range(bench.world))
+
+
+def contention(bench: Bench, row: Row) -> list[float]:
+    """Returns the time of a product beside longer exchanges over alone."""
+    return _over_alone(bench, _product(bench), dispatching(bench, row.recipe(bench.recipe)))
+
+
+def slowed(bench: Bench, row: Row) -> list[float]:
+    """Returns the time of an exchange beside longer products over alone."""
+    return _over_alone(bench, dispatching(bench, row.recipe(bench.recipe)), _product(bench))
+
+
+def dp_beside(bench: Bench, row: Row) -> list[float]:
+    """Returns the rate of a reduction of gradients beside longer products over alone."""
+    part = bench.tensor(REDUCED_BYTES // 4 // bench.world, dtype=bench.torch.float32)
+    whole = bench.tensor(len(part) * bench.world, dtype=bench.torch.float32)
+    reduction = bench.dist.reduce_scatter_tensor
+    return [1 / each for each in _over_alone(bench, lambda: reduction(part, whole), _product(bench))]
+
+
+def _product(bench: Bench) -> Work:
+    left, right = bench.tensor(SIDE, SIDE), bench.tensor(SIDE, SIDE)
+    return lambda: left @ right
+
+
+def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
+    ranks = range(bench.world)
+    alone, one = median(bench.repeats(work, together=ranks)), median(bench.repeats(other, together=ranks))
+    times = max(1, round(bench.most(LONG * alone / max(one, 1.0))))
+    return [_beside_us(bench, work, other, times) / alone for _ in range(REPEATS)]
+
+
+def _beside_us(bench: Bench, work: Work, other: Work, times: int) -> float:
+    """Returns the µs of `work` by the device's clock while `other` runs so many `times` in a stream of its own."""
+    stream = bench.torch.cuda.Stream()
+    began, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
+    bench.dist.barrier()
+    bench.device.synchronize()
+    with bench.torch.cuda.stream(stream):
+        for _ in range(times):
+            other()
+    began.record()
+    work()
+    ended.record()
+    bench.device.synchronize()
+    return float(began.elapsed_time(ended)) * 1e-3 * US
+
+
+MEASURES = {"beside": beside, "contention": contention, "slowed": slowed, "dp_beside": dp_beside}

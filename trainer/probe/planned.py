@@ -1,0 +1,60 @@
+"""Measures the rows of a probe's plan on one rank, together with all others, one row after another.
+
+All ranks take each row, and what each measured or met is gathered before the next one: a part that fails on one rank
+is that row's failure and no other's. Rank 0 writes what there is after every row, so that a probe that is ended has it.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainer.engines.megatron.device import Device
+from trainer.launchers import mailbox
+from trainer.microbenchmarks.row import Row, failed, measured
+from trainer.probe.bench import Bench
+from trainer.probe.measures import measures
+from trainer.probe.probe import MEASURED, PLAN, Plan
+from trainer.recipe import Recipe
+
+TOLD = 300  # characters of an error
+NO_TIME = "no time was left"
+
+
+def measure_plan(folder: Path, *, rank: int, world: int, device: Device, started_s: float) -> None:
+    """Measures the plan in the folder, if there is one; `started_s` is when this rank began, by the monotonic clock."""
+    if not (folder / PLAN).exists():
+        return
+    plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=Plan)
+    bench = Bench(Recipe.model_validate(plan.recipe), device, rank=rank, world=world)
+    found: list[Row] = []
+    group = ""
+    for row in plan.rows:
+        if row.group != group:
+            group = row.group
+            bench.begin_group()
+        if bench.out_of_time(started_s + plan.within_s):
+            found.append(failed(row, NO_TIME))
+        else:
+            found.append(_measure(bench, row))
+        if rank == 0:
+            mailbox.write_whole(folder / MEASURED, msgspec.json.encode(found))
+
+
+def _measure(bench: Bench, row: Row) -> Row:
+    repeats, error = None, None
+    try:
+        repeats = measures()[row.kind](bench, row)
+    except Exception as caught:  # of a part: the probe goes on without it
+        error = f"{type(caught).__name__}: {caught}".splitlines()[0][:TOLD]
+    gc.collect()
+    every: list[Any] = [None] * bench.world
+    bench.dist.all_gather_object(every, (repeats, error))
+    if row.unit == "works" and error is not None:
+        return msgspec.structs.replace(measured(row, {0: [0.0]}), failure=error)
+    errors = [text for _, text in every if text]
+    by_rank = {rank: each for rank, (each, _) in enumerate(every) if each}
+    return failed(row, errors[0]) if errors else measured(row, by_rank)
