@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.looks.quantities import counted
 from trainer.estimate.plan.familiar import Familiar
+from trainer.fidelity import Fidelity
 from trainer.recipe import Recipe
 
 
@@ -18,6 +20,13 @@ def layout_words(recipe: Recipe) -> str:
     """Returns `TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
     now = Familiar.own(recipe).words
     return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
+
+
+def fidelity_words(fidelity: Fidelity | None) -> str:
+    """Returns `proxy of 2 nodes, 8 layers`; `full size` for the recipe itself."""
+    if fidelity is None:
+        return "full size"
+    return f"proxy of {counted(fidelity.nodes, 'node')}, {counted(fidelity.layers, 'layer')}"
 
 
 def setting_words(recipe: Recipe) -> str:

@@ -25,6 +25,7 @@ from policies.changes.legality import numerics_of
 from policies.reason import Reason
 from policies.trial import ChangeShare, Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome
+from trainer.fidelity import Fidelity
 from trainer.probe.links import Links
 from trainer.recipe.knobs import Numerics
 
@@ -101,6 +102,17 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     verdict_reason: Reason | None = None
     provisional: bool = False
     numerics: Numerics
+    fidelity: Fidelity | None = None  # of its bursts; null: the recipe itself ran
+
+
+class SizeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The bursts of one size: those of the recipes themselves, or of proxies with fewer nodes and layers."""
+
+    nodes: int
+    layers: int
+    full_size: bool
+    bursts: int
+    gpu_hours: float
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +141,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     saved_gpu_hours: tuple[float, float, float] | None = (
         None  # of planned_gpu_hours, by the speed-up: low, middle, high
     )
+    measured_at_full_size: bool = True  # false: only proxies of the best recipe ran
+    sizes: list[SizeEntry] = []  # the smallest first
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
     fixes: list[ChangeShare] = []  # the named changes of the tuned recipe over the base recipe, at the last end
@@ -160,12 +174,28 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         gpu_hour_price=price if gpu_hour_price is None else gpu_hour_price,
         planned_gpu_hours=planned,
         saved_gpu_hours=_saved(planned, gained),
+        measured_at_full_size=not history.only_proxies,
+        sizes=_sizes(history),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         links=history.links,
         fixes=list(history.ended.changes) if history.ended else [],
         unlike_production=_differences(best),
         trials=[_entry(trial, history) for trial in history.trials],
     )
+
+
+def _sizes(history: History) -> list[SizeEntry]:
+    sizes = [history.proposals[burst.trial][0].fidelity or history.full_size for burst in history.finished]
+    return [
+        SizeEntry(
+            nodes=size.nodes,
+            layers=size.layers,
+            full_size=size == history.full_size,
+            bursts=sizes.count(size),
+            gpu_hours=hours,
+        )
+        for size, hours in history.fidelities.items()
+    ]
 
 
 def _differences(trial: Trial | None) -> list[Difference]:
@@ -235,6 +265,7 @@ def _entry(trial: Trial, history: History) -> TrialEntry:
         verdict_reason=trial.verdict_reason,
         provisional=trial.provisional,
         numerics=numerics_of(trial.changes),
+        fidelity=trial.fidelity,
     )
 
 

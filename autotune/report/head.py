@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from autotune.export.difference import WordChange, word_changes
 from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import titles_text
-from autotune.looks.quantities import counted, first_changes, gib, share_of, significant
+from autotune.looks.quantities import (
+    counted,
+    first_changes,
+    gib,
+    interval,
+    percent,
+    share_of,
+    significant,
+    speedup_text,
+)
 from autotune.looks.recipes import model_words
 from autotune.looks.tables import Table
 from autotune.report.before_after import largest_changes
@@ -19,8 +28,10 @@ from autotune.report.feasible import feasible
 from autotune.report.material import Material
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
-from autotune.tuning.lines import cost_in_words
+from autotune.tuning.lines import NOT_AT_FULL_SIZE, cost_in_words
 from autotune.tuning.standing import span_words
+from policies.search.acquisition import gain_interval
+from trainer.estimate.candidates import tabulate
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.frameworks import framework_of
 from trainer.recipe import Recipe
@@ -53,6 +64,7 @@ def head_of(material: Material) -> Head:
         ("Batch", _batch(base)),
         ("Software", _software(material)),
         ("Cost", _cost(history, document)),
+        ("Full size", _at_full_size(material)),
         ("Saves", _saves(document, base)),
         ("Needs", _needed(material, base)),
     )
@@ -105,6 +117,23 @@ def _cost(history: History, document: Document) -> str:
         f", {significant(price * history.gpu_hours)} at {price:g} per {history.unit}-hour" if price is not None else ""
     )
     return f"{cost_in_words(history)}{money}"
+
+
+def _at_full_size(material: Material) -> str:
+    """Returns the predicted speed-up of a best recipe of which only proxies ran; empty for other studies."""
+    history, surrogate = material.history, material.surrogate
+    best, reference = history.best, history.reference
+    if best is None or surrogate is None or not history.only_proxies:
+        return ""
+    said = NOT_AT_FULL_SIZE
+    fits = f"P(fits) {percent(float(surrogate.memory.fits(tabulate([best.recipe]))[0]), 0)}"
+    if reference is None or reference.number == best.number:
+        return f"{said}; {fits}"
+    time = surrogate.time
+    log_step, deviation = time.difference(time.closed_form_of(best.recipe), time.closed_form_of(reference.recipe))
+    middle, low, high = gain_interval(-float(log_step[0]), float(deviation[0]), 0.0)
+    over = f"{speedup_text(1 + middle)} trial {reference.number}"
+    return f"{said}; predicted {over} (90 %: {interval(1 + low, 1 + high)}), {fits}"
 
 
 def _saves(document: Document, recipe: Recipe) -> str:

@@ -12,6 +12,7 @@ from autotune.looks.fix_names import parts_of, shares_text, titles_text
 from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.quantities import changes_text, duration, percent
 from autotune.looks.reasons import proposal_text, verdict_text
+from autotune.looks.recipes import fidelity_words
 from autotune.looks.render import render
 from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
@@ -88,6 +89,7 @@ def _card(trial: Trial) -> TrialCard:
     wall = wall_of(trial)
     facts = (
         ("reason", proposal_text(trial.proposal)),
+        ("size", fidelity_words(trial.fidelity) if trial.fidelity is not None else ""),
         ("fixes", shares_text(trial.proposal)),
         ("change", changes_text(acting_changes(trial.recipe, trial.changes))),
         ("predicted", predicted_text(trial)),

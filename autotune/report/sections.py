@@ -16,12 +16,14 @@ from autotune.report.links import links
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
 from autotune.report.shares import shares
+from autotune.report.sizes import sizes
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     agreement,
     feasible,
     steps,
     throughput,
+    sizes,
     waterfall,
     predictions,
     path,

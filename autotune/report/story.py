@@ -17,11 +17,12 @@ from autotune.looks.quantities import (
     tokens_per_s,
 )
 from autotune.looks.reasons import divergence_text, end_text
+from autotune.looks.recipes import fidelity_words
 from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, walls_met, where_it_failed
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
-from autotune.tuning.lines import best_speedup, bursts_behind
+from autotune.tuning.lines import NOT_AT_FULL_SIZE, best_speedup, bursts_behind
 from autotune.tuning.losses import disagreement
 from policies.trial import Status, Trial
 
@@ -38,7 +39,7 @@ class Story:
     """The summary in words. `figure` is the headline number, `sentences` are (question, answer) in reading order."""
 
     study: str
-    where: str  # `simulated` or `CPU`; empty for GPUs
+    where: str  # `simulated` or `CPU`, `not measured at full size`; empty for GPUs
     figure: str
     figure_note: str
     ended: str
@@ -55,8 +56,8 @@ def tell(history: History, document: Document) -> Story:
     unit = history.unit
     return Story(
         study=document.study,
-        where="simulated" if history.simulated else "CPU" if unit == "rank" else "",
-        figure=speedup_text(document.speedup) if document.speedup is not None else "nothing runs",
+        where=_where(history),
+        figure=_figure(history, document),
         figure_note=_figure_note(history, document),
         ended=_ended(history, document),
         sentences=(
@@ -69,6 +70,17 @@ def tell(history: History, document: Document) -> Story:
     )
 
 
+def _where(history: History) -> str:
+    kind = "simulated" if history.simulated else "CPU" if history.unit == "rank" else ""
+    return ", ".join(filter(None, (kind, NOT_AT_FULL_SIZE if history.only_proxies else "")))
+
+
+def _figure(history: History, document: Document) -> str:
+    if document.speedup is not None:
+        return speedup_text(document.speedup)
+    return "nothing runs" if history.best is None else "no speed-up measured"
+
+
 def _warning(document: Document) -> tuple[tuple[str, str], ...]:
     """Returns the first warning, if the journal disagrees with the bursts' files."""
     if not document.warnings:
@@ -79,12 +91,15 @@ def _warning(document: Document) -> tuple[tuple[str, str], ...]:
 
 
 def _figure_note(history: History, document: Document) -> str:
+    if history.best is not None and document.speedup is None:
+        return "no two bursts of one size compare the best with the reference"
     if document.speedup is None or history.reference is None:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
     given = history.reference.number == 0
     what = "the base recipe" if given else "the smallest change that ran"
-    over = f"throughput over trial {history.reference.number}, {what}"
+    size = f", both as a {fidelity_words(history.best.fidelity)}" if history.best and history.only_proxies else ""
+    over = f"throughput over trial {history.reference.number}, {what}{size}"
     if document.best == document.base:
         return "; ".join(part for part in (f"{over}: nothing beat it", _provisional(history)) if part)
     gained = ", ".join(part for part in (over, interval(low, high), _behind(history)) if part)

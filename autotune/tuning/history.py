@@ -107,6 +107,11 @@ class History:
         return dict(sorted(found.items()))
 
     @property
+    def full_size(self) -> Fidelity | None:
+        """Returns the size of the study's recipe; None before the study."""
+        return full_size(self.proposals[0][0].recipe) if self.proposals else None
+
+    @property
     def only_proxies(self) -> bool:
         """Returns whether the best recipe was measured by smaller runs alone."""
         return self.best is not None and self.best.fidelity is not None

@@ -171,6 +171,12 @@ def _with_prediction(
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
+def gain_probability(predicted: Prediction) -> float:
+    """Returns the probability that a predicted gain is one; 0 without a prediction."""
+    interval = _log_interval(predicted)
+    return 0.0 if interval is None else NormalDist().cdf(interval[0] / interval[1])
+
+
 def _log_interval(predicted: Prediction) -> tuple[float, float] | None:
     """Returns (mean, standard deviation) of the predicted log gain; None without an interval."""
     if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:

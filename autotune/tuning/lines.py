@@ -19,6 +19,7 @@ from autotune.looks.quantities import (
     tokens_per_s,
 )
 from autotune.looks.reasons import end_text, proposal_text, sentence
+from autotune.looks.recipes import fidelity_words
 from autotune.tuning.events import (
     AblationStarted,
     Analyzed,
@@ -41,6 +42,7 @@ from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
 MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # larger values are in the line
+NOT_AT_FULL_SIZE = "not measured at full size"  # a best recipe of which only proxies ran
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 
@@ -75,7 +77,8 @@ def _(event: Probed, history: History) -> str:
 @line_of.register
 def _(event: Proposed, history: History) -> str:
     proposal = history.proposals[event.trial][0]
-    lines = [f"[{event.phase}] trial {event.trial}: {names_text(proposal, event.changes)}"]
+    size = f", {fidelity_words(event.fidelity)}" if event.fidelity is not None else ""
+    lines = [f"[{event.phase}] trial {event.trial}: {names_text(proposal, event.changes)}{size}"]
     if event.changes and not is_spelled_out(proposal, event.changes):
         lines.append(f"  changes: {changes_text(acting_changes(proposal.recipe, event.changes))}")
     if shares := shares_text(proposal):
@@ -187,7 +190,9 @@ def cost_in_words(history: History) -> str:
     hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
     idle = significant(history.idle_gpu_hours, 2)
     waited = f", beside {idle} {history.unit}-hours in which the allocation waited for the tuner"
-    return f"{counted(len(history.finished), 'burst')}, {hours}{waited if history.idle_gpu_hours else ''}"
+    smaller = sum(hours for size, hours in history.fidelities.items() if size != history.full_size)
+    sized = f" ({significant(smaller, 2)} of them for proxies)" if smaller else ""
+    return f"{counted(len(history.finished), 'burst')}, {hours}{sized}{waited if history.idle_gpu_hours else ''}"
 
 
 def best_in_words(history: History) -> str:
@@ -197,6 +202,7 @@ def best_in_words(history: History) -> str:
         return "nothing runs yet"
     name = names_text(best.proposal, best.changes, most=NAMED)
     named = f"trial {best.number} ({name})" + (", provisional verdict" if best.provisional else "")
+    named += f", {NOT_AT_FULL_SIZE}" if history.only_proxies else ""
     if gained is None or best.number == history.reference.number:
         return named
     return f"{named}, {speedup_text(gained.value)} trial {history.reference.number} ({interval_in_words(gained)})"

@@ -21,7 +21,7 @@ from autotune.tuning.effect import no_effect
 from autotune.tuning.events import AblationStarted, Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
-from autotune.tuning.judge import MIN_FIT_PROBABILITY, Judgement, judge
+from autotune.tuning.judge import MIN_FIT_PROBABILITY, MIN_GAIN_PROBABILITY, Judgement, gain_probability, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
 from policies.ablation.ablation import ablation_of
@@ -35,7 +35,7 @@ from trainer.recipe import Recipe
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
 MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
-MAX_CHOICES = 3  # recipes that are measured at full size one after the other, while the last one disappoints
+MAX_CHOICES = 3  # recipes that are measured at full size one after the other, each likely to beat the last
 MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
@@ -307,7 +307,7 @@ class Loop:
 
     def _measure_at_full_size(self) -> None:
         """Measures the best choice and the reference by bursts of the recipes themselves, where smaller runs stood for
-        them and the launcher has the nodes. A choice that disappoints makes way for the next, up to MAX_CHOICES."""
+        them and the launcher has the nodes. Choices that are likely to be faster come next, up to MAX_CHOICES."""
         while (past := self.bench.journal.next_past) is not None:
             if not isinstance(past, Proposed) or not _is_at_full_size(past):
                 return
@@ -315,12 +315,25 @@ class Loop:
             self._settle(self.bench.attempt(past.trial))
         if self.sizing is None:
             return
-        for _ in range(MAX_CHOICES):
-            choice = self.sizing.choice(self._history.trials)
-            if choice is None or not self._run_at_full_size(choice, best=True):
-                break
+        self._measure_choice()
         if (reference := self._reference_to_run()) is not None:
             self._run_at_full_size(reference, best=False)
+        for _ in range(MAX_CHOICES - 1):
+            if not self._measure_choice():
+                break
+
+    def _measure_choice(self) -> bool:
+        """Measures at full size what is predicted to be the fastest there; returns False where that is known already,
+        is not likely to beat the best at full size, or cannot be measured."""
+        assert self.sizing is not None
+        choice, best = self.sizing.choice(self._history.trials), self._history.best_at_full_size
+        if choice is None:
+            return False
+        if best is not None:
+            predicted = self.sizing.at_full_size(choice, best, self._history.trials)
+            if gain_probability(predicted) < MIN_GAIN_PROBABILITY:
+                return False
+        return self._run_at_full_size(choice, best=True)
 
     def _leaves_room(self) -> bool:
         """Returns whether another burst leaves the limits room for those at full size that the study still owes."""

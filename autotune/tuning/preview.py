@@ -7,8 +7,8 @@ measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from rich.console import Console
@@ -18,7 +18,7 @@ from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, parts_of, shares_text
 from autotune.looks.quantities import changes_text, counted, gain_interval, gib, percent, share_of, significant
 from autotune.looks.reasons import as_imagined, sentence
-from autotune.looks.recipes import layout_words, setting_words
+from autotune.looks.recipes import fidelity_words, layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
@@ -29,6 +29,8 @@ from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.startup import startup_of
+from trainer.estimate.time.estimate import time_of
+from trainer.fidelity import Fidelity
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.rules.rule import Finding
@@ -48,6 +50,16 @@ class Expected(TypedDict):
     changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
     tokens_per_s_per_gpu: float | None
     fits_probability: float | None  # 0..1
+    fidelity: Fidelity | None  # of its bursts; null: the recipe itself runs
+
+
+class SizePreview(TypedDict):
+    """The bursts of one size, in hours as in the preview; `fidelity` null: of the recipes themselves."""
+
+    fidelity: Fidelity | None
+    bursts: int
+    hours: float
+    gpu_hours: float
 
 
 class Preview(TypedDict):
@@ -62,6 +74,7 @@ class Preview(TypedDict):
     hours: float | None  # predicted for these bursts, with starting ranks and models
     gpu_hours: float | None
     startup_hours: float | None  # of `hours`: assumed, not predicted
+    sizes: list[SizePreview]  # one without proxies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,24 +95,33 @@ class CostPreview:
     def hours(self) -> float:
         return (self.steps_s + self.startup_s) / 3600
 
+    @property
+    def gpu_hours(self) -> float:
+        return self.hours * self.gpus
+
 
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     """Prints the preview on one screen and returns it as a document."""
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    cost = cost_of(path, memory, budget)
-    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, cost)
+    costs = costs_of(path, budget)
+    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, costs)
+    every = costs.values()
     return {
         "schema": 1,
         "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
         "proposals": [_document(trial, path[0].recipe) for trial in path[1:]],
-        "bursts": cost.bursts if cost else None,
-        "hours": cost.hours if cost else None,
-        "gpu_hours": cost.hours * cost.gpus if cost else None,
-        "startup_hours": cost.startup_s / 3600 if cost else None,
+        "bursts": sum(cost.bursts for cost in every) if costs else None,
+        "hours": sum(cost.hours for cost in every) if costs else None,
+        "gpu_hours": sum(cost.gpu_hours for cost in every) if costs else None,
+        "startup_hours": sum(cost.startup_s for cost in every) / 3600 if costs else None,
+        "sizes": [
+            {"fidelity": size, "bursts": cost.bursts, "hours": cost.hours, "gpu_hours": cost.gpu_hours}
+            for size, cost in costs.items()
+        ],
     }
 
 
@@ -108,7 +130,7 @@ def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
     while len(trials) <= MAX_PROPOSALS and (proposal := _next(tuner, trials)):
-        outcome = _predicted(tuner, proposal.recipe, trials)
+        outcome = _predicted(tuner, proposal.ran, trials)
         parent = trials[proposal.parent].recipe if proposal.parent is not None else proposal.recipe
         trials.append(_trial(len(trials), proposal, outcome, parent.diff(proposal.recipe)))
     return trials
@@ -116,6 +138,8 @@ def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
 
 def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
     best = max(trials, key=lambda trial: trial.outcomes[0].tokens_per_s_per_gpu or 0.0)
+    if trials[0].recipe.tune.proxy_nodes is not None:
+        best = tuner.choice(trials) or trials[0]
     found = (tuner.propose(best, phase, trials) for phase in PHASES)
     return next((proposal for proposal in found if proposal), None)
 
@@ -125,7 +149,8 @@ def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
         return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib), {})
-    return _trial(0, base_proposal(recipe), _predicted(tuner, recipe, []), {})
+    proposal = tuner.sized(base_proposal(recipe), [])
+    return _trial(0, proposal, _predicted(tuner, proposal.ran, []), {})
 
 
 def _predicted(tuner: Tuner, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
@@ -152,12 +177,40 @@ def _trial(number: int, proposal: Proposal, outcome: Outcome, changes: Changes) 
     )
 
 
-def cost_of(path: Sequence[Trial], memory: Memory, budget: int) -> CostPreview | None:
+def costs_of(path: Sequence[Trial], budget: int) -> dict[Fidelity | None, CostPreview]:
+    """Returns the cost of the bursts of each size, the smallest first; empty if nothing of the path has step times.
+
+    Proxies get their shares of the path's bursts, the first and the last recipe a burst at full size each.
+    """
+    if all(trial.fidelity is None for trial in path):
+        cost = cost_of(path, budget)
+        return {} if cost is None else {None: cost}
+    ends = [path[0], path[-1]][: max(budget - 1, 1)]
+    searched = max(budget - len(ends), 1)
+    shares = [searched * (at + 1) // len(path) - searched * at // len(path) for at in range(len(path))]
+    found: dict[Fidelity | None, CostPreview] = {}
+    for size in sorted({trial.fidelity for trial in path if trial.fidelity is not None}):
+        bursts = sum(share for trial, share in zip(path, shares, strict=True) if trial.fidelity == size)
+        cost = cost_of([trial for trial in path if trial.fidelity == size], bursts)
+        if cost is not None and bursts:
+            found[size] = cost
+    steps_s = time_of(tabulate([trial.recipe for trial in ends])).step_s
+    whole = [
+        replace(
+            trial, proposal=replace(trial.proposal, fidelity=None), outcomes=(Outcome(step_us=[1e6 * float(step)]),)
+        )
+        for trial, step in zip(ends, steps_s, strict=True)
+    ]
+    full = cost_of(whole, len(ends) + sum(share for t, share in zip(path, shares, strict=True) if t.fidelity is None))
+    return found if full is None else found | {None: full}
+
+
+def cost_of(path: Sequence[Trial], budget: int) -> CostPreview | None:
     """Returns the cost if all bursts take as long as those of the path on average; None if none has step times."""
     steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
     if not steps:
         return None
-    recipe = path[0].recipe
+    recipe = path[0].ran
     run = recipe.burst.warmup_steps + recipe.burst.measure_steps + recipe.burst.trace_steps
     start = startup_of(recipe)
     return CostPreview(
@@ -180,6 +233,7 @@ def _document(trial: Trial, base: Recipe) -> Expected:
         "changes": base.diff(proposal.recipe),
         "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
         "fits_probability": proposal.predicted.fits_probability,
+        "fidelity": proposal.fidelity,
     }
 
 
@@ -189,7 +243,7 @@ def _show(
     findings: Sequence[str],
     memory: Memory,
     path: Sequence[Trial],
-    cost: CostPreview | None,
+    costs: Mapping[Fidelity | None, CostPreview],
 ) -> None:
     cluster = f"{recipe.world_size} {recipe.cluster.gpu_name.upper()}"
     say(console, f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
@@ -209,11 +263,13 @@ def _show(
         if shares := shares_text(trial.proposal):
             say(console, shares, lead="   shares: ")
         say(console, _because(trial), lead="   why: ")
-    if cost:
-        hours, gpu_hours = significant(cost.hours, 2), significant(cost.hours * cost.gpus, 2)
-        need = "needs" if cost.bursts == 1 else "need"
+    if costs:
         console.print()
-        say(console, f"{counted(cost.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours")
+    for size, cost in costs.items():
+        hours, gpu_hours = significant(cost.hours, 2), significant(cost.gpu_hours, 2)
+        need = "needs" if cost.bursts == 1 else "need"
+        of_size = f" ({fidelity_words(size)})" if len(costs) > 1 else ""
+        say(console, f"{counted(cost.bursts, 'burst')}{of_size} {need} about {hours} h, {gpu_hours} {unit}-hours")
         starting = significant(cost.startup_s / 3600 * cost.gpus, 2)
         first, later = significant(cost.first_start_s, 2), significant(cost.later_start_s, 2)
         say(
@@ -234,6 +290,11 @@ def _names(trial: Trial) -> tuple[str, ...]:
     return (names_text(trial.proposal, trial.changes, most=NAMED),) if trial.number else ()
 
 
+def _size(trial: Trial) -> tuple[str, ...]:
+    """Returns the proxy of a trial's burst, whose tokens/s the entry shows; empty for the recipe itself."""
+    return () if trial.fidelity is None else (fidelity_words(trial.fidelity),)
+
+
 def _entry(trial: Trial) -> Entry:
     predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
     interval = ""
@@ -245,5 +306,5 @@ def _entry(trial: Trial) -> Entry:
     return Entry(
         title=f"{phase:<7}  {layout_words(trial.recipe)}",
         figures=(rate if outcome.ok else "does not fit", interval, fits),
-        below=(*_names(trial), setting_words(trial.recipe)),
+        below=(*_names(trial), setting_words(trial.recipe), *_size(trial)),
     )

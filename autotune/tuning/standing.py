@@ -87,6 +87,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None
     gpu_hours: float
     cost: str
+    measured_at_full_size: bool = True
     simulated: bool
     running: Running | None
     trying: Trying | None
@@ -119,6 +120,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
         until=tuner.until if tuner else None,
         gpu_hours=history.gpu_hours,
         cost=cost_in_words(history),
+        measured_at_full_size=not history.only_proxies,
         simulated=history.simulated,
         running=_running(history) if ended is None else None,
         trying=_trying(history),

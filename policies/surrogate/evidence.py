@@ -39,6 +39,7 @@ class Evidence:
 
     number: int
     recipe: Recipe
+    is_proxy: bool = False
     step_s: float | None
     deviation: float  # of `step_s` from burst to burst, relative
     scatter: float = 0.0  # of a traced step of CPU ranks, relative: of its steps and its burst
@@ -64,7 +65,7 @@ def by_size(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
     """Returns the evidence in groups of one model on one number of nodes, each of which makes one table."""
     groups: dict[tuple[object, ...], list[Evidence]] = {}
     for each in evidence:
-        groups.setdefault((each.recipe.cluster.nodes, each.recipe.architecture), []).append(each)
+        groups.setdefault((each.is_proxy, each.recipe.cluster.nodes, each.recipe.architecture), []).append(each)
     return list(groups.values())
 
 
@@ -74,6 +75,7 @@ def _evidence(trial: Trial) -> Evidence:
     return Evidence(
         number=trial.number,
         recipe=trial.ran,
+        is_proxy=trial.fidelity is not None,
         step_s=step_s,
         deviation=deviation_of_a_burst(trial) / math.sqrt(max(len(medians), 1)),
         scatter=deviation_of_a_traced_step(trial),

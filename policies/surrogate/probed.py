@@ -59,7 +59,7 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
     for _ in range(ROUNDS):
         theta = dict(zip((factor.name for factor in every), mean.tolist(), strict=True))
         now = form.predicted(move_constants(theta))
-        slopes = slopes_of(form.predicted, every, theta, now)
+        slopes = slopes_of(form.predicted, [factor.name for factor in every], theta, now)
         curvature = slopes.T @ slopes + inverse
         step = np.linalg.solve(curvature, slopes.T @ (form.observed - now) - inverse @ (mean - prior.mean))
         mean = mean + step
@@ -88,7 +88,7 @@ def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
         found: Floats = np.log(np.maximum(np.nan_to_num(form.at(constants), nan=1.0), 1e-12))
         return found
 
-    slopes = np.abs(slopes_of(logs, acting, zero, logs({})))
+    slopes = np.abs(slopes_of(logs, [factor.name for factor in acting], zero, logs({})))
     return [
         Tell(
             expected=float(value) if np.isfinite(value) else None,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import block_diag, cholesky, solve_triangular
 from scipy.optimize import least_squares
 
 from policies.constants import constant
@@ -33,6 +33,7 @@ from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.stage_table import EXPOSED, StageTable
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
+from trainer.recipe.tables import read_table
 
 PART_DEVIATION = constant("part_deviation")
 PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
@@ -57,6 +58,7 @@ MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
 TOUCHED_SLOPE = constant("touched_slope")
 TOGETHER = 1 << 14  # candidates times sets of constants that are evaluated at once: beyond it memory costs more
+OF_PROXIES = "of proxies: "  # before the names of factors and constants that proxies have of their own
 MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
 
 
@@ -151,7 +153,7 @@ class TimeSurrogate:
         mean = log_step(move_constants(self.theta))
         acting = [at for at, factor in enumerate(factors()) if factor.acts_on(candidates.base.hardware)]
         slopes = np.zeros((candidates.count, len(factors())))
-        slopes[:, acting] = slopes_of(log_step, [factors()[at] for at in acting], self.theta, mean)
+        slopes[:, acting] = slopes_of(log_step, [factors()[at].name for at in acting], self.theta, mean)
         return ClosedForm(mean=mean, slopes=slopes, where=features(candidates))
 
     def closed_form_of(self, recipe: Recipe) -> ClosedForm:
@@ -188,8 +190,8 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     if measured:
         form = _Form(measured)
         measured = form.measured
-        mean, spreads = _fitted(form, prior)
-        fitted_constants = move_constants(_named(factors(), mean))
+        mean, spreads, of_proxies = _fitted(form, prior)
+        fitted_constants = _moved({**_named(factors(), mean), **of_proxies})
         residual = np.log(form.steps) - np.log(form.steps_at(fitted_constants))
         seen = form.where
     return TimeSurrogate(
@@ -200,46 +202,74 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     )
 
 
-def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
-    """Returns the most likely factors and their covariance; those that act on no measurement, and are not known
-    together with one that does, keep their prior."""
+def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]]:
+    """Returns the most likely factors, their covariance, and what proxies move them further; factors that act on no
+    measurement, and are not known together with one that does, keep their prior."""
     mean, spreads = prior.mean.copy(), prior.covariance.copy()
     before, hardware = _named(factors(), mean), form.hardware
     there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
-    first = slopes_of(form.predicted, [factors()[at] for at in there], before, form.predicted(move_constants(before)))
+    further = proxy_spreads() if any(each.is_proxy for each in form.measured) else {}
+    before |= dict.fromkeys(further, 0.0)
+    names = [*(factors()[at].name for at in there), *further]
+    first = slopes_of(form.predicted, names, before, form.predicted(_moved(before)))
     touched = np.abs(first).max(axis=0) > TOUCHED_SLOPE
-    touched |= (np.abs(spreads[np.ix_(there, there[touched])]) > 0).any(axis=1)
-    first, places = first[:, touched], there[touched]
-    acting = [factors()[place] for place in places]
-    start, spread = prior.mean[places], table_spread()[places]
-    root = cholesky(spreads[np.ix_(places, places)], lower=True)
-    whiten = solve_triangular(root, np.eye(len(places)), lower=True)
+    own = touched[: len(there)]
+    own |= (np.abs(spreads[np.ix_(there, there[own])]) > 0).any(axis=1)
+    first, places = first[:, touched], there[own]
+    acting = [name for name, acts in zip(names, touched, strict=True) if acts]
+    more = np.array([further[name] for name in acting[len(places) :]])
+    start = np.concatenate([prior.mean[places], np.zeros(len(more))])
+    spread = np.concatenate([table_spread()[places], more])
+    root = block_diag(cholesky(spreads[np.ix_(places, places)], lower=True), np.diag(more))
+    whiten = solve_triangular(root, np.eye(len(acting)), lower=True)
 
     def near(at: Floats) -> dict[str, float]:
-        return _named(acting, np.clip(at, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread))
+        moved = np.clip(at, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread)
+        return dict(zip(acting, moved.tolist(), strict=True))
 
     def off(at: Floats) -> Floats:
-        return np.concatenate([form.predicted(move_constants(near(at))) - form.observed, whiten @ (at - start)])
+        return np.concatenate([form.predicted(_moved(near(at))) - form.observed, whiten @ (at - start)])
 
     def slopes_at(at: Floats) -> Floats:
         slopes = first
         if (at != start).any():
-            slopes = slopes_of(form.predicted, acting, near(at), form.predicted(move_constants(near(at))))
+            slopes = slopes_of(form.predicted, acting, near(at), form.predicted(_moved(near(at))))
         return np.concatenate([slopes, whiten])
 
     found = least_squares(
         off,
         start,
         jac=slopes_at,
-        x_scale=prior.spread[places],
+        x_scale=np.concatenate([prior.spread[places], more]),
         loss=_robust(len(form.observed)),
         max_nfev=MAX_EVALUATIONS,
         ftol=RELATIVE_TOLERANCE,
         xtol=RELATIVE_TOLERANCE,
     )
-    mean[places] = np.clip(found.x, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread)
-    spreads[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
-    return mean, spreads
+    moved = near(found.x)
+    mean[places] = list(moved.values())[: len(places)]
+    left = np.linalg.inv(found.jac.T @ found.jac)
+    spreads[np.ix_(places, places)] = left[: len(places), : len(places)]
+    return mean, spreads, {name: at for name, at in moved.items() if name.startswith(OF_PROXIES)}
+
+
+@cache
+def proxy_spreads() -> dict[str, float]:
+    """Returns the prior deviations of what a proxy shows otherwise than its target, by factor: rows of
+    `proxy_factors.csv`."""
+    rows = read_table("proxy_factors.csv", package="policies.surrogate")
+    return {OF_PROXIES + row["name"]: float(row["spread"]) for row in rows}
+
+
+def _moved(theta: Mapping[str, float]) -> dict[str, float]:
+    """Returns the constants that factors move, and under OF_PROXIES those of proxies if they are moved further."""
+    own = {name: at for name, at in theta.items() if not name.startswith(OF_PROXIES)}
+    further = {name.removeprefix(OF_PROXIES): at for name, at in theta.items() if name.startswith(OF_PROXIES)}
+    found = move_constants(own)
+    if further:
+        smaller = move_constants({**own, **{name: own.get(name, 0.0) + at for name, at in further.items()}})
+        found |= {OF_PROXIES + name: value for name, value in smaller.items()}
+    return found
 
 
 def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
@@ -261,10 +291,10 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
 
 
 def slopes_of(
-    predicted: Callable[[Constants], Floats], acting: Sequence[Factor], theta: Mapping[str, float], now: Floats
+    predicted: Callable[[Constants], Floats], acting: Sequence[str], theta: Mapping[str, float], now: Floats
 ) -> Floats:
     """Returns the derivatives of a prediction [M] by each factor, [M, F], at `theta`, where the prediction is `now`."""
-    there = [move_constants({**theta, factor.name: theta[factor.name] + DERIVATIVE_STEP}) for factor in acting]
+    there = [_moved({**theta, name: theta[name] + DERIVATIVE_STEP}) for name in acting]
     together = max(1, TOGETHER // len(now))
     parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
     return (np.concatenate(parts) - now).T / DERIVATIVE_STEP
@@ -274,7 +304,8 @@ def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
     """Returns K sets of moved constants as arrays [K, 1], by name."""
     table = fitted()
     names = dict.fromkeys(name for each in sets for name in each)
-    return {name: np.array([[each.get(name, table[name])] for each in sets]) for name in names}
+    tabulated = {name: table[name.removeprefix(OF_PROXIES)] for name in names}
+    return {name: np.array([[each.get(name, tabulated[name])] for each in sets]) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,15 +314,22 @@ class _Table:
     CPU time was measured."""
 
     candidates: Candidates
+    are_proxies: bool
     rows: Integers
     stages: Integers
     worked: Integers
+
+    def own(self, constants: Constants) -> Constants:
+        """Returns the constants of the table: those of proxies where its recipes are some."""
+        of_proxies = {n.removeprefix(OF_PROXIES): v for n, v in constants.items() if n.startswith(OF_PROXIES)}
+        return of_proxies if self.are_proxies else {n: v for n, v in constants.items() if not n.startswith(OF_PROXIES)}
 
 
 def _table(group: Sequence[Evidence]) -> _Table:
     traced = [(row, rank.pipeline_rank) for row, each in enumerate(group) for rank in each.ranks]
     return _Table(
         candidates=tabulate([each.recipe for each in group]),
+        are_proxies=group[0].is_proxy,
         rows=np.array([row for row, _ in traced], dtype=np.int64),
         stages=np.array([stage for _, stage in traced], dtype=np.int64),
         worked=np.array([row for row, each in enumerate(group) if each.work_s], dtype=np.int64),
@@ -336,13 +374,15 @@ class _Form:
 
     def predicted(self, constants: Constants) -> Floats:
         """Returns what the closed form gives for each measurement, whitened: [M], or [K, M] of K sets of constants."""
-        steps, parts, work = zip(*(self._figures(table, constants) for table in self.tables), strict=True)
+        figures = (self._figures(table, table.own(constants)) for table in self.tables)
+        steps, parts, work = zip(*figures, strict=True)
         by_part = {name: np.concatenate([each[name] for each in parts], axis=-1) for name in PARTS}
         return self._whitened(np.concatenate(steps, axis=-1), by_part, np.concatenate(work, axis=-1))
 
     def steps_at(self, constants: Constants) -> Floats:
         """Returns the seconds per step of the closed form, [M]."""
-        return np.concatenate([stages_of(table.candidates, constants=constants).step for table in self.tables])
+        steps = [stages_of(table.candidates, constants=table.own(constants)).step for table in self.tables]
+        return np.concatenate(steps)
 
     def _figures(self, table: _Table, constants: Constants) -> tuple[Floats, dict[str, Floats], Floats]:
         """Returns (seconds per step, seconds of PARTS by traced rank, CPU seconds) of one table."""

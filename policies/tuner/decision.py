@@ -9,9 +9,9 @@ is made of.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from policies.candidates.candidate import Candidate, Group, Opinion, best_first, in_order, preferred
 from policies.candidates.fitting import FitSet, cheapest_fit
@@ -92,7 +92,7 @@ class Decision:
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
             if likeliest < HOPELESS_FIT_PROBABILITY:
                 return None
-        chosen = smallest(self._pick(found), know)
+        chosen = smallest(preferred(found) if self._sizes is None else self._sizes.first(found), know)
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))
 
     def fitting(self, found: FitSet, kind: ReasonKind) -> Proposal:
@@ -135,7 +135,7 @@ class Decision:
 
     def _pick(self, found: Sequence[Candidate]) -> Candidate:
         """Returns the best candidate; where bursts have sizes, the one that promises most per GPU-hour."""
-        return preferred(found) if self._sizes is None else self._sizes.pick(found, self.know)
+        return preferred(found) if self._sizes is None else max(found, key=lambda each: each.score)
 
     def _told(self, trial: Trial) -> Told:
         """Returns what Optuna is told of a trial: predicted at full size where its bursts were smaller."""
@@ -161,9 +161,21 @@ class Decision:
             found = self._candidates()
             first = next(found, None)
             least = max(MIN_EXPECTED_IMPROVEMENT, PHASE_SHARE * first.score if first else 0.0)
-            close = takewhile(lambda each: each.score >= least, islice(found, CANDIDATES_PER_PHASE))
+            close: Iterator[Candidate] = takewhile(
+                lambda each: each.score >= least, islice(found, CANDIDATES_PER_PHASE)
+            )
             extra = [*claimed_fixes(self.know, Phase.PROFILE), *self._settings()]
+            if self._sizes is not None and first is not None:
+                close = chain([first], takewhile(lambda each: each.score >= MIN_EXPECTED_IMPROVEMENT, found))
+                return self._per_gpu_hour(close, extra)
             self._ranked = sorted([*([first, *close] if first else []), *extra], key=lambda each: -each.score)
+        return self._ranked
+
+    def _per_gpu_hour(self, found: Iterable[Candidate], extra: Iterable[Candidate]) -> list[Candidate]:
+        """Ranks candidates by what their bursts promise per GPU-hour."""
+        assert self._sizes is not None
+        both = [*self._sizes.ranked(found, self.know), *self._sizes.ranked(extra, self.know)]
+        self._ranked = sorted(both, key=lambda each: -each.score)
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:

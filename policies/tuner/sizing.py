@@ -8,9 +8,10 @@ deviation. GPU-hours include starting ranks and models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from statistics import NormalDist
 
 from policies.candidates.candidate import Candidate, Opinion, preferred
@@ -25,6 +26,9 @@ from trainer.recipe import Recipe
 
 MIN_FIT_PROBABILITY = constant("min_fit_probability")
 SIZED_CANDIDATES = int(constant("sized_candidates"))
+LOOKED_AT = 8 * SIZED_CANDIDATES  # candidates, until enough have a proxy
+WHOLE_CANDIDATES = 2  # that have none
+WEIGHED_SIZES = 4  # of the proxies of one recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +76,37 @@ class Sizes:
 
     def best(self, recipe: Recipe, know: Knowledge) -> Worth | None:
         """Returns the run that shows most per GPU-hour, of those that should fit; None if there is none."""
-        worths = _Weighing(recipe, know)
-        found = [worths.of(run) for run in self.runs(recipe)]
+        weighing, runs = _Weighing(recipe, know), self.runs(recipe)
+        smaller = [run for run in runs if run.fidelity is not None]
+        apart = max(1, math.ceil(len(smaller) / WEIGHED_SIZES))
+        found = [weighing.of(run) for run in (*smaller[::apart], *runs[len(smaller) :])]
         return max(filter(None, found), key=lambda each: each.rate, default=None)
 
-    def pick(self, found: Sequence[Candidate], know: Knowledge) -> Candidate:
-        """Returns the candidate whose best run is expected to improve the target most per GPU-hour."""
-        modelled = [each for each in found if each.opinion is Opinion.SURROGATE]
-        rated = []
-        for each in sorted(modelled, key=lambda each: -each.score)[:SIZED_CANDIDATES]:
-            worth = self.best(each.recipe, know)
-            if worth is not None:
-                known = each.expected_improvement or 1.0
-                share = min(worth.improvement / known, 1.0) if know.runs else 1.0
-                rated.append((each.score * share / worth.gpu_hours if know.runs else each.score, each))
-        return max(rated, key=lambda pair: pair[0])[1] if rated else preferred(found)
+    def ranked(self, found: Iterable[Candidate], know: Knowledge) -> list[Candidate]:
+        """Returns the most promising candidates with what they promise per GPU-hour as their score, the highest first:
+        SIZED_CANDIDATES that have a proxy, and the first few that have none."""
+        smaller: list[Candidate] = []
+        whole: list[Candidate] = []
+        for each in islice(found, LOOKED_AT):
+            (smaller if self.smaller(each.recipe) else whole).append(each)
+            if len(smaller) >= SIZED_CANDIDATES:
+                break
+        rated = [replace(each, score=self._rate(each, know)) for each in (*smaller, *whole[:WHOLE_CANDIDATES])]
+        return sorted((each for each in rated if each.score > 0), key=lambda each: -each.score)
+
+    def first(self, found: Sequence[Candidate]) -> Candidate:
+        """Returns the preferred candidate while nothing runs, of those with a proxy if there are any."""
+        return preferred([each for each in found if self.smaller(each.recipe)] or found)
+
+    def _rate(self, candidate: Candidate, know: Knowledge) -> float:
+        """Returns the score of a candidate per GPU-hour, as far as the burst shows the improvement; 0 if nothing of it
+        can run."""
+        worth = self.best(candidate.recipe, know)
+        if worth is None:
+            return 0.0
+        known = candidate.expected_improvement if candidate.opinion is Opinion.SURROGATE else 0.0
+        shown = min(worth.improvement / known, 1.0) if known > 0 else 1.0
+        return candidate.score * shown / worth.gpu_hours
 
 
 class _Weighing:

@@ -38,7 +38,7 @@ class NoProxyKind(StrEnum):
     """The reason why no proxy of a size exists. The comment on each kind lists its figures."""
 
     NOT_SMALLER = "not_smaller"  # nodes, target_nodes
-    STAGES = "stages"  # layers, of_stages: the layers that proxies with 1, 2, … pipeline ranks have
+    STAGES = "stages"  # layers, of_stages: the layers that proxies have, by their pipeline ranks
     GRID = "grid"  # gpus, group: TP·CP·PP of the proxy, which does not divide its GPUs
     EXPERTS = "experts"  # gpus, group: ETP·EP·PP of the proxy, which does not divide its GPUs
     SPLIT = "split"  # layers, wanted: layers of each pipeline rank of the target that the proxy's split does not give
@@ -62,10 +62,10 @@ def proxy_of(recipe: Recipe, fidelity: Fidelity) -> Recipe | NoProxy:
     """Returns the recipe of the smaller run, or why there is none of this size."""
     if fidelity.nodes >= recipe.cluster.nodes or not grid_fits(recipe):
         return _none(NoProxyKind.NOT_SMALLER, nodes=fidelity.nodes, target_nodes=recipe.cluster.nodes)
-    sizes = [len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))) for pp in _pipelines(recipe)]
+    sizes = {len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))): pp for pp in _pipelines(recipe)}
     if fidelity.layers not in sizes:
-        return _none(NoProxyKind.STAGES, layers=fidelity.layers, of_stages=sizes)
-    return _proxy(recipe, nodes=fidelity.nodes, pp=1 + sizes.index(fidelity.layers))
+        return _none(NoProxyKind.STAGES, layers=fidelity.layers, of_stages=list(sizes))
+    return _proxy(recipe, nodes=fidelity.nodes, pp=sizes[fidelity.layers])
 
 
 def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
@@ -95,6 +95,7 @@ def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity
 
 
 def _pipelines(recipe: Recipe) -> range:
+    """Returns the pipeline sizes of proxies; one stage alone has no chunks."""
     return range(1, layout_of(recipe).pp + 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.estimate.memory import memory_document
 from autotune.tuning.preview import CostPreview, cost_of
 from tests.policies.drawn import gpu_recipe, trial
 from trainer.recipe import Recipe
@@ -10,7 +9,7 @@ from trainer.recipe.launching import Launching, SlurmSettings
 
 
 def cost(recipe: Recipe, bursts: int) -> CostPreview:
-    found = cost_of([trial(recipe)], memory_document(recipe), bursts)
+    found = cost_of([trial(recipe)], bursts)
     assert found is not None
     return found
 
