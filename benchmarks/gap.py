@@ -1,6 +1,7 @@
 """Measures whether `gap` names what was spoilt, on simulated clusters whose log and trace are all that it sees.
 
     python -m benchmarks.gap [--recipes 60] [--seed N]
+    python -m benchmarks.gap --seed 2 --keep FOLDER
 
 A case is a published run with one or two settings changed for the worse, with a router that favours some experts, or
 with a link at part of its rate. It is run on a simulated cluster with noise; a log as Megatron-LM writes it, with its
@@ -72,14 +73,19 @@ def judged(seed: int) -> Result:
     return Result(case=case, named=named, places=tuple(places), row=found.nearest.run.row if found.nearest else "")
 
 
-def seen(case: Case, seed: int, folder: Path) -> Compared:
-    """Runs a case and asks `gap` about its log and traces, which are moved away from everything that says more."""
+def run(case: Case, seed: int, folder: Path) -> None:
+    """Runs a case; leaves its log and its traces in the folder, and nothing that says more."""
     recipe = on_machine(case.recipe, case.machine)
-    run = folder / "run"
-    outcome = SimulatedEngine(run).run(Burst(number=0, recipe=recipe, folder=run / "0000", seed=seed))
-    shutil.move(run / "0000" / "trace", folder / "trace")
+    inside = folder / "run"
+    outcome = SimulatedEngine(inside).run(Burst(number=0, recipe=recipe, folder=inside / "0000", seed=seed))
+    shutil.move(inside / "0000" / "trace", folder / "trace")
     write_log(case.recipe, outcome.step_us, folder / "run.log")
-    shutil.rmtree(run)
+    shutil.rmtree(inside)
+
+
+def seen(case: Case, seed: int, folder: Path) -> Compared:
+    """Runs a case and asks `gap` about its log and traces."""
+    run(case, seed, folder)
     cluster = case.recipe.cluster
     beside = Beside(gpu=cluster.gpu_name, gpus_per_node=case.recipe.ranks_per_node, trace=folder / "trace")
     side = side_of(str(folder / "run.log"), beside)
@@ -113,8 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="only write the log and traces of the first case into this folder")
     parser.add_argument("--all", action="store_true", help="describe every case, not only the missed ones")
     asked = parser.parse_args()
+    if asked.keep:
+        asked.keep.mkdir(parents=True)
+        run(drawn(asked.seed), asked.seed, asked.keep)
+        return
     with get_context("fork").Pool(2) as pool:
         results = pool.map(judged, range(asked.seed, asked.seed + asked.recipes), chunksize=1)
     for result in results:

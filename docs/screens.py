@@ -65,11 +65,14 @@ def _pages(folder: Path) -> dict[str, Path]:
     write_report(study, gpu_hour_price=2.5)
     running = _running(study, folder / "studies" / "running")
     _quietly("diagnose", str(study / "bursts" / "0001"), "--html", str(folder / "diagnosis.html"), "--force")
+    first = str(study / "0")
+    _quietly("gap", first, "--trace", str(study / "bursts" / "0001"), "--html", str(folder / "gap.html"), "--force")
     _quietly("studies", str(folder / "studies"), "--html", str(folder / "studies.html"), "--force")
     return {
         "report": study / "report.html",
         "running": running / "report.html",
         "diagnosis": folder / "diagnosis.html",
+        "gap": folder / "gap.html",
         "studies": folder / "studies.html",
         "status": _status(running, folder / "status.html"),
     }

@@ -26,6 +26,7 @@ def gap(
         str | None,
         Parameter(help="published (the nearest run; the default), a row such as P0358, or another run of yours."),
     ] = None,
+    against_trace: Annotated[Path | None, Parameter(help="Traces of that other run.")] = None,
     recipe: Annotated[
         str | None, Parameter(help="The recipe of the run, its launch script or configuration, if the run says none.")
     ] = None,
@@ -65,19 +66,21 @@ def gap(
         side = side_of(named, beside, progress)
         other = None
         if against is not None and not _is_published(against):
-            other = side_of(against, Beside(gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node), progress)
+            beside_it = Beside(gpu=gpu, gpus_per_node=gpus_per_node, vocab_size=vocab_size, trace=against_trace)
+            other = side_of(against, beside_it, progress)
+        elif against_trace is not None:
+            raise refused("--against-trace", "--against names no other run of yours", "add --against LOG")
     with working("comparing"):
         found = compared(side, named=None if other or against == PUBLISHED else against, other=other, release=release)
     if found.waterfall is None:
         raise refused(named, "it holds no trace of a step", "name traces, a log, a study or a recipe")
     written = _written(attainable(found), file)
     document = document_of(found, software=release, file=written)
-    on_cpu = found.own is not None and found.own.hardware.is_cpu
     if page is not None:
         from autotune.gap.page import gap_page
 
-        page.write(gap_page(document, on_cpu=on_cpu))
-    show_gap(document, on_cpu=on_cpu)
+        page.write(gap_page(document))
+    show_gap(document)
     if page is not None:
         print(f"page: {page.path}")
     return Answer(document=document)

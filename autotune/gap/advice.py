@@ -9,7 +9,6 @@ import msgspec
 from autotune.gap.comparing import Compared
 from trainer.errors import BadInputError
 from trainer.estimate.gap.losses import FORCED, Loss
-from trainer.estimate.gap.parts import LINKS
 from trainer.estimate.gap.parts import Cause as PartCause
 from trainer.estimate.gap.waterfall import Gap, Kind
 from trainer.estimate.memory.estimate import estimate_memory
@@ -25,8 +24,9 @@ BALANCING = "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about a cause. `add`, `remove`: words of a launch script in Megatron-LM's spelling; `set_outside`:
-    settings that have no flag there. `gain`: of throughput by this change alone; `legal` and `fits` by rules and
-    estimate of that; None where it is no change of settings. `numerics`: what the change does to training."""
+    settings that have no flag there. `gain`: of throughput by this change alone; `legal`: it breaks no rule that the
+    recipe does not; `fits` by estimate; None where it is no change of settings. `numerics`: what it does to training.
+    """
 
     gain: float | None = None
     legal: bool | None = None
@@ -48,7 +48,7 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
     add, remove = _words(own, changed)
     return Advice(
         gain=_gain(change, found),
-        legal=all(finding.kind is not FindingKind.ERROR for finding in findings_of(changed)),
+        legal=errors_of(changed) <= errors_of(own),
         fits=_fits(changed),
         numerics=_numerics(change),
         add=add,
@@ -56,6 +56,11 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
         set_outside=[name for name in change.knobs if KNOBS[name].acts in ("environment", "process")],
         commands=list(_commands(loss, found)),
     )
+
+
+def errors_of(recipe: Recipe) -> set[str]:
+    """Returns the rules that a recipe breaks."""
+    return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
 def _gain(change: Gap, found: Compared) -> float | None:
@@ -104,16 +109,16 @@ def _commands(loss: Loss, found: Compared) -> Iterator[str]:
     side = found.side
     traced = found.trace if found.trace is not None else side.name if side.source in ("trace", "study") else None
     if loss.kind is Kind.UNEXPLAINED and traced is None:
-        yield f"record a trace ({TRACING}), then moe-autotune gap {side.name} --trace TRACE"
-    elif loss.name in (*LINKS, *PartCause) and traced is not None:
+        yield f"record a trace ({TRACING}), then moe-autotune gap {side.words} --trace TRACE"
+    elif loss.kind is Kind.PART and traced is not None:
         yield f"moe-autotune diagnose {traced}"
     elif loss.kind is Kind.SETTING:
         yield from _of_settings(found)
     elif loss.kind is Kind.SOFTWARE:
-        yield f"moe-autotune gap {side.name} --software RELEASE"
+        yield f"moe-autotune gap {side.words} --software RELEASE"
 
 
 def _of_settings(found: Compared) -> Iterator[str]:
     if found.side.source == "recipe":
         yield f"moe-autotune check {found.side.name}"
-    yield f"moe-autotune gap {found.side.name} -o attainable.yaml"
+    yield f"moe-autotune gap {found.side.words} -o attainable.yaml"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.gap.inputs import Side
-from autotune.gap.traced import traced_parts, waterfall_between, waterfall_of_trace
+from autotune.gap.traced import beside_another, traced_parts, waterfall_between, waterfall_of_trace
 from policies.candidates.effects import Effect, effects
 from policies.constants import constant
 from policies.surrogate.time import constants_by_factor
@@ -40,7 +40,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
 PUBLISHED = "published"
-RESIDUAL = constant("residual_deviation_gpu")
+RESIDUAL, RESIDUAL_CPU = constant("residual_deviation_gpu"), constant("residual_deviation_cpu")
 NO_EFFECT = 1e-6  # of a step
 SEQUENCE_AND_BATCH, PIPELINE = "sequence_and_batch", "pipeline"
 
@@ -112,22 +112,26 @@ def compared(
     every = [] if target is None else list(_changes(own, target))
     costs = Costs(own=own, constants={})
     changes = [change for change in every if _is_priced(costs, change, own, target or own)]
+    release = release or (reference.release if reference else None)
     traced = None
     if side.analysis is not None:
         traced = traced_parts(side.analysis, own, changes, release=release, constants=constants)
+    if traced is not None and other is not None and other.analysis is not None and reference is not None:
+        traced = beside_another(traced, other.analysis, own, reference)
     measured = None
     if side.steps is not None:
         measured = Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
+    scaled = own.hardware.is_cpu and reference is None and measured is not None
     question = Question(
         own=own,
-        release=release or (reference.release if reference else None),
+        release=release,
         measured=measured,
         reference=reference,
         changes=changes,
         planned=planned,
         constants=constants,
-        residual=RESIDUAL if reference is not None else float(spread(one(own)).max()) / Z_90,
-        scaled_to_own=own.hardware.is_cpu and reference is None and measured is not None,
+        residual=_residual(own, scaled=scaled or reference is not None),
+        scaled_to_own=scaled,
     )
     return Compared(
         side=replace(side, recipe=own),
@@ -140,6 +144,13 @@ def compared(
         unpriced=tuple(_unpriced(own, [change for change in every if change not in changes])),
         rank=traced.rank if traced is not None else None,
     )
+
+
+def _residual(own: Recipe, *, scaled: bool) -> float:
+    """Returns the relative standard deviation of an estimate: less where it is scaled to a measured step."""
+    if not scaled:
+        return float(spread(one(own)).max()) / Z_90
+    return RESIDUAL_CPU if own.hardware.is_cpu else RESIDUAL
 
 
 def _nearest(own: Recipe, named: str | None) -> Nearest | None:

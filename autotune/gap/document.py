@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from autotune.gap.advice import Advice, advice_of
+from autotune.gap.advice import Advice, advice_of, errors_of
 from autotune.gap.comparing import Compared
+from autotune.looks.segments import slowest
 from policies.trial import Z_90
 from trainer.estimate.gap.losses import losses
 from trainer.estimate.gap.published import Nearest, tokens_of
@@ -102,8 +103,12 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     against: str | None
     split: Split
     rank: int | None
+    both_traced: bool
+    steps_marked: bool
+    gpu: str | None
     simulated: bool
     iterations: int | None
+    warm_up_left_out: bool
     software: str | None
     scale: float
     levels: list[Rung]
@@ -112,6 +117,7 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     published: PublishedRun | None
     not_priced: list[NoPrice]
     unsaid: list[str]
+    broken: list[str]  # rules that the recipe itself breaks
     attainable: str | None = None
 
 
@@ -127,7 +133,11 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
         split=_split(found),
         rank=found.rank,
         simulated=side.simulated or bool(found.against and found.against.simulated),
+        both_traced=found.rank is not None and found.against is not None and found.against.analysis is not None,
+        steps_marked=_marked(found),
+        gpu=found.own.cluster.gpu_name if found.own else None,
         iterations=side.steps.count if side.steps else None,
+        warm_up_left_out=side.steps.warm if side.steps else False,
         software=software,
         scale=waterfall.scale,
         levels=[_rung(level, found.own) for level in waterfall.levels],
@@ -155,6 +165,7 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
             for each in found.unpriced
         ],
         unsaid=list(side.unsaid),
+        broken=sorted(errors_of(found.own)) if found.own else [],
         attainable=file,
     )
 
@@ -165,6 +176,12 @@ def _split(found: Compared) -> Split:
     if found.side.steps is None:
         return "nothing measured"
     return "parts" if found.rank is not None else "estimate"
+
+
+def _marked(found: Compared) -> bool:
+    """Returns whether the step is one, and not a whole trace without marked steps."""
+    trace = slowest(found.side.analysis) if found.side.analysis is not None else None
+    return found.side.source != "trace" or trace is None or bool(trace.steps)
 
 
 def _rung(level: Level, own: Recipe | None) -> Rung:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.source import packaged_examples
 
 Source = Literal["log", "trace", "study", "recipe"]
-YAML = (".yaml", ".yml")
+YAML, LOGS = (".yaml", ".yml"), (".log", ".out", ".err")
 MOST_TEXT = 2**28  # bytes of a log that is read
 
 
@@ -51,6 +52,12 @@ class Side:
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
     trace: Path | None = None  # of --trace
+    options: tuple[str, ...] = ()  # of the command line, that belong to this run
+
+    @property
+    def words(self) -> str:
+        """Returns the run with its options, as a command line takes them."""
+        return shlex.join((self.name, *self.options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,18 @@ class Beside:
     vocab_size: int | None = None
     recipe: str | None = None
     trace: Path | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        given = {
+            "--gpu": self.gpu,
+            "--nodes": self.nodes,
+            "--gpus-per-node": self.gpus_per_node,
+            "--vocab-size": self.vocab_size,
+            "--recipe": self.recipe,
+            "--trace": self.trace,
+        }
+        return tuple(word for flag, value in given.items() if value is not None for word in (flag, str(value)))
 
 
 @cache
@@ -77,7 +96,7 @@ def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
     Raises BadInputError for what is none of them, or a log that says no settings and no recipe was named for.
     """
     path = Path(named)
-    found = _reader_of(path)(named, beside, progress)
+    found = replace(_reader_of(path)(named, beside, progress), options=beside.options)
     if beside.trace is not None:
         found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress), trace=beside.trace)
     if found.analysis is not None:
@@ -122,18 +141,22 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
     text = path.read_text(encoding="utf-8", errors="replace")
     steps = steps_in(text)
     says = any(reader.log is not None and reader.log.fits(text) for _, reader in readers())
+    if steps is None and not says and path.suffix in LOGS:
+        raise refused(
+            named, "it has neither an iteration nor a dump of arguments", "name the log of rank 0 of a run that trained"
+        )
     if steps is None and not says:
         return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
     recipe = _asked_recipe(beside)
+    if steps is None:
+        raise refused(
+            named, "it has no iteration: the run ended before its first step", "name the log of a run that trained"
+        )
     if recipe is None and not says:
         raise refused(
             named,
             "it has iterations, and no dump of the arguments that they ran with",
             "name the recipe with --recipe FILE: a recipe, or the launch script or configuration of this run",
-        )
-    if steps is None:
-        raise refused(
-            named, "it has no iteration: the run ended before its first step", "name the log of a run that trained"
         )
     if recipe is not None:
         return Side(name=named, source="log", recipe=recipe, steps=steps)

@@ -21,11 +21,13 @@ SCATTER_OF_FEW = 0.05  # relative standard deviation assumed of them (judged)
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """A measured step in seconds, with its relative standard deviation and the number of iterations behind it."""
+    """A measured step in seconds, with its relative standard deviation and the number of iterations behind it. `warm`:
+    true where those of the warm-up are left out."""
 
     step_s: float
     deviation: float
     count: int
+    warm: bool = True
 
 
 def steps_in(text: str) -> Steps | None:
@@ -37,9 +39,10 @@ def steps_in(text: str) -> Steps | None:
 
 def steps_of(times: Sequence[float]) -> Steps:
     """Returns the median of steps in the order they were taken, warm-up left out."""
-    left = list(times[min(WARM_UP, math.floor(MOST_WARM_UP * (len(times) - 1))) :])
+    cold = min(WARM_UP, math.floor(MOST_WARM_UP * (len(times) - 1)))
+    left = list(times[cold:])
     deviation = median_error(left) if len(left) > FEW else SCATTER_OF_FEW
-    return Steps(step_s=median(left), deviation=deviation, count=len(left))
+    return Steps(step_s=median(left), deviation=deviation, count=len(left), warm=cold > 0)
 
 
 def _read(text: str) -> Reading:

@@ -8,17 +8,19 @@ from autotune.gap.document import GapDocument
 from autotune.gap.rows import Row, rows
 from autotune.gap.words import (
     SMALL,
-    advice_lines,
+    advices,
     cause_name,
     drop_name,
     headline,
     level_name,
     level_text,
-    not_priced_text,
+    moved,
+    not_priced_texts,
     notes,
     share_text,
     signed,
     time_text,
+    unit,
 )
 from autotune.looks.kernel_names import printable
 from autotune.looks.quantities import significant
@@ -42,7 +44,7 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 
 
-def gap_page(found: GapDocument, *, on_cpu: bool) -> str:
+def gap_page(found: GapDocument) -> str:
     first = found.levels[0]
     drawn = list(rows(found))
     return render(
@@ -52,20 +54,20 @@ def gap_page(found: GapDocument, *, on_cpu: bool) -> str:
         simulated=found.simulated,
         headline=headline(found),
         levels=[level_text(level, found) for level in found.levels],
-        notes=list(notes(found, on_cpu=on_cpu)),
+        notes=list(notes(found)),
         waterfall=_drawn(drawn, found),
         table=_table(drawn, found),
         causes=[
             {
-                "name": cause_name(cause),
+                "name": cause_name(cause, found),
                 "time": time_text(cause.time),
                 "share": share_text(cause),
-                "lines": list(advice_lines(cause)),
+                "lines": lines,
             }
-            for cause in found.causes
+            for cause, lines in zip(found.causes, advices(found), strict=True)
         ],
         unsure=any(not cause.sure for cause in found.causes),
-        not_priced=[not_priced_text(each) for each in found.not_priced],
+        not_priced=not_priced_texts(found),
     )
 
 
@@ -104,13 +106,13 @@ def _said(row: Row, found: GapDocument) -> str:
         return level_text(row.level, found)
     lost_ms = row.from_ms - row.to_ms
     if row.drop is None:
-        return f"{SMALL} {signed(-lost_ms)}"
-    return f"{drop_name(row.drop, found)} {signed(-lost_ms)}"
+        return f"{SMALL} {moved(-lost_ms)}"
+    return f"{drop_name(row.drop, found)} {moved(-lost_ms)}"
 
 
 def _table(drawn: list[Row], found: GapDocument) -> Table:
     return Table(
-        columns=("waterfall", "time", "low", "high", "tokens/s/GPU", "seen", "expected"),
+        columns=("waterfall", "time", "low", "high", unit(found), "seen", "expected"),
         rows=tuple(_cells(row, found) for row in drawn),
         numbers=(1, 2, 3, 4, 5, 6),
     )
@@ -122,7 +124,7 @@ def _cells(row: Row, found: GapDocument) -> tuple[str, ...]:
         ends = [signed(ms) for ms in (row.level.time.low_ms, row.level.time.high_ms)]
         said = "" if rate is None else significant(rate, 4)
         return level_name(row.level, found), signed(row.level.time.ms), *ends, said, "", ""
-    lost = signed(row.to_ms - row.from_ms)
+    lost = moved(row.to_ms - row.from_ms)
     if row.drop is None or row.time is None:
         return SMALL, lost, "", "", "", "", ""
     ends = [signed(-ms) for ms in (row.time.high_ms, row.time.low_ms)]

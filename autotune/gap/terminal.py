@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.gap.document import GapDocument, Time
 from autotune.gap.rows import Row, rows
 from autotune.gap.words import (
     SMALL,
-    advice_lines,
+    advices,
     cause_name,
     drop_name,
     headline,
     level_name,
-    not_priced_text,
+    moved,
+    not_priced_texts,
     notes,
     share_text,
     signed,
     time_text,
+    unit,
 )
 from autotune.looks.quantities import NONE, UNMEASURED, significant
 from autotune.looks.text_tables import Entry, print_entries, print_table
 from autotune.looks.wrapping import plain_console, say
 
+TITLE = "from your step down to what is attainable"
 MOST_CAUSES = 8
 
 
-def show_gap(found: GapDocument, *, on_cpu: bool) -> None:
+def show_gap(found: GapDocument) -> None:
     console = plain_console()
     say(console, headline(found), style="bold")
     if found.simulated:
         say(console, UNMEASURED, lead="simulated: ")
-    for note in notes(found, on_cpu=on_cpu):
+    for note in notes(found):
         say(console, note, lead="note: ", style="dim")
-    header = ("<waterfall", "time", "90 % interval", "tokens/s/GPU", "seen", "expected")
-    print_table(console, "from your step down to what is attainable", header, [_row(row, found) for row in rows(found)])
+    seen = ("seen", "expected") if found.against is None or found.gpu is not None else ("here", "there")
+    header = ("<waterfall", "time", "90 % interval", unit(found), *seen)
+    print_table(console, TITLE, *_filled(header, [_row(row, found) for row in rows(found)]))
     entries = [
         Entry(
-            title=cause_name(cause),
+            title=cause_name(cause, found),
             figures=(time_text(cause.time), share_text(cause)),
-            below=tuple(advice_lines(cause)) or ("",),
+            below=tuple(lines),
             share=cause.time.ms / found.causes[0].time.ms,
         )
-        for cause in found.causes[:MOST_CAUSES]
+        for cause, lines in list(zip(found.causes, advices(found), strict=True))[:MOST_CAUSES]
     ]
     if entries:
         console.print()
@@ -49,9 +55,17 @@ def show_gap(found: GapDocument, *, on_cpu: bool) -> None:
         say(console, "?: its interval reaches 0", style="dim")
     if found.not_priced:
         console.print()
-        say(console, "; ".join(map(not_priced_text, found.not_priced)), lead="differs, and no estimate prices it: ")
+        say(console, f"differs, and no estimate prices it: {'; '.join(not_priced_texts(found))}", style="dim")
     if found.attainable is not None:
         say(console, f"{found.attainable}: moe-autotune check {found.attainable}, then estimate", lead="written: ")
+
+
+def _filled(header: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Returns a table without its empty columns, nor what was seen where nothing was expected."""
+    kept = [at for at in range(len(header)) if any(row[at] not in ("", NONE) for row in table)]
+    if len(header) - 1 not in kept:
+        kept = [at for at in kept if at != len(header) - 2]
+    return [header[at] for at in kept], [[row[at] for at in kept] for row in table]
 
 
 def _row(row: Row, found: GapDocument) -> tuple[str, ...]:
@@ -61,9 +75,9 @@ def _row(row: Row, found: GapDocument) -> tuple[str, ...]:
         return level_name(level, found), signed(level.time.ms), _interval(level.time), rate, "", ""
     lost_ms = row.from_ms - row.to_ms
     if row.drop is None or row.time is None:
-        return f"  {SMALL}", signed(-lost_ms), "", "", "", ""
+        return f"  {SMALL}", moved(-lost_ms), "", "", "", ""
     seen, expected = ("" if ms is None else signed(ms) for ms in (row.drop.seen_ms, row.drop.expected_ms))
-    return f"  {drop_name(row.drop, found)}", signed(-lost_ms), _interval(row.time, sign=-1.0), "", seen, expected
+    return f"  {drop_name(row.drop, found)}", moved(-lost_ms), _interval(row.time, sign=-1.0), "", seen, expected
 
 
 def _interval(time: Time, *, sign: float = 1.0) -> str:

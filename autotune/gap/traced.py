@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from analyzers.diagnosis import Analysis, Partition, TraceReport
@@ -12,9 +13,10 @@ from policies.surrogate.evidence import PARTS as READS
 from policies.surrogate.evidence import WAITED
 from policies.surrogate.time import PART_DEVIATION, PART_DEVIATIONS, expected_parts
 from trainer.estimate.candidates import Floats
+from trainer.estimate.gap.costs import tokens_per_gpu
 from trainer.estimate.gap.parts import EXPERTS_WAIT, OTHER, Traced
 from trainer.estimate.gap.published import tokens_of
-from trainer.estimate.gap.waterfall import Change, Gap, Interval, Kind, Level, LevelName, Waterfall
+from trainer.estimate.gap.waterfall import Change, Gap, Interval, Kind, Level, LevelName, Reference, Waterfall
 from trainer.estimate.time.constants import Constants
 from trainer.recipe import Recipe
 
@@ -39,6 +41,18 @@ def traced_parts(
         rank=trace.rank,
         moved={change.name: _moved(recipe, change, expected, stage, release) for change in changes},
     )
+
+
+def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
+    """Returns the parts with what those of a traced reference take beyond its scaled estimate, for as many tokens."""
+    there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
+    if there is None:
+        return traced
+    step_s = tokens_per_gpu(own) / reference.tokens_per_s_per_gpu
+    expected = {part: float(found[0]) for part, found in there.expected.items()}
+    seen_share, expected_share = step_s / there.step_s, step_s / sum(expected.values())
+    beside = {part: seen * seen_share - expected.get(part, 0.0) * expected_share for part, seen in there.seen.items()}
+    return replace(traced, beside=beside)
 
 
 def _expected(recipe: Recipe, stage: int, release: str | None, constants: Constants) -> dict[str, Floats]:

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 
 from autotune.gap.document import Cause, Drop, GapDocument, NoPrice, PublishedRun, Rung, Time
 from autotune.looks.fix_names import name_title
-from autotune.looks.quantities import changes_text, duration, first_changes, gain, gain_interval, percent, significant
+from autotune.looks.quantities import (
+    changes_text,
+    counted,
+    duration,
+    first_changes,
+    gain,
+    gain_interval,
+    percent,
+    share_of,
+    significant,
+)
 from autotune.looks.segments import KINDS
 from trainer.estimate.gap.parts import Cause as PartCause
 from trainer.estimate.gap.waterfall import Kind, LevelName
 from trainer.values import knob_value
 
+TRACED = {kind.key: kind.words for kind in KINDS}  # of a trace whose recipe is not known
 WORDS: dict[str, str] = {
-    **{kind.key: kind.words for kind in KINDS},
     PartCause.ROUTER: "router: ranks wait for the one with most tokens",
     PartCause.EP: "links: EP dispatch and combine",
     PartCause.TP: "links: TP collectives",
@@ -42,6 +52,8 @@ LEVELS: dict[str, str] = {
     LevelName.PEAK: "peak of the GPUs",
     LevelName.COMPUTE: "compute",
 }
+FAR_OFF = 1.3  # times the estimate of the reference
+NOT_PRICED = 8  # settings that are named; more are counted
 LONGER = 1.01  # times as long: less is no difference in words
 SMALL = "smaller ones together"
 SPLITS = {
@@ -55,15 +67,22 @@ SPLITS = {
 def headline(found: GapDocument) -> str:
     """Returns the answer in one sentence."""
     first, last = found.levels[0], goal(found)
+    most = _most(found.causes[0], found) if found.causes else ""
+    if last is not None and last.name == LevelName.COMPUTE:
+        whole = "your step" if found.steps_marked else "the whole trace"
+        return f"{whole} takes {duration(1e3 * first.time.ms)}, its compute {duration(1e3 * last.time.ms)}{most}"
     if last is None:
         return f"your step takes {duration(1e3 * first.time.ms)}; nothing comparable is known"
     ratio = first.time.ms / last.time.ms if last.time.ms else 0.0
     what = "your step takes" if first.name == LevelName.MEASURED else "your step should take"
     said = f"{what} {duration(1e3 * first.time.ms)}, {level_name(last, found)} {duration(1e3 * last.time.ms)}"
-    most = next((cause for cause in found.causes), None)
-    cause = f"; most is lost to {cause_name(most)}: {duration(1e3 * most.time.ms)}" if most else ""
     long = f"{significant(ratio)} times as long" if ratio > LONGER else "no longer"
-    return f"{said}: {long}{cause}"
+    return f"{said}: {long}{most}"
+
+
+def _most(cause: Cause, found: GapDocument) -> str:
+    would = "most would come back with" if cause.kind == Kind.SETTING and cause.name not in WORDS else "most is lost to"
+    return f"; {would} {cause_name(cause, found)}: {duration(1e3 * cause.time.ms)}"
 
 
 def goal(found: GapDocument) -> Rung | None:
@@ -78,9 +97,14 @@ def level_name(level: Rung, found: GapDocument) -> str:
     return LEVELS[level.name]
 
 
+def unit(found: GapDocument) -> str:
+    """Returns the unit of rates."""
+    return f"tokens/s/{share_of(found.gpu or '')}"
+
+
 def level_text(level: Rung, found: GapDocument) -> str:
     """Returns `measured step: 29.4 s, 4,430 tokens/s/GPU, 102 TFLOPS`."""
-    rate = "" if level.tokens_per_s_per_gpu is None else f", {significant(level.tokens_per_s_per_gpu, 4)} tokens/s/GPU"
+    rate = "" if level.tokens_per_s_per_gpu is None else f", {significant(level.tokens_per_s_per_gpu, 4)} {unit(found)}"
     tflops = "" if level.model_tflops_per_gpu is None else f", {significant(level.model_tflops_per_gpu)} TFLOPS"
     return f"{level_name(level, found)}: {duration(1e3 * level.time.ms)}{rate}{tflops}"
 
@@ -90,12 +114,19 @@ def drop_name(drop: Drop, found: GapDocument) -> str:
         return "traced step against measured one" if found.split == "parts" else "beyond the estimate"
     if drop.kind in (Kind.SETTING, Kind.WORK):
         return setting_name(drop.name, drop.changes)
-    return WORDS.get(drop.name, drop.name)
+    return part_name(drop.name, found)
 
 
-def cause_name(cause: Cause) -> str:
+def part_name(name: str, found: GapDocument) -> str:
+    """Returns a part of the step in words: a segment of its trace where nothing else is known."""
+    return TRACED.get(name, name) if found.gpu is None else WORDS.get(name, name)
+
+
+def cause_name(cause: Cause, found: GapDocument) -> str:
     if cause.kind == Kind.UNEXPLAINED:
         return "time beyond the estimate"
+    if cause.kind == Kind.PART:
+        return part_name(cause.name, found)
     return WORDS.get(cause.name) or setting_name(cause.name, cause.changes)
 
 
@@ -112,13 +143,20 @@ def _values(values: tuple[object, object]) -> str:
 
 
 def time_text(time: Time) -> str:
-    """Returns `1.20 s (0.90 to 1.50 s)`."""
+    """Returns `1.20 s (0.90 s to 1.50 s)`, or an exact time alone."""
+    if time.low_ms == time.high_ms:
+        return signed(time.ms)
     return f"{signed(time.ms)} ({signed(time.low_ms)} to {signed(time.high_ms)})"
 
 
 def signed(ms: float) -> str:
     """Returns a duration with a minus sign where it is negative."""
     return ("−" if ms < 0 else "") + duration(1e3 * abs(ms))
+
+
+def moved(ms: float) -> str:
+    """Returns a change of a duration with its sign: `+1.28 s`, `−846 ms`."""
+    return f"{'+' if ms > 0 else ''}{signed(ms)}"
 
 
 def published_text(run: PublishedRun) -> str:
@@ -131,7 +169,7 @@ def published_text(run: PublishedRun) -> str:
     )
 
 
-def notes(found: GapDocument, *, on_cpu: bool) -> Iterator[str]:
+def notes(found: GapDocument) -> Iterator[str]:
     """Yields what a reader has to know: how it was divided, what nothing was said of, what is not comparable."""
     yield SPLITS[found.split].format(rank=found.rank)
     run = found.published
@@ -145,22 +183,47 @@ def notes(found: GapDocument, *, on_cpu: bool) -> Iterator[str]:
             yield f"estimates are multiplied by {found.scale:.3f}, so that the published run's own is what it measured"
         if found.software is None:
             yield "your software is taken to be that of the published run: say yours with --software"
-    elif on_cpu and found.against is None and found.split != "parts without a recipe":
+    elif found.gpu == "cpu" and found.against is None:
         yield "nothing is published of CPUs; estimates are scaled to your step, and show shares, not speeds"
+    far_off = not 1 / FAR_OFF < found.scale < FAR_OFF and found.gpu != "cpu"
+    if far_off and found.split == "parts" and not found.both_traced:
+        yield (
+            f"the estimate of the other run is off by {found.scale:.2f}: parts scaled by it say little unless both runs "
+            "are traced"
+        )
+    if found.broken:
+        yield f"the recipe as it is read breaks {', '.join(found.broken)}: see `moe-autotune check`"
     if found.unsaid:
         yield f"a log does not say {', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more: taken as there"
     if found.iterations is not None and found.source == "log":
-        yield f"the median of {found.iterations} iterations, warm-up left out"
+        warm_up = "warm-up left out" if found.warm_up_left_out else "warm-up included: there are no more"
+        yield f"the step is the median of {counted(found.iterations, 'iteration')}, {warm_up}"
 
 
-def not_priced_text(each: NoPrice) -> str:
-    """Returns `manual_gc false → true (published: +3.1 % (+0.5 to +5.7 %))`."""
+def not_priced_texts(found: GapDocument) -> list[str]:
+    """Returns `manual_gc false → true (published: +3.1 % (+0.5 to +5.7 %))`, those with a published effect first."""
+    known = sorted(found.not_priced, key=lambda each: each.published_gain is None)
+    shown = [_not_priced(each) for each in known[:NOT_PRICED]]
+    return [*shown, *([f"{len(known) - NOT_PRICED} more"] if len(known) > NOT_PRICED else [])]
+
+
+def _not_priced(each: NoPrice) -> str:
     published = "" if each.published_gain is None else f" (published: {gain_interval(*each.published_gain)})"
     return f"{each.name} {_values(each.values)}{published}"
 
 
-def advice_lines(cause: Cause) -> Iterator[str]:
-    """Yields what to do about a cause, a line each."""
+def advices(found: GapDocument) -> list[list[str]]:
+    """Returns what to do about each cause, a line each; a command that several have once."""
+    said: set[str] = set()
+    every = []
+    for cause in found.causes:
+        fresh = [command for command in cause.advice.commands if command not in said]
+        said |= set(fresh)
+        every.append([*_advice(cause), *fresh])
+    return every
+
+
+def _advice(cause: Cause) -> Iterator[str]:
     advice = cause.advice
     if cause.changes:
         yield changes_text(cause.changes) if len(cause.changes) <= 6 else first_changes(cause.changes)
@@ -174,14 +237,13 @@ def advice_lines(cause: Cause) -> Iterator[str]:
         longer = ", ".join(f"{WORDS.get(name, name)} {signed(ms)}" for name, ms in cause.parts_ms.items())
         yield f"of it in traced parts longer than expected: {longer}"
     if advice.add:
-        yield f"launch script, add: {' '.join(advice.add)}"
+        yield f"launch script, set: {' '.join(advice.add)}"
     if advice.remove:
         yield f"launch script, remove: {' '.join(advice.remove)}"
     if advice.set_outside:
         yield f"set outside the arguments: {', '.join(advice.set_outside)}"
     if cause.name == PartCause.ROUTER and "moe_router_force_load_balancing" in cause.changes:
         yield "the published run forces an even load, which training cannot: what balancing gives back is at most this"
-    yield from advice.commands
 
 
 def share_text(cause: Cause) -> str:

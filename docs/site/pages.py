@@ -20,6 +20,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/start.md", "Begin"),
     ("docs/first-night.md", "Begin"),
     ("docs/launch-scripts.md", "Begin"),
+    ("docs/gap.md", "Begin"),
     ("docs/bisect.md", "Begin"),
     ("docs/many-nodes.md", "Begin"),
     ("docs/gpus.md", "Begin"),

@@ -19,6 +19,11 @@ from trainer.estimate.time.estimate import stages_of
 from trainer.recipe.schema import Recipe
 
 
+def tokens_per_gpu(recipe: Recipe) -> float:
+    """Returns the tokens of a step over its GPUs."""
+    return tokens_of(recipe) / recipe.world_size
+
+
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """Costs of recipes in a step of `own`. `constants`: K sets, arrays [K, 1], of those that differ from the table."""
@@ -28,7 +33,7 @@ class Costs:
 
     @property
     def tokens_per_gpu(self) -> float:
-        return tokens_of(self.own) / self.own.world_size
+        return tokens_per_gpu(self.own)
 
     def at_rate(self, tokens_per_s_per_gpu: float) -> float:
         return self.tokens_per_gpu / tokens_per_s_per_gpu

@@ -64,7 +64,8 @@ class Traced:
     """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
 
     `deviations`: of the log of an expected part where every constant is right. `moved`: by change, the seconds that it
-    takes from each expected part.
+    takes from each expected part. `beside`: seconds that the reference's traced parts take beyond its scaled estimate,
+    which are expected here too; empty where the reference was not traced.
     """
 
     seen: Mapping[str, float]
@@ -73,6 +74,7 @@ class Traced:
     usual_deviation: float
     rank: int | None
     moved: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -81,13 +83,14 @@ class Traced:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseTime:
-    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects. `moved_by`: the
-    changes that move it, and what each takes from it."""
+    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects. `beside_s`: what the
+    reference takes more than expected. `moved_by`: the changes that move it, and what each takes from it."""
 
     cause: Cause
     seen_s: float
     expected_s: Floats
     deviation_s: float
+    beside_s: float
     moved_by: Mapping[str, float]
 
 
@@ -110,6 +113,7 @@ def by_cause(traced: Traced) -> list[CauseTime]:
                     seen_s=seen,
                     expected_s=expected,
                     deviation_s=float(np.linalg.norm(off)),
+                    beside_s=sum(traced.beside.get(part, 0.0) for part in parts),
                     moved_by=_movers(traced, parts, float(expected[0])),
                 )
             )

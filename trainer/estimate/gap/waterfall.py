@@ -211,7 +211,8 @@ class _Asked:
         if asked.measured is not None:
             step_s = asked.measured.step_s
             yield Level(name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=asked.measured.deviation * step_s))
-        yield Level(name=LevelName.OWN, time=self._estimated(self.own))
+        if not (asked.scaled_to_own and asked.measured is not None):  # else it is the measured step
+            yield Level(name=LevelName.OWN, time=self._estimated(self.own))
         if asked.reference is not None:
             rate = asked.reference.tokens_per_s_per_gpu
             yield Level(name=LevelName.REFERENCE, time=Interval(s=self.costs.at_rate(rate)))
@@ -233,14 +234,14 @@ class _Asked:
             yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
             return
         for each in by_cause(measured.traced):
-            lost = each.seen_s - self.scale * each.expected_s
+            lost = each.seen_s - self.scale * each.expected_s - each.beside_s
             rest = rest - lost
             yield Gap(
                 kind=Kind.PART,
                 name=each.cause,
                 time=self._interval(lost, more_s=float(self.scale[0]) * each.deviation_s),
                 seen_s=each.seen_s,
-                expected_s=float(self.scale[0] * each.expected_s[0]),
+                expected_s=float(self.scale[0] * each.expected_s[0]) + each.beside_s,
                 moved_by={name: float(self.scale[0]) * s for name, s in each.moved_by.items()},
             )
         yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
