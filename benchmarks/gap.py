@@ -129,7 +129,7 @@ def main() -> None:
     with get_context("fork").Pool(2) as pool:
         results = pool.map(judged, range(asked.seed, asked.seed + asked.recipes), chunksize=1)
     for result in results:
-        if asked.all or not result.first_are_spoilt:
+        if asked.all or not (result.leads and result.first_are_spoilt):
             print(("leads  " if result.leads else "MISSED ") + described(result))
     print("\n".join(rows(results)))
 

@@ -47,7 +47,7 @@ def gap(
 ) -> Answer:
     """Show where the time goes between your step and a published one: a waterfall, and what each cause would give."""
     from autotune.commands.estimate import release_of
-    from autotune.gap.comparing import PUBLISHED, attainable, compared
+    from autotune.gap.comparing import PUBLISHED, attainable, compared, first_choice
     from autotune.gap.document import document_of
     from autotune.gap.inputs import Beside, read_for, side_of
     from autotune.gap.terminal import show_gap
@@ -71,7 +71,8 @@ def gap(
         elif against_trace is not None:
             raise refused("--against-trace", "--against names no other run of yours", "add --against LOG")
     with working("comparing"):
-        found = compared(side, named=None if other or against == PUBLISHED else against, other=other, release=release)
+        row = None if other or against == PUBLISHED else against
+        found = compared(side, named=row, other=other, release=release, plan=first_choice)
     if found.waterfall is None:
         raise refused(named, "it holds no trace of a step", "name traces, a log, a study or a recipe")
     written = _written(attainable(found), file)

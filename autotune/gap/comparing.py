@@ -90,10 +90,11 @@ def compared(
     named: str | None,
     other: Side | None,
     release: str | None,
-    plan: Callable[[Recipe], Recipe | None] = first_choice,
+    plan: Callable[[Recipe], Recipe | None],
 ) -> Compared:
     """Returns the comparison. `named`: a published row, None for the nearest one; `other`: another run of the user's,
-    in place of a published one. BadInputError where the two cannot be compared."""
+    in place of a published one; `plan` chooses the layout to show beside them. BadInputError where the two cannot be
+    compared."""
     if side.recipe is None:
         assert side.analysis is not None
         between = other.analysis if other is not None else None

@@ -48,10 +48,10 @@ def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: R
     there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
     if there is None:
         return traced
-    step_s = tokens_per_gpu(own) / reference.tokens_per_s_per_gpu
+    tokens = tokens_per_gpu(own) / tokens_per_gpu(reference.recipe)
     expected = {part: float(found[0]) for part, found in there.expected.items()}
-    seen_share, expected_share = step_s / there.step_s, step_s / sum(expected.values())
-    beside = {part: seen * seen_share - expected.get(part, 0.0) * expected_share for part, seen in there.seen.items()}
+    off = tokens_per_gpu(reference.recipe) / reference.tokens_per_s_per_gpu / sum(expected.values())
+    beside = {part: tokens * (seen - off * expected.get(part, 0.0)) for part, seen in there.seen.items()}
     return replace(traced, beside=beside)
 
 

@@ -188,8 +188,8 @@ def notes(found: GapDocument) -> Iterator[str]:
     far_off = not 1 / FAR_OFF < found.scale < FAR_OFF and found.gpu != "cpu"
     if far_off and found.split == "parts" and not found.both_traced:
         yield (
-            f"the estimate of the other run is off by {found.scale:.2f}: parts scaled by it say little unless both runs "
-            "are traced"
+            f"the other run takes {found.scale:.2f} times its estimate: parts scaled by it say little unless both "
+            "runs are traced"
         )
     if found.broken:
         yield f"the recipe as it is read breaks {', '.join(found.broken)}: see `moe-autotune check`"

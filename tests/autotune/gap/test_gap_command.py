@@ -1,0 +1,133 @@
+"""`gap` from outside: a log, traces, a study, a recipe; what it compares with, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.gap import comparing
+from benchmarks.gap_cases import write_log
+from tests.autotune.outside import SMALL
+from tests.rows import filled
+from trainer.recipe import load_recipe
+
+ITERATION = " iteration {n}/ 6 | consumed samples: 8 | elapsed time per iteration (ms): {ms} | lm loss: 6.4E+00 |"
+SCRIPT = "#!/bin/bash\necho no training\n"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with a study of one burst, the log of another run, and its traces alone."""
+    folder = tmp_path_factory.mktemp("gap")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("base.yaml").write_text(SMALL)
+        with redirect_stdout(StringIO()):
+            assert main(["run", "base.yaml", "--study", "night", "--budget", "1"]) == 0
+        Path("night/bursts/0001/trace").rename("trace")
+        write_log(load_recipe("base.yaml"), [9e5, 5e5, 4e5, 4.1e5, 3.9e5, 4e5], Path("run.log"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _inside(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enters the folder; a layout is not searched for where the test is about something else."""
+    monkeypatch.chdir(there)
+    monkeypatch.setattr(comparing, "first_choice", lambda own: own.replace({"recompute_granularity": None}))
+
+
+def asked(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["gap", *words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capfd.readouterr().out)
+    drops, levels = document["gaps"], {level["name"]: level["time"]["ms"] for level in document["levels"]}
+    last = levels.get("reference", levels.get("plan", levels.get("compute")))
+    first = document["levels"][0]["time"]["ms"]
+    assert first - sum(drop["time"]["ms"] for drop in drops) == pytest.approx(last, rel=1e-6)
+    return document
+
+
+def test_a_log_is_its_median_without_warm_up_and_its_own_arguments(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asked(capfd, "run.log", "--gpu", "h100")
+    assert found["levels"][0]["time"]["ms"] == pytest.approx(400.0)
+    assert (found["source"], found["split"], found["iterations"]) == ("log", "estimate", 4)
+    assert "cpu_affinity" in found["unsaid"]
+    assert found["published"]["differs"]["model"][0] == "8 layers of 2048"
+    recompute = next(cause for cause in found["causes"] if "recompute_granularity" in cause["changes"])
+    assert "--recompute-method uniform" in recompute["advice"]["remove"]
+    assert recompute["advice"]["gain"] > 0
+
+
+def test_with_a_trace_the_gap_is_divided_by_its_parts(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asked(capfd, "run.log", "--gpu", "h100", "--trace", "trace", "--software", "26.06")
+    assert found["split"] == "parts"
+    assert found["simulated"]
+    parts = [drop for drop in found["gaps"] if drop["kind"] == "part"]
+    assert all(drop["seen_ms"] is not None and drop["expected_ms"] is not None for drop in filled(parts))
+    assert any("moe-autotune diagnose trace" in cause["advice"]["commands"] for cause in found["causes"])
+
+
+def test_a_trial_is_compared_with_another_run_of_yours(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asked(capfd, "night/0", "--against", "night")
+    assert (found["source"], found["against"], found["published"]) == ("study", "night", None)
+    assert found["both_traced"]
+    step_ms = found["levels"][0]["time"]["ms"]
+    assert all(abs(drop["time"]["ms"]) < 1e-2 * step_ms for drop in filled(found["gaps"]))  # it is that trial
+    against = asked(capfd, "run.log", "--gpu", "h100", "--against", "night", "--trace", "trace")
+    assert {drop["kind"] for drop in against["gaps"]} >= {"part", "unexplained"}
+
+
+def test_a_trace_without_a_recipe_is_divided_down_to_its_compute(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asked(capfd, "trace")
+    assert found["split"] == "parts without a recipe"
+    assert [level["name"] for level in found["levels"]] == ["measured", "compute"]
+    other = asked(capfd, "trace", "--against", "trace")
+    assert sum(abs(drop["time"]["ms"]) for drop in other["gaps"]) < 1e-6
+    known = asked(capfd, "trace", "--recipe", "base.yaml")
+    assert known["split"] == "parts"
+
+
+def test_a_recipe_is_estimated_and_written_with_the_settings_that_gain(capfd: pytest.CaptureFixture[str]) -> None:
+    found = asked(capfd, "base.yaml", "-o", "attainable.yaml", "--html", "gap.html")
+    assert found["split"] == "nothing measured"
+    assert found["attainable"] == "attainable.yaml"
+    assert load_recipe("attainable.yaml").knob("recompute_granularity") is None
+    page = Path("gap.html").read_text()
+    assert "estimate of your recipe" in page
+    assert "<svg" in page
+
+
+def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("cpu.log").write_text("\n".join(ITERATION.format(n=n, ms=100) for n in range(1, 7)))
+    found = asked(capfd, "cpu.log", "--recipe", "cpu-moe-slow")
+    assert found["published"] is None
+    assert [level["name"] for level in found["levels"]] == ["measured", "plan"]
+    assert main(["gap", "cpu.log", "--recipe", "cpu-moe-slow"]) == 0
+    assert "nothing is published of CPUs" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("bare.log", "name the recipe with --recipe"),
+        ("empty.log", "neither an iteration nor a dump"),
+        ("script.sh", "no training command was reached"),
+        ("base.yaml --against P9999", "no published run 'P9999'"),
+        ("cpu-moe --against P0313", "nothing is published of CPUs"),
+        ("base.yaml --against cpu-moe", "it was not measured"),
+        ("base.yaml --against-trace trace", "--against names no other run"),
+        ("base.yaml -o base.yaml", "this command reads it"),
+        ("nowhere.log", "no such file"),
+    ],
+)
+def test_bad_input_says_what_is_missing(capfd: pytest.CaptureFixture[str], words: str, says: str) -> None:
+    Path("bare.log").write_text(ITERATION.format(n=1, ms=100))
+    Path("empty.log").write_text("nothing\n")
+    Path("script.sh").write_text(SCRIPT)
+    assert main(["gap", *words.split()]) == 2
+    assert says in capfd.readouterr().err.replace("\n", " ")

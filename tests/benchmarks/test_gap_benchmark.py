@@ -1,0 +1,16 @@
+"""The published runs that ship are those of the benchmarks, and a spoilt simulated run is named from log and trace."""
+
+from __future__ import annotations
+
+from benchmarks.gap import judged
+from benchmarks.published_table import TABLE, table
+
+
+def test_the_table_that_ships_is_that_of_the_gathered_rows() -> None:
+    assert TABLE.read_text() == table(), "python -m benchmarks.published_table"
+
+
+def test_a_spoilt_router_leads_the_causes() -> None:
+    result = judged(3)
+    assert result.leads
+    assert result.named[0].name == "router"
