@@ -1,1 +1,1 @@
-"""`moe-autotune gap`: where the time goes between a measured step and an attainable one."""
+"""`moe-autotune gap`: the time between a measured step and an attainable one, cause by cause."""

@@ -1,4 +1,4 @@
-"""What would be gained by each cause, and how: words of a launch script, and commands that say more."""
+"""Advice on each cause of a gap: what a change gives, words of a launch script, and commands that say more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BALANCING = "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a cause. `add`, `remove`: words of a launch script in Megatron-LM's spelling; `set_outside`:
+    """Advice on one cause. `add`, `remove`: words of a launch script in Megatron-LM's spelling; `set_outside`:
     settings that have no flag there. `gain`: of throughput by this change alone; `legal`: it breaks no rule that the
     recipe does not; `fits` by estimate; None where it is no change of settings. `numerics`: what it does to training.
     """

@@ -439,19 +439,20 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
         "host": at["host"] + stages.offload_exposed[..., rows] + stages.fixed,
         "gc": stages.gc[..., rows],
         "waiting": np.maximum(stages.step[..., rows] - work, 0.0),
-        EXPERTS_WAIT: waits,  # of `ep` and `ep_exposed`
     }
 
 
 def expected_parts(
     recipe: Recipe, pipeline_rank: int, *, release: str | None, constants: Constants
 ) -> dict[str, Floats]:
-    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] by K sets of constants."""
+    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] by K sets of constants; and as
+    EXPERTS_WAIT the waiting for the rank with most tokens, which is part of EP there."""
     candidates, values = one(recipe), {**fitted(), **constants}
     stages = stages_of(candidates, release=release, constants=constants)
     step = np.atleast_2d(stages.step)
     load = np.broadcast_to(imbalance(candidates, values), step.shape)
     found = parts_at(stages, np.zeros(1, dtype=np.int64), np.array([pipeline_rank]), load=load)
+    found[EXPERTS_WAIT] = found["grouped"] * (load - 1)
     return {name: np.broadcast_to(part, (len(step), 1))[:, 0] for name, part in found.items()}
 
 

@@ -1,1 +1,1 @@
-"""Where the time goes between a measured step and an attainable one: settings, work, links, routing, software."""
+"""The gap between a measured step and an attainable one: settings, work, links, routing, software."""

@@ -1,4 +1,4 @@
-"""What recipes cost in the time of one step: seconds for the tokens of that step, by estimate.
+"""Costs of recipes in the time of one step: seconds for the tokens of that step, by estimate.
 
 A recipe with another batch or another number of GPUs is counted for as many tokens per GPU. Shapes: N candidates, K
 sets of constants; the first set is the table's.

@@ -16,7 +16,7 @@ from trainer.estimate.candidates import Floats
 
 
 class Cause(StrEnum):
-    """What a part of a step is longer for."""
+    """A reason for which a part of a step is longer."""
 
     ROUTER = "router"  # ranks wait for the one with most tokens
     EP = "ep"

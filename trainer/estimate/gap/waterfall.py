@@ -30,7 +30,7 @@ WORK = ("seq_length", "global_batch_size")
 
 
 class Kind(StrEnum):
-    """What a gap is made of."""
+    """A kind of gap."""
 
     PART = "part"  # a measured part of the step against the expected one
     UNEXPLAINED = "unexplained"
