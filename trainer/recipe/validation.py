@@ -164,6 +164,9 @@ def _number_hint(value: Any) -> str | None:
     if number is None or not math.isfinite(number):
         return None
     plain = int(number) if number.is_integer() else number
+    if "e" in str(plain):  # YAML takes an exponent behind a point alone
+        pointed = str(plain) if "." in str(plain) else str(plain).replace("e", ".0e")
+        return f"YAML reads {value} as text here; write {pointed}, without quotes"
     return f"YAML reads {value} as text here; write {plain}, without quotes or exponent"
 
 

@@ -81,6 +81,11 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
     ]
 
 
+def test_a_small_number_that_yaml_reads_as_text_is_shown_as_yaml_takes_it(tmp_path: Path) -> None:
+    found = problems(tmp_path, "model: qwen3-30b-a3b\ncluster: {gpu: h100}\ntune: {planned_gpu_hours: 1e-16}\n")
+    assert [problem.hint for problem in found] == ["YAML reads 1e-16 as text here; write 1.0e-16, without quotes"]
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [

@@ -108,6 +108,15 @@ def is_gone(job: str, *, ask: Run = run) -> bool:
     return listed is not None and job not in listed.split()
 
 
+def why_unanswered(job: str, *, ask: Run = answer) -> str:
+    """Returns why the state of a job is not known: the message of squeue, or that the controller does not answer."""
+    try:
+        listed = ask(["squeue", "-h", "-j", job])
+    except ToolError as error:
+        return error.what
+    return "the controller does not answer" if listed is None else "scontrol fails, squeue answers"
+
+
 def fields_of(text: str) -> dict[str, str]:
     """Parses one line of `scontrol -o`. Values may hold spaces and equals signs: the fields used here do not."""
     pairs = (word.partition("=") for word in text.split())

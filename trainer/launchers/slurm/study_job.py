@@ -25,6 +25,7 @@ from trainer.recipe.launching import SlurmSettings, slurm_settings
 
 _LOOK_S, _SEEN_S = 1.0, 0.2  # at the job's state, at its log
 _SUBMIT_S = 3 * clients.CLIENT_S
+_UNANSWERED_S = 60.0  # Slurm's programs fail for so long before it is said
 _PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
 
 
@@ -121,7 +122,8 @@ class Follower:
 
     def __post_init__(self) -> None:
         self.last = Queue(job=self.job, state="")
-        self._hopeful_at = time.monotonic()
+        self._hopeful_at = self._answered_at = time.monotonic()
+        self._said_unanswered = False
         self._log = _Lines(self.study_job.log(self.job))
 
     def follow(self, *, patience_s: float = math.inf) -> bool:
@@ -139,12 +141,28 @@ class Follower:
     def _look(self) -> bool:
         record = clients.job_record(self.job)
         if record is None:
-            return clients.is_gone(self.job)
+            gone = clients.is_gone(self.job)
+            if not gone:
+                self._unanswered()
+            return gone
+        if self._said_unanswered:
+            self.say("Slurm answers again")
+        self._answered_at, self._said_unanswered = time.monotonic(), False
         seen = Queue(job=self.job, state=record.get("JobState", ""), reason=record.get("Reason", ""))
         _tell(seen, self.last, self.say)
         self.last = seen
         self._refuse_for_ever()
         return seen.state not in states.PENDING + states.RUNNING
+
+    def _unanswered(self) -> None:
+        """Says once that the state of the job is not known, and why, where that lasts."""
+        silent_s = time.monotonic() - self._answered_at
+        if self._said_unanswered or silent_s <= _UNANSWERED_S:
+            return
+        self._said_unanswered = True
+        why = clients.why_unanswered(self.job)
+        unknown = f"Slurm has not said for {silent_s:.0f} s what became of job {self.job}: {why}"
+        self.say(f"{unknown}; its log is still shown here, Ctrl-C ends the job")
 
     def _refuse_for_ever(self) -> None:
         if not states.never(self.last):

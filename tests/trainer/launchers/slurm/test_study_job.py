@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,9 @@ def taken_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def look_at(monkeypatch: pytest.MonkeyPatch, study: Path, *records: dict[str, str]) -> tuple[Follower, list[str]]:
+def look_at(
+    monkeypatch: pytest.MonkeyPatch, study: Path, *records: dict[str, str] | None
+) -> tuple[Follower, list[str]]:
     left, said = list(records), list[str]()
     monkeypatch.setattr(clients, "job_record", lambda job: left.pop(0))
     asked = StudyJob(settings=SlurmSettings(allocate=""), study=study, nodes=2, gpus_per_node=8, argv=["run"])
@@ -90,6 +93,28 @@ def test_a_job_that_asks_for_what_is_not_there_is_taken_back(
     with pytest.raises(ToolError, match="cannot start, for the reason PartitionNodeLimit, and was taken back"):
         look.follow()
     assert taken_back == [look.study_job.name]
+
+
+def test_slurm_s_programs_that_fail_for_good_are_reported_once_while_the_log_is_followed(
+    taken_back: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_job, "_UNANSWERED_S", -1.0)
+    monkeypatch.setattr(clients, "is_gone", lambda job: False)
+    monkeypatch.setattr(clients, "why_unanswered", lambda job: "squeue fails: no such plugin")
+    records = (None, None, {"JobState": "RUNNING"}, {"JobState": "COMPLETED"})
+    look, said = look_at(monkeypatch, tmp_path, *records)
+    assert look.follow()
+    assert re.fullmatch(r"Slurm has not said for \d+ s what became of job 7: squeue fails: no such plugin; .*", said[0])
+    assert said[1:] == ["Slurm answers again", "job 7 runs"]
+    assert taken_back == []
+
+
+def test_why_slurm_does_not_say_what_a_job_does_is_the_message_of_squeue() -> None:
+    def fails(argv: Sequence[str]) -> str:
+        raise ToolError(f"{argv[0]} fails: bad config", hint="")
+
+    assert clients.why_unanswered("7", ask=fails) == "squeue fails: bad config"
+    assert clients.why_unanswered("7", ask=lambda argv: None) == "the controller does not answer"
 
 
 def recipe_in(folder: Path) -> Recipe:
