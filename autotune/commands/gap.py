@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -31,6 +31,9 @@ def gap(
         str | None, Parameter(help="The recipe of the run, its launch script or configuration, if the run says none.")
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Traces of the same run: the gap is divided by their parts.")] = None,
+    probe: Annotated[
+        Path | None, Parameter(help="A probe of its cluster (moe-autotune probe --json): for runs without a trace.")
+    ] = None,
     software: Annotated[
         str | None, Parameter(help="Your software release by its NeMo number, such as 26.04; default the reference's.")
     ] = None,
@@ -59,15 +62,13 @@ def gap(
     read = read_for(named, recipe, trace, against)
     page, file = page_at(html, inputs=read, force=force), text_at(output, inputs=read, force=force)
     release = release_of(software)
-    beside = Beside(
-        gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, vocab_size=vocab_size, recipe=recipe, trace=trace
-    )
+    sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}
+    beside = Beside(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe)
     with counting("reading traces") as progress:
         side = side_of(named, beside, progress)
         other = None
         if against is not None and not _is_published(against):
-            beside_it = Beside(gpu=gpu, gpus_per_node=gpus_per_node, vocab_size=vocab_size, trace=against_trace)
-            other = side_of(against, beside_it, progress)
+            other = side_of(against, Beside(**sizes, trace=against_trace), progress)
         elif against_trace is not None:
             raise refused("--against-trace", "--against names no other run of yours", "add --against LOG")
     with working("comparing"):

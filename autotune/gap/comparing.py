@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.gap.inputs import Side
+from autotune.gap.probed import probed_in
 from autotune.gap.traced import beside_another, traced_parts, waterfall_between, waterfall_of_trace
 from policies.candidates.effects import Effect, effects
 from policies.constants import constant
@@ -27,6 +28,7 @@ from trainer.estimate.gap.waterfall import (
     Kind,
     Level,
     Measured,
+    Probed,
     Question,
     Reference,
     Waterfall,
@@ -133,6 +135,7 @@ def compared(
         constants=constants,
         residual=_residual(own, scaled=scaled or reference is not None),
         scaled_to_own=scaled,
+        probed=_probed(side, own, measured),
     )
     return Compared(
         side=replace(side, recipe=own),
@@ -145,6 +148,17 @@ def compared(
         unpriced=tuple(_unpriced(own, [change for change in every if change not in changes])),
         rank=traced.rank if traced is not None else None,
     )
+
+
+def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None:
+    """Returns the probe of the run's cluster. BadInputError where there is no measured step that it could explain, or
+    where traces say more."""
+    if side.probe is None:
+        return None
+    if measured is None or measured.traced is not None:
+        why = "the traces say more" if measured is not None else "no step was measured"
+        raise refused(f"--probe {side.probe}", why, "leave it out: it divides a log that was not traced")
+    return probed_in(side.probe, own)
 
 
 def _residual(own: Recipe, *, scaled: bool) -> float:

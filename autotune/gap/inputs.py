@@ -52,6 +52,7 @@ class Side:
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
     trace: Path | None = None  # of --trace
+    probe: Path | None = None  # of --probe
     options: tuple[str, ...] = ()  # of the command line, that belong to this run
 
     @property
@@ -62,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Settings of the user in addition to a file: `recipe` and `trace` belong to the run that it names."""
+    """Settings of the user in addition to a file: `recipe`, `trace` and `probe` belong to the run that it names."""
 
     gpu: str | None = None
     nodes: int | None = None
@@ -70,6 +71,7 @@ class Beside:
     vocab_size: int | None = None
     recipe: str | None = None
     trace: Path | None = None
+    probe: Path | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -80,6 +82,7 @@ class Beside:
             "--vocab-size": self.vocab_size,
             "--recipe": self.recipe,
             "--trace": self.trace,
+            "--probe": self.probe,
         }
         return tuple(word for flag, value in given.items() if value is not None for word in (flag, str(value)))
 
@@ -96,7 +99,7 @@ def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
     Raises BadInputError for what is none of them, or a log that says no settings and no recipe was named for.
     """
     path = Path(named)
-    found = replace(_reader_of(path)(named, beside, progress), options=beside.options)
+    found = replace(_reader_of(path)(named, beside, progress), options=beside.options, probe=beside.probe)
     if beside.trace is not None:
         found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress), trace=beside.trace)
     if found.analysis is not None:

@@ -35,6 +35,7 @@ LEVEL, SAVED = "compute", "host"  # colours of levels, and of gaps in which time
 # kind of a gap → its colour and its words
 KINDS: dict[str, tuple[str, str]] = {
     Kind.PART: ("ep_dispatch", "lost in a traced part"),
+    Kind.PROBED: ("tp", "the cluster, as probed"),
     Kind.UNEXPLAINED: ("unattributed", "not explained"),
     Kind.SETTING: ("optimizer", "lost to a setting"),
     Kind.WORK: ("sync", "length and batch"),

@@ -31,7 +31,7 @@ def rows(found: GapDocument) -> Iterator[Row]:
     for level in found.levels:
         above: list[Drop] = []
         if level.name == LevelName.OWN and level is not found.levels[0]:
-            above = [drop for drop in drops if drop.kind in (Kind.PART, Kind.UNEXPLAINED)]
+            above = [drop for drop in drops if drop.kind in (Kind.PART, Kind.PROBED, Kind.UNEXPLAINED)]
         elif last is not None and level.name == last.name:
             above = drops
         for row in _drops(above, at_ms, SHOWN * found.levels[0].time.ms):

@@ -8,11 +8,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from autotune.cli import main
 from autotune.gap import comparing
+from autotune.probe.document import MovedFactor, document_of
 from benchmarks.gap_cases import write_log
+from policies.surrogate.factors import factors
 from tests.autotune.outside import SMALL
 from tests.rows import filled
 from trainer.recipe import load_recipe
@@ -102,6 +105,18 @@ def test_a_recipe_is_estimated_and_written_with_the_settings_that_gain(capfd: py
     assert "<svg" in page
 
 
+def test_a_probe_says_what_slow_links_cost_where_nothing_was_traced(capfd: pytest.CaptureFixture[str]) -> None:
+    own, factor = load_recipe("base.yaml"), next(each for each in factors() if each.name == "network")
+    slow = MovedFactor(factor=factor.name, words=factor.words, unit="GB/s", by_tables=45, value=15, low=13, high=17)
+    host = MovedFactor(factor="host", words="", unit="us", by_tables=2000, value=2100, low=1900, high=2300)
+    document = document_of(own, [], ranks=16, seconds=60.0)
+    Path("probe.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(document, factors=[slow, host])))
+    found = asked(capfd, "run.log", "--gpu", "h100", "--probe", "probe.json")
+    (links,) = [drop for drop in found["gaps"] if drop["kind"] == "probed"]  # the host's interval holds the tables'
+    assert links["name"] == "probed_links"
+    assert links["time"]["ms"] > 0
+
+
 def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> None:
     Path("cpu.log").write_text("\n".join(ITERATION.format(n=n, ms=100) for n in range(1, 7)))
     found = asked(capfd, "cpu.log", "--recipe", "cpu-moe-slow")
@@ -122,6 +137,8 @@ def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> Non
         ("base.yaml --against cpu-moe", "it was not measured"),
         ("base.yaml --against-trace trace", "--against names no other run"),
         ("base.yaml -o base.yaml", "this command reads it"),
+        ("base.yaml --probe base.yaml", "no step was measured"),
+        ("run.log --gpu h100 --probe base.yaml", "it is no probe"),
         ("nowhere.log", "no such file"),
     ],
 )

@@ -9,18 +9,18 @@ Shapes: K sets of constants; the first is the table's, each further one has a co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Floats
+from trainer.estimate.candidates import Flags, Floats
 from trainer.estimate.gap.attribution import attributed
 from trainer.estimate.gap.costs import Costs
 from trainer.estimate.gap.parts import Traced, by_cause
-from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.constants import Constants, constants
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
@@ -33,6 +33,7 @@ class Kind(StrEnum):
     """A kind of gap."""
 
     PART = "part"  # a measured part of the step against the expected one
+    PROBED = "probed"  # a constant of the cluster that a probe measured otherwise
     UNEXPLAINED = "unexplained"
     SETTING = "setting"
     WORK = "work"  # length of sequences, size of the batch
@@ -118,6 +119,14 @@ class Reference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probed:
+    """A probe of the cluster: `names` of causes, and the constants where some of them are as probed."""
+
+    names: tuple[str, ...]
+    constants: Callable[[Sequence[str]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """All that a waterfall is made of. `target`: the recipe that settings are compared with, on the user's cluster;
     `changes` lead to it.
@@ -135,6 +144,7 @@ class Question:
     constants: Constants
     residual: float
     scaled_to_own: bool = False
+    probed: Probed | None = None  # counts where the step was not traced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +241,9 @@ class _Asked:
         rest = measured.step_s - self.own
         if measured.traced is None:
             off_s = math.hypot(off_s, question.residual * float(self.own[0]))
+            for gap in self._probed_gaps():
+                rest = rest - gap.time.s
+                yield gap
             yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
             return
         for each in by_cause(measured.traced):
@@ -245,6 +258,24 @@ class _Asked:
                 moved_by={name: float(self.scale[0]) * s for name, s in each.moved_by.items()},
             )
         yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
+
+    def _probed_gaps(self) -> Iterator[Gap]:
+        """Yields what the cluster costs where a probe measured it otherwise than the tables, by constant."""
+        probed, question = self.question.probed, self.question
+        if probed is None or not probed.names:
+            return
+
+        def seconds(made: Flags) -> Floats:
+            every = [probed.constants([name for name, on in zip(probed.names, row, strict=True) if on]) for row in made]
+            known = {name: 0.0 for each in every for name in each}
+            table = constants()
+            sets = {name: np.array([[each.get(name, table[name])] for each in every]) for name in known}
+            steps = Costs(own=question.own, constants=sets).of(question.own, release=question.release)
+            return -float(self.scale[0]) * np.broadcast_to(steps, (len(made),))[None, :]
+
+        shares = attributed(seconds, len(probed.names)).shares[0]
+        for name, share in zip(probed.names, shares.tolist(), strict=True):
+            yield Gap(kind=Kind.PROBED, name=name, time=Interval(s=share))
 
     def setting_gaps(self) -> Iterator[Gap]:
         changes, release = self.question.changes, self.question.release
