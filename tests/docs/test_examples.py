@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,9 @@ from autotune.cli import main
 from tests.places import ROOT
 
 SHARE = 0.05  # docs/simulated.md
+FIGURES = 0.1  # of other examples
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+WIDTH = "100"  # of the terminal that the examples of first-night.md were printed in
 COST = re.compile(r"cost: (\d+) bursts, ([\d.]+) simulated GPU-hours")
 BEST = re.compile(r"best: trial \d+ .*?([\d.]+)× trial 0")
 
@@ -40,3 +47,75 @@ def test_the_simulated_example_gives_what_its_document_shows(
     assert bursts_now == bursts
     assert hours_now == pytest.approx(hours, rel=SHARE)
     assert speedup_now == pytest.approx(speedup, rel=SHARE)
+
+
+def block(document: str, command: str) -> list[str]:
+    """Returns the lines that a document shows below a command."""
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    return text.partition(f"$ {command}\n")[2].partition("```")[0].splitlines()
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Returns what a command prints, messages first."""
+    assert main(shlex.split(os.path.expandvars(command))[1:]) in (0, 1)  # 1: check finds that it does not fit
+    out, err = capsys.readouterr()
+    return [line.rstrip() for line in (err + out).splitlines()]
+
+
+def unlike(shown: Sequence[str], found: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the lines that differ in words, or in figures by more than FIGURES; `...` stands for any lines."""
+    left, differ = list(found), []
+    for at, line in enumerate(shown):
+        if line.strip() == "...":
+            follows = NUMBER.sub("", shown[at + 1])
+            while left and NUMBER.sub("", left[0]) != follows:
+                left.pop(0)
+            continue
+        other = left.pop(0) if left else ""
+        figures = [[float(each.replace(",", "")) for each in NUMBER.findall(text)] for text in (line, other)]
+        if NUMBER.sub("", line).split() != NUMBER.sub("", other).split() or figures[0] != pytest.approx(
+            figures[1], rel=FIGURES
+        ):
+            differ.append((line, other))
+    return differ + [("", line) for line in left]
+
+
+def test_lines_that_differ_from_what_is_shown_are_found() -> None:
+    shown = ["a 100 GiB", "...", "end 5"]
+    assert unlike(shown, ["a 101 GiB", "b", "c", "end 5"]) == []
+    assert unlike(shown, ["a 120 GiB", "b", "end 5"]) == [("a 100 GiB", "a 120 GiB")]
+    assert unlike(shown, ["a 100 MiB", "end 5", "more"]) == [("a 100 GiB", "a 100 MiB"), ("", "more")]
+
+
+def test_the_import_that_a_document_shows_prints_what_it_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT / "tests" / "autotune" / "importing" / "launch")
+    monkeypatch.setenv("COLUMNS", "84")
+    text = (ROOT / "docs" / "launch-scripts.md").read_text(encoding="utf-8")
+    command = re.search(r"\$ (moe-autotune import mixture_torchrun.*)", text)
+    assert command
+    found = printed(command[1], capsys)
+    shown = block("launch-scripts.md", command[1])
+    recipe = next(at for at, line in enumerate(found) if line.startswith("# Imported from"))
+    assert unlike(shown, [*found[:recipe]]) == []
+
+
+@pytest.mark.thorough
+def test_the_first_night_prints_what_its_document_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, copy in (("launch_megatron_lm.sh", "train.sh"), ("pretrain_gpt_on_cpu.py", "pretrain_gpt_on_cpu.py")):
+        shutil.copy(ROOT / "tests" / "trainers" / name, tmp_path / copy)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    monkeypatch.setenv("MEGATRON_LM", "megatron-lm")
+    for command in (
+        "moe-autotune import train.sh -o base_recipe.yaml --gpu cpu --set MEGATRON_LM=$MEGATRON_LM",
+        "moe-autotune check base_recipe.yaml",
+        "moe-autotune run base_recipe.yaml --dry-run",
+    ):
+        assert unlike(block("first-night.md", command), printed(command, capsys)) == []
+        recipe = Path("base_recipe.yaml")
+        if "memory_gib" not in recipe.read_text():
+            recipe.write_text(recipe.read_text().replace("cluster:\n", "cluster:\n  memory_gib: 0.42\n"))
