@@ -1,14 +1,16 @@
 """Measures what smaller runs save: GPU-hours until a choice of 97 % of the best known is proposed.
 
-    python -m benchmarks.proxies [--scenarios N] [--nodes 8] [--budget K] [--processes P] [--keep FOLDER]
-    python -m benchmarks.proxies --read FOLDER
+    python -m benchmarks.proxies [--scenarios N] [--skip N] [--nodes 8] [--budget K] [--processes P] [--kept] [--keep FOLDER]
+    python -m benchmarks.proxies --read FOLDER [--kept]
 
 Every scenario of benchmarks.policy with 256 GPUs or more is tuned twice by the product's own loop, with traces: once
 with smaller runs on at most `--nodes` nodes (`tune.proxy_nodes`) and once with bursts of the full run. All bursts
 count, the base's included. `hours` are GPU-hours until the recipe that the study would export truly reaches 97 % of
 the best known and stays there; `confirm` those of the bursts at full size with which a study with smaller runs ends,
 and `confirmed` the true throughput of what it exports then. The figures are computed from the journals alone:
-`--keep` writes them to a folder, `--read` computes the figures of that folder again.
+`--keep` writes them to a folder, `--read` computes the figures of that folder again. `--kept` takes the bursts of the
+full run from the figures that `benchmarks.policy --keep` wrote (the scenario's first seed), with one burst of the base
+added, instead of playing them.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ from benchmarks.places import DATA
 from benchmarks.policy.best import Effort, read_best, search_best
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario, scenarios
+from benchmarks.policy.today import read_today
 from policies.reason import ReasonKind
 from policies.tuner.tuner import Tuner
+from trainer.burst import Burst
 from trainer.engines.simulated import SimulatedEngine
 from trainer.errors import ToolError
 from trainer.recipe.rules import check
@@ -100,23 +104,37 @@ def _confirms(history: History) -> bool:
     return trial.fidelity is None and reason is not None and reason.kind is ReasonKind.FULL_SIZE
 
 
-def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path) -> tuple[Played, Played]:
-    """Tunes a scenario with smaller runs and without."""
+def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path, kept: bool, play: bool) -> tuple[Played, Played]:
+    """Returns the figures of a scenario with smaller runs and without; tunes it first if `play`."""
     ground, best = _ground(scenario)
     found = []
     for kind, most in ((SMALLER, nodes), (FULL, None)):
         folder = keep / f"{scenario.name.replace(' ', '-')}-{kind}"
-        _tune(scenario, folder, proxy_nodes=most, budget=budget)
+        if kind == FULL and kept:
+            found.append(_kept(ground, best))
+            continue
+        if play:
+            _tune(scenario, folder, proxy_nodes=most, budget=budget)
         found.append(played_of(ground, best, read_events(folder / JOURNAL)[0]))
     return found[0], found[1]
 
 
-def read(scenario: Scenario, *, keep: Path) -> tuple[Played, Played]:
-    """Returns the figures of kept journals."""
-    ground, best = _ground(scenario)
-    folders = [keep / f"{scenario.name.replace(' ', '-')}-{kind}" for kind in (SMALLER, FULL)]
-    smaller, full = (played_of(ground, best, read_events(folder / JOURNAL)[0]) for folder in folders)
-    return smaller, full
+def _kept(ground: Ground, best: float) -> Played:
+    """Returns the figures of the kept study of the scenario's first seed; its base burst is played for its cost."""
+    scenario = ground.scenario
+    studies = [each for each in read_today(DATA / "policy_today.csv", [scenario]) if each.seed == scenario.seed]
+    if not studies:
+        raise SystemExit(f"{scenario.name}: no figures are kept; run without --kept")
+    with TemporaryDirectory(prefix="proxies-") as folder:
+        base = Burst(number=1, recipe=scenario.recipe, folder=Path(folder) / "base", seed=scenario.seed)
+        cost_s = SimulatedEngine(Path(folder)).run(base).cost_s or 0.0
+    hours = cost_s * scenario.recipe.world_size / 3600
+    curve = [(hours, studies[0].start / best)]
+    for paid in studies[0].paid:
+        hours += paid.gpu_hours
+        curve.append((hours, paid.tuned / best))
+    ooms = sum(paid.oom for paid in studies[0].paid) + (studies[0].start == 0)
+    return Played(name=scenario.name, curve=tuple(curve), confirm=0.0, confirmed=curve[-1][1], ooms=ooms)
 
 
 def _ground(scenario: Scenario) -> tuple[Ground, float]:
@@ -166,13 +184,16 @@ def _row(smaller: Played, full: Played) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=int, default=None, help="the first so many; default all")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first so many")
     parser.add_argument("--nodes", type=int, default=8, help="most nodes of a smaller run")
     parser.add_argument("--budget", type=int, default=14, help="bursts of a study")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=None, help="keep the studies here")
+    parser.add_argument("--kept", action="store_true", help="take the full bursts from the figures kept")
     parser.add_argument("--read", type=Path, default=None, help="compute the figures of kept studies")
     options = parser.parse_args()
-    chosen = [scenario for scenario in scenarios() if scenario.recipe.world_size >= GPUS][: options.scenarios]
+    chosen = [scenario for scenario in scenarios() if scenario.recipe.world_size >= GPUS]
+    chosen = chosen[options.skip :][: options.scenarios]
     print(
         f"{'GPU-hours to 97 %':<48} {'smaller':>8} {'full':>8} {'ratio':>7} {'confirm':>8} {'choice':>7} confirmed",
         end="",
@@ -180,9 +201,8 @@ def main() -> None:
     print(f" {'full':>7} OOMs")
     with TemporaryDirectory(prefix="proxies-") as scratch:
         keep = options.keep or Path(scratch)
-        one = partial(play, nodes=options.nodes, budget=options.budget, keep=keep)
-        if options.read:
-            one = partial(read, keep=options.read)
+        asked = {"nodes": options.nodes, "budget": options.budget, "kept": options.kept}
+        one = partial(play, keep=options.read or keep, play=options.read is None, **asked)
         results = []
         with get_context("fork").Pool(options.processes) as pool:
             for smaller, full in pool.imap(one, chosen):

@@ -91,9 +91,10 @@ class History:
         return min(same, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
 
     def at_full_size(self, recipe: Recipe) -> Trial | None:
-        """Returns the trial whose bursts ran this recipe itself; None if there is none."""
+        """Returns the trial that tried this recipe itself; None if there is none. A base recipe that was too large for
+        the launcher was not tried."""
         digest = recipe.digest()
-        full = (trial for trial in self.attempted.values() if trial.fidelity is None and trial.bursts)
+        full = (trial for trial in self.attempted.values() if trial.fidelity is None and (trial.bursts or trial.number))
         return next((trial for trial in full if trial.recipe.digest() == digest), None)
 
     @property
