@@ -1,6 +1,7 @@
 """Measures what smaller runs save: GPU-hours until a choice of 97 % of the best known is proposed.
 
-    python -m benchmarks.proxies [--scenarios N] [--skip N] [--nodes 8] [--budget K] [--processes P] [--kept] [--keep FOLDER]
+    python -m benchmarks.proxies [--scenarios N] [--skip N] [--nodes 8] [--budget K] [--kept]
+        [--processes P] [--keep FOLDER]
     python -m benchmarks.proxies --read FOLDER [--kept]
 
 Every scenario of benchmarks.policy with 256 GPUs or more is tuned twice by the product's own loop, with traces: once

@@ -62,7 +62,7 @@ def proxy_of(recipe: Recipe, fidelity: Fidelity) -> Recipe | NoProxy:
     """Returns the recipe of the smaller run, or why there is none of this size."""
     if fidelity.nodes >= recipe.cluster.nodes or not grid_fits(recipe):
         return _none(NoProxyKind.NOT_SMALLER, nodes=fidelity.nodes, target_nodes=recipe.cluster.nodes)
-    sizes = {len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))): pp for pp in _pipelines(recipe)}
+    sizes = _pipelines(recipe)
     if fidelity.layers not in sizes:
         return _none(NoProxyKind.STAGES, layers=fidelity.layers, of_stages=list(sizes))
     return _proxy(recipe, nodes=fidelity.nodes, pp=sizes[fidelity.layers])
@@ -86,7 +86,7 @@ def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity
     power of two or `most_nodes`, then the fewest layers."""
     nodes = sorted({*(1 << power for power in range(most_nodes.bit_length())), most_nodes})
     for count in nodes:
-        for pp in _pipelines(recipe):
+        for pp in _pipelines(recipe).values():
             if count >= recipe.cluster.nodes or not grid_fits(recipe):
                 continue
             found = _proxy(recipe, nodes=count, pp=pp)
@@ -94,9 +94,13 @@ def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity
                 yield full_size(found), found
 
 
-def _pipelines(recipe: Recipe) -> range:
-    """Returns the pipeline sizes of proxies; one stage alone has no chunks."""
-    return range(1, layout_of(recipe).pp + 1)
+def _pipelines(recipe: Recipe) -> dict[int, int]:
+    """Returns the pipeline sizes of proxies by their layers, the smallest first; one stage alone has no chunks. Of
+    several sizes with as many layers the smallest counts."""
+    found: dict[int, int] = {}
+    for pp in range(1, layout_of(recipe).pp + 1):
+        found.setdefault(len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))), pp)
+    return found
 
 
 def _proxy(recipe: Recipe, *, nodes: int, pp: int) -> Recipe | NoProxy:
@@ -135,7 +139,8 @@ def _resized(recipe: Recipe, *, nodes: int, pp: int, ranks: list[int], kept: lis
     knobs = dict(recipe.knobs)
     sizes: dict[str, Any] = {"pipeline_model_parallel_size": pp}
     if pp == 1:
-        knobs = {name: value for name, value in knobs.items() if name not in NO_PIPELINE}
+        written = NO_PIPELINE if recipe.trainer is not None else NO_PIPELINE.keys() & knobs.keys()
+        knobs |= {name: NO_PIPELINE[name] for name in written}  # a command keeps what its recipe does not mention
         sizes["virtual_pipeline_model_parallel_size"] = None
     elif stages := stages_of(recipe):
         left = [stages[first + rank] for first in range(0, len(stages), layout_of(recipe).pp) for rank in ranks]

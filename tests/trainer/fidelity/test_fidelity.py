@@ -129,6 +129,20 @@ def test_a_rule_that_only_the_proxy_breaks_is_named() -> None:
     assert found.figures["rules"]
 
 
+def test_proxies_of_as_many_layers_are_one_size() -> None:
+    uneven = recipe_of(
+        "glm-4.5",
+        64,
+        {"pipeline_model_parallel_layout": "Ett|(ttt|)*29tt|tmL"},
+        pipeline_model_parallel_size=32,
+        expert_model_parallel_size=8,
+    )
+    assert not errors_of(uneven)
+    found = proxies(uneven, 4)
+    assert len({fidelity for fidelity, _ in found}) == len(found)
+    assert [at_fidelity(uneven, fidelity) for fidelity, _ in found] == [proxy for _, proxy in found]
+
+
 def test_a_recipe_is_its_own_run_at_full_size() -> None:
     assert at_fidelity(DEEPSEEK, None) is DEEPSEEK
 
