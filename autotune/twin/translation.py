@@ -13,7 +13,7 @@ known. A row says how the difference d moves a key:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -69,6 +69,30 @@ def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta, learned: T
             value = HOW[row.how](found.get(row.key, default_of(row.key)), wanted, theirs, row)
             found[row.key] = bounded(row.key, value)
     return found
+
+
+def intervals(
+    keys: Mapping[str, float], deviation: Mapping[str, float], *, width: float
+) -> dict[str, tuple[float, float]]:
+    """Returns the ends to which factors move each key that are `width` standard deviations off, all together."""
+    found = {}
+    for key, value in keys.items():
+        rows = [row for row in translation() if row.key == key and row.factor in deviation]
+        ends = [
+            sorted(HOW[row.how](value, sign * width * deviation[row.factor], 0.0, row) for sign in (-1, 1))
+            for row in rows
+        ]
+        low, high = (_added(value, [end[side] for end in ends]) for side in (0, 1))
+        found[key] = bounded(key, low), bounded(key, high)
+    return found
+
+
+def _added(value: float, ends: Sequence[float]) -> float:
+    """Returns the end of an interval to which independent causes add up: on a log scale, but for values at 0."""
+    if value <= 0 or any(end <= 0 for end in ends):
+        return value + math.copysign(math.hypot(*(end - value for end in ends)), sum(ends) - len(ends) * value)
+    logs = [math.log(end / value) for end in ends]
+    return value * math.exp(math.copysign(math.hypot(*logs), sum(logs)))
 
 
 def bounded(key: str, value: float) -> float:

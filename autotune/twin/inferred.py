@@ -1,0 +1,110 @@
+"""Infers the keys of a simulated machine from a study: with them, what is played teaches what was measured.
+
+The study's recipes are played on the published machine and learned from as the study's own bursts were; the difference
+of the factors is translated into keys (`translation.py`). Then they are played on that machine, and the keys move until
+steps and traced parts agree (`matching.py`), each as far as its factor's prior allows; and once more from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+
+from autotune.tuning.lessons import Taught
+from autotune.twin.matching import PART_DEVIATIONS, Observed, matched, parts_of
+from autotune.twin.playing import Played, as_played, is_measured, mean_outside_gib, play, traced_collection_us
+from autotune.twin.translation import default_of, intervals, machine_of, moved_keys
+from policies.surrogate.evidence import Evidence
+from policies.surrogate.factors import factors
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.memory import GROUPS, MemorySurrogate
+from policies.trial import Trial
+from trainer.engines.simulated import collected_us
+from trainer.recipe.machine import Machine
+
+MATCHES = 2
+ACTIVATIONS, OUTSIDE_GIB = "memory.activations", "memory.outside_gib"
+
+
+def inferred_keys(taught: Taught, lesson: Lesson) -> dict[str, float]:
+    """Returns the keys that the study moves."""
+    trials = [trial for trial in taught.history.trials if is_measured(trial)]
+    spreads = {factor.name: factor.spread for factor in factors() if factor.name in lesson.mean}
+    learned = {name: 1 - (lesson.deviation[name] / spread) ** 2 for name, spread in spreads.items()}
+    found = play(trials, Machine())
+    theirs = {name: at for name, at in found.surrogate.time.theta.items() if name in lesson.mean}
+    prior = moved_keys({}, lesson.mean, theirs, learned) | _collections(trials) | _limit(taught)
+    keys = prior | _memory({}, taught.surrogate.memory, trials, found)
+    movable = {name: deviation for name, deviation in log_deviations(prior, spreads).items() if prior[name] > 0}
+    for _ in range(MATCHES):
+        found = play(trials, machine_of(keys))
+        observed = list(_observed(taught.surrogate.time.measured, found))
+        keys = matched(keys, prior, movable, observed) | _memory(keys, taught.surrogate.memory, trials, found)
+    return keys
+
+
+def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, float]:
+    """Returns the standard deviation of the log of every key that factors with these deviations move; 0 is no log."""
+    ends = intervals(keys, deviation, width=1.0)
+    return {name: math.log(high / low) / 2 for name, (low, high) in ends.items() if low > 0 and high > low}
+
+
+def _observed(measured: Sequence[Evidence], found: Played) -> Iterator[Observed]:
+    """Yields every recipe that has a step, with the parts that both have traced."""
+    played = {each.number: each for each in found.surrogate.time.measured}
+    for each in measured:
+        if each.step_s is None or each.number not in played:
+            continue
+        ours, theirs = _by_stage(each), _by_stage(played[each.number])
+        parts = [
+            part
+            for rank in ours
+            if rank in theirs and not each.recipe.hardware.is_cpu
+            for part in parts_of(ours[rank], theirs[rank], rank=rank, step_s=each.step_s)
+        ]
+        recipe = as_played(each.recipe, Machine(), trace_steps=0)
+        yield Observed(recipe=recipe, step_s=each.step_s, parts=tuple(parts))
+
+
+def _by_stage(evidence: Evidence) -> dict[int, dict[str, float]]:
+    """Returns {pipeline rank: mean seconds of each part over its traced ranks}."""
+    ranks = defaultdict(list)
+    for rank in evidence.ranks:
+        ranks[rank.pipeline_rank].append(rank.seconds)
+    return {
+        stage: {work: fmean(seconds[work] for seconds in traced) for work in PART_DEVIATIONS}
+        for stage, traced in ranks.items()
+    }
+
+
+def _memory(
+    keys: Mapping[str, float], ours: MemorySurrogate, trials: Sequence[Trial], found: Played
+) -> dict[str, float]:
+    """Returns the keys of memory: activations by the factor of their group, GiB outside as measured over as played."""
+    place = list(GROUPS).index("activations")
+    ratio = (1 + ours.mean[place]) / (1 + found.surrogate.memory.mean[place])
+    moved = {ACTIVATIONS: keys.get(ACTIVATIONS, 1.0) * float(ratio)}
+    measured_gib = mean_outside_gib(trials)
+    if measured_gib is not None and found.outside_gib is not None:
+        moved[OUTSIDE_GIB] = max(keys.get(OUTSIDE_GIB, 0.0) + measured_gib - found.outside_gib, 0.0)
+    return moved
+
+
+def _limit(taught: Taught) -> dict[str, float]:
+    """Returns the share of memory that cannot be used, where ranks ran out below the GPU's; {} elsewhere."""
+    met, nominal = taught.surrogate.memory.limit_gib, taught.recipe.memory_limit_gib
+    lost = 1 - met / nominal if met and nominal else 0.0
+    return {"memory.fragmentation": lost} if lost > default_of("memory.fragmentation") else {}
+
+
+def _collections(trials: Sequence[Trial]) -> dict[str, float]:
+    """Returns the key of garbage collections, by the median of what traces show; {} where they show none."""
+    found = []
+    for trial in trials:
+        once_us = collected_us(trial.recipe, machine_of({"host.gc_ms": 1.0}))
+        if (pause_us := traced_collection_us(trial)) is not None and once_us:
+            found.append(pause_us / once_us)
+    milliseconds = median(found) if found else 0.0
+    return {"host.gc_ms": milliseconds} if milliseconds else {}
