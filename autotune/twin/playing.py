@@ -23,7 +23,7 @@ SEED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What is learned of a machine from recipes played on it; `outside_gib`: mean outside the allocator, None of CPU
+    """The surrogate of a machine, from recipes played on it; `outside_gib`: mean outside the allocator, None of CPU
     ranks."""
 
     surrogate: Surrogate

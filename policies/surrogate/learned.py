@@ -1,4 +1,4 @@
-"""What a machine file says was learned of a cluster: as a lesson of a study, and as `estimate` and `plan` take it.
+"""Reads the figures that a machine file has of a cluster: as a study's lesson, and as `estimate` and `plan` take them.
 
 Names that this version does not know, from files of other versions, are left out.
 """

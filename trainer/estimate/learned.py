@@ -1,4 +1,4 @@
-"""What was learned of one cluster, in the closed forms' own terms: `estimate` and `plan` take it instead of the tables.
+"""Figures learned of one cluster, in the closed forms' own terms: `estimate` and `plan` take them, not the tables'.
 
 `policies/surrogate/learned.py` makes it of the factors that bursts or a probe have moved.
 """

@@ -1,4 +1,4 @@
-"""The whole of a machine file: the simulation's keys, and what bursts or a probe learned of a cluster.
+"""The whole of a machine file: the simulation's keys, and figures that bursts or a probe learned of a cluster.
 
 The second section, `estimate`, holds factors on the constants of the closed forms of `estimate` and `plan`. The
 simulation does not read it: a recipe takes the keys of the file, and its digest does not depend on that section.
@@ -20,7 +20,7 @@ class Learned(Section):
 
 
 class Estimate(Section):
-    """What a study or a probe learned of this cluster, for `estimate` and `plan`."""
+    """Figures that a study or a probe learned of this cluster, for `estimate` and `plan`."""
 
     source: str = Field(description="the study or the probe")
     trials: int = Field(0, ge=0, description="measured recipes of the study")
