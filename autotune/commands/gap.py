@@ -59,7 +59,7 @@ def gap(
     from trainer.errors import refused
 
     named = str(run)
-    read = read_for(named, recipe, trace, against)
+    read = read_for(named, recipe, trace, probe, against, against_trace)
     page, file = page_at(html, inputs=read, force=force), text_at(output, inputs=read, force=force)
     release = release_of(software)
     sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}

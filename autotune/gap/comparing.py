@@ -6,7 +6,7 @@ The settings of a reference are compared on the user's own cluster, as the neare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from trainer.recipe.knobs import KNOBS
 
 PUBLISHED = "published"
 RESIDUAL, RESIDUAL_CPU = constant("residual_deviation_gpu"), constant("residual_deviation_cpu")
+AFFINITY = "cpu_affinity"
 NO_EFFECT = 1e-6  # of a step
 SEQUENCE_AND_BATCH, PIPELINE = "sequence_and_batch", "pipeline"
 
@@ -58,16 +59,14 @@ class Unpriced:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The answer. `nearest` is the published run most like the recipe, `against` the user's other run; `target` the
-    recipe whose settings are compared. Without a recipe only `waterfall` is known."""
+    """The answer. `own` is the recipe with what its source leaves open, `nearest` the published run, `against` another
+    run of the user's. Without a recipe only `waterfall` is known."""
 
     side: Side
     waterfall: Waterfall | None
     own: Recipe | None = None
     nearest: Nearest | None = None
     against: Side | None = None
-    target: Recipe | None = None
-    planned: Recipe | None = None
     unpriced: tuple[Unpriced, ...] = ()
     rank: int | None = None  # whose traced parts the gap is divided by
 
@@ -98,32 +97,17 @@ def compared(
     in place of a published one; `plan` chooses the layout to show beside them. BadInputError where the two cannot be
     compared."""
     if side.recipe is None:
-        assert side.analysis is not None
-        between = other.analysis if other is not None else None
-        found = waterfall_of_trace(side.analysis) if between is None else waterfall_between(side.analysis, between)
-        return Compared(side=side, waterfall=found, against=other)
-    own = side.recipe
-    nearest = _nearest(own, named) if other is None else None
+        return _by_parts(side, other)
+    nearest = _nearest(side.recipe, named) if other is None else None
     reference = _reference(side, other) if other is not None else _published(nearest)
-    if reference is not None:
-        own = _as_there(own, reference.recipe, side.unsaid)
-    elif "cpu_affinity" in side.unsaid and not own.hardware.is_cpu:
-        own = own.replace({"cpu_affinity": "spread"})
+    own = _completed(side, reference)
+    release = release or (reference.release if reference else None)
     planned = plan(own)
     target = planned if reference is None else _moved(own, reference.recipe)
-    constants = constants_by_factor(own.hardware)
     every = [] if target is None else list(_changes(own, target))
     costs = Costs(own=own, constants={})
     changes = [change for change in every if _is_priced(costs, change, own, target or own)]
-    release = release or (reference.release if reference else None)
-    traced = None
-    if side.analysis is not None:
-        traced = traced_parts(side.analysis, own, changes, release=release, constants=constants)
-    if traced is not None and other is not None and other.analysis is not None and reference is not None:
-        traced = beside_another(traced, other.analysis, own, reference)
-    measured = None
-    if side.steps is not None:
-        measured = Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
+    measured = _measured(side, other, own, reference, changes, release)
     scaled = own.hardware.is_cpu and reference is None and measured is not None
     question = Question(
         own=own,
@@ -132,22 +116,60 @@ def compared(
         reference=reference,
         changes=changes,
         planned=planned,
-        constants=constants,
+        constants=constants_by_factor(own.hardware),
         residual=_residual(own, scaled=scaled or reference is not None),
         scaled_to_own=scaled,
         probed=_probed(side, own, measured),
     )
     return Compared(
-        side=replace(side, recipe=own),
+        side=side,
         waterfall=waterfall(question),
         own=own,
         nearest=nearest,
         against=other,
-        target=target,
-        planned=planned,
         unpriced=tuple(_unpriced(own, [change for change in every if change not in changes])),
-        rank=traced.rank if traced is not None else None,
+        rank=measured.traced.rank if measured is not None and measured.traced is not None else None,
     )
+
+
+def _by_parts(side: Side, other: Side | None) -> Compared:
+    """Returns the comparison of traces whose recipe is not known."""
+    assert side.analysis is not None
+    between = other.analysis if other is not None else None
+    found = waterfall_of_trace(side.analysis) if between is None else waterfall_between(side.analysis, between)
+    return Compared(side=side, waterfall=found, against=other)
+
+
+def _completed(side: Side, reference: Reference | None) -> Recipe:
+    """Returns the recipe with what its source leaves open as in the reference; without one, ranks bound to cores."""
+    assert side.recipe is not None
+    if reference is not None:
+        return _as_there(side.recipe, reference.recipe, side.unsaid)
+    bound = AFFINITY in side.unsaid and not side.recipe.hardware.is_cpu
+    return side.recipe.replace({AFFINITY: "spread"}) if bound else side.recipe
+
+
+def _measured(
+    side: Side,
+    other: Side | None,
+    own: Recipe,
+    reference: Reference | None,
+    changes: Sequence[Change],
+    release: str | None,
+) -> Measured | None:
+    """Returns the measured step, with its parts where it was traced. BadInputError for traces that say no parts."""
+    if side.steps is None:
+        return None
+    traced = None
+    if side.analysis is not None:
+        constants = constants_by_factor(own.hardware)
+        traced = traced_parts(side.analysis, own, changes, release=release, constants=constants)
+    if traced is None and side.trace is not None:
+        what = "parts of CPU ranks are not compared" if own.hardware.is_cpu else "it marks no step of a known rank"
+        raise refused(f"--trace {side.trace}", what, f"see `moe-autotune diagnose {side.trace}`")
+    if traced is not None and other is not None and other.analysis is not None and reference is not None:
+        traced = beside_another(traced, other.analysis, own, reference)
+    return Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
 
 
 def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None:

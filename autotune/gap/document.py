@@ -68,12 +68,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The nearest published run. `differs`: why its rate is not comparable, [here, there]; empty where it is."""
+    """The published run: the nearest one, or that of --against (`named`). `differs`: why its rate is not comparable,
+    [here, there]; empty where it is."""
 
     row: str
     release: str
     source: str
     trusted: bool
+    named: bool
     model: str
     gpu: str
     gpus: int
@@ -239,6 +241,7 @@ def _published(nearest: Nearest | None) -> PublishedRun | None:
         release=run.release,
         source=run.source,
         trusted=run.trusted,
+        named=nearest.named,
         model=run.model,
         gpu=recipe.cluster.gpu_name,
         gpus=recipe.world_size,

@@ -18,10 +18,10 @@ from analyzers.inputs import TRACE_SUFFIXES
 from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
 from autotune.diagnose.traced import read_for as read_of_traces
 from autotune.export.source import source_at
-from autotune.gap.logs import Steps, steps_in, steps_of
+from autotune.gap.logs import Steps, steps_in
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
-from autotune.looks.segments import counted_steps, slowest
+from autotune.looks.segments import counted_steps, mean_us, slowest
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from policies.noise import median_error
@@ -107,10 +107,9 @@ def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
     return found
 
 
-def read_for(named: str, recipe: str | None, trace: Path | None, against: str | None) -> tuple[Path, ...]:
-    """Returns the files and folders that are read: none of them may be replaced."""
-    paths = [Path(each) for each in (named, recipe, against) if each is not None]
-    return tuple(file for path in (*paths, *([trace] if trace else [])) for file in read_of_traces([path]))
+def read_for(*named: str | Path | None) -> tuple[Path, ...]:
+    """Returns the files and folders that are read for these names: none of them may be replaced."""
+    return read_of_traces([Path(each) for each in named if each is not None])
 
 
 def _reader_of(path: Path) -> Callable[[str, Beside, Progress], Side]:
@@ -171,6 +170,13 @@ def _trace(named: str, beside: Beside, progress: Progress) -> Side:
     analysis = analysis_at(path, WHOLE, progress)
     situation = situation_of_traces([path], analysis)
     recipe = _asked_recipe(beside) or (situation.recipe if situation else None)
+    trace = slowest(analysis)
+    if recipe is not None and trace is not None and not trace.steps:
+        raise refused(
+            named,
+            "it marks no steps: its length is not a step's",
+            "name the log of this run, or the trace without --recipe",
+        )
     outcome = situation.outcome if situation else None
     if outcome is not None and outcome.ok and outcome.step_us:
         steps: Steps | None = _measured(outcome.step_us)
@@ -184,7 +190,10 @@ def _traced_steps(analysis: Analysis) -> Steps | None:
     trace = slowest(analysis)
     if trace is None:
         return None
-    return steps_of([step.duration_us / 1e6 for step in counted_steps(trace)])
+    steps = counted_steps(trace)
+    return Steps(
+        step_s=mean_us(steps) / 1e6, deviation=median_error([step.duration_us for step in steps]), count=len(steps)
+    )
 
 
 def _study(named: str, beside: Beside, progress: Progress) -> Side:

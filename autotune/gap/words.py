@@ -180,7 +180,8 @@ def notes(found: GapDocument) -> Iterator[str]:
     run = found.published
     if run is not None and run.differs:
         differs = ", ".join(f"{name} {_values(values)}" for name, values in run.differs.items())
-        yield f"nothing comparable is published; the nearest run differs in {differs}: {published_text(run)}"
+        lead = "it is not comparable: it" if run.named else "nothing comparable is published; the nearest run"
+        yield f"{lead} differs in {differs}: {published_text(run)}"
         yield "the settings are compared with plan's first choice instead"
     elif run is not None:
         yield f"published {published_text(run)}"

@@ -21,6 +21,16 @@ from tests.rows import filled
 from trainer.recipe import load_recipe
 
 ITERATION = " iteration {n}/ 6 | consumed samples: 8 | elapsed time per iteration (ms): {ms} | lm loss: 6.4E+00 |"
+UNMARKED = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "gemm",
+    "pid": 0,
+    "tid": 7,
+    "ts": 1.0,
+    "dur": 50.0,
+    "args": {"stream": 7},
+}
 SCRIPT = "#!/bin/bash\necho no training\n"
 
 
@@ -140,11 +150,15 @@ def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> Non
         ("base.yaml --probe base.yaml", "no step was measured"),
         ("run.log --gpu h100 --probe base.yaml", "it is no probe"),
         ("nowhere.log", "no such file"),
+        ("cpu.log --recipe cpu-moe-slow --trace trace", "parts of CPU ranks are not compared"),
+        ("unmarked.json --recipe base.yaml", "it marks no steps"),
     ],
 )
 def test_bad_input_says_what_is_missing(capfd: pytest.CaptureFixture[str], words: str, says: str) -> None:
     Path("bare.log").write_text(ITERATION.format(n=1, ms=100))
     Path("empty.log").write_text("nothing\n")
     Path("script.sh").write_text(SCRIPT)
+    Path("cpu.log").write_text(ITERATION.format(n=1, ms=100))
+    Path("unmarked.json").write_text(json.dumps({"traceEvents": [UNMARKED]}))
     assert main(["gap", *words.split()]) == 2
     assert says in capfd.readouterr().err.replace("\n", " ")

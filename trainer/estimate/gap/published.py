@@ -59,11 +59,12 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest:
-    """The published run most like a recipe. `differs`: what makes its rate another's, (here, there) by name; it is
-    comparable if that is empty."""
+    """The published run most like a recipe, or the one that was named. `differs`: what makes its rate another's, (here,
+    there) by name; it is comparable if that is empty."""
 
     run: Published
     differs: dict[str, tuple[Any, Any]]
+    named: bool = False
 
     @property
     def comparable(self) -> bool:
@@ -119,7 +120,7 @@ def nearest_published(recipe: Recipe) -> Nearest | None:
 
 def compared_with(recipe: Recipe, run: Published) -> Nearest:
     """Returns a run that the user named as the nearest one."""
-    return Nearest(run=run, differs=dict(_differences(recipe, run)))
+    return Nearest(run=run, differs=dict(_differences(recipe, run)), named=True)
 
 
 def _differences(recipe: Recipe, run: Published) -> Iterator[tuple[str, tuple[Any, Any]]]:
