@@ -63,8 +63,9 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `bisect --json` and bisection.json. `total` is B's time over A's, `noise` the relative standard
-    deviation of a burst; `idle` differences have no effect here. `symptom`: None for a slowdown."""
+    """Document of `bisect --json` and bisection.json. `total` is B's time over A's, `rest` that of the differences that
+    are neither culprits nor helpers, `noise` the relative standard deviation of a burst; `idle` differences have no
+    effect here. `symptom`: None for a slowdown."""
 
     schema: int = 1
     study: str
@@ -76,6 +77,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     helpers: list[Acting]
     others: list[Other]
     total: Time | None
+    rest: Time | None
     noise: float | None
     differences: list[Changed]
     idle: list[str]
@@ -107,6 +109,7 @@ def document_of(history: History, problem: Problem) -> Bisected:
         helpers=[_acting(each, problem) for each in verdict.helpers],
         others=[Other(differences=names(each), probability=chance) for each, chance in verdict.others],
         total=_time(verdict.total),
+        rest=_time(verdict.rest) if verdict.culprits else None,
         noise=verdict.deviation,
         differences=differences_of(problem),
         idle=[each.name for each in problem.ends.idle],

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.check.legal import refuse_illegal
 from autotune.export.source import source_at
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
@@ -46,6 +47,7 @@ def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
         )
     for end, named in ((frozenset[int](), a), (frozenset(range(len(found.differences))), b)):
         if not found.legal(end):
+            refuse_illegal(found.recipe(end), where=named)
             raise refused(named, "it violates a rule and cannot be run", f"see `moe-autotune check {named}`")
     return found
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from autotune.bisect.document import Acting, Bisected, Time, values_text
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
+LEAST_REST = 0.01  # of the time per token, that the other differences change together: less is not named (judged)
+
 
 def headline(found: Bisected) -> str:
     """Returns the answer in one sentence."""
@@ -20,7 +22,15 @@ def headline(found: Bisected) -> str:
     effect = f"B fails ({found.symptom}) by" if found.symptom else "B is slower by"
     sets = "; ".join(acting_text(each) for each in found.culprits)
     certain = "" if found.answered == "culprits" else f"undecided, most probable ({percent(found.probability, 0)}): "
-    return f"{certain}{effect}: {sets}{total}"
+    return f"{certain}{effect}: {sets}{total}{_rest(found)}"
+
+
+def _rest(found: Bisected) -> str:
+    """Returns what the other differences do together, if that is beyond the noise and not nothing to speak of."""
+    rest = found.rest
+    if rest is None or max(rest.low, -rest.high) < LEAST_REST:
+        return ""
+    return f"; the other differences together: {time_text(rest)}"
 
 
 def acting_text(each: Acting) -> str:

@@ -11,21 +11,21 @@ from statistics import fmean
 import numpy as np
 
 from policies.ablation.parts import Part, ends_between, may_run, parts_between
-from policies.ablation.removal import EMPTY, AblationStep, Removal, ablation_step, figures_of, interval
+from policies.ablation.removal import EMPTY, AblationStep, Removal, ablation_step, figures_of
 from policies.bisect.differences import Ends
-from policies.bisect.posterior import Small
-from policies.bisect.question import Effect, Question, Seen, Subset, log_costs
+from policies.bisect.posterior import SMALL_DEVIATION, Small
+from policies.bisect.question import Effect, Question, Seen, Subset, effect_of, log_costs
 from policies.bisect.terms import Terms, terms_of
 from policies.blas import one_blas_thread
 from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
-from policies.trial import ChangeShare, ChangeState, Phase, Prediction, Proposal, Trial
+from policies.trial import ChangeShare, ChangeState, Phase, Prediction, Proposal
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 
-UNEXPECTED = constant("ablation_unexpected")
+UNEXPECTED, UNSEEN = constant("ablation_unexpected"), constant("ablation_unseen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,9 @@ class Ablation:
     def question(self) -> Question:
         free = frozenset(at for at, part in enumerate(self.parts) if part.stays is None)
         legal = cache(lambda subset: subset <= free and may_run(subset, self.ends, self.know))
+        guilt = tuple(UNSEEN if part.predicted.published else UNEXPECTED for part in self.parts)
         deviation = Noise(trials=self.know.trials).between_bursts().deviation
-        return Question(guilt=(UNEXPECTED,) * len(self.parts), deviation=deviation, legal=legal)
+        return Question(guilt=guilt, deviation=deviation, legal=legal)
 
     @one_blas_thread()
     def step(self, seen: Sequence[Seen]) -> AblationStep:
@@ -118,10 +119,11 @@ class Ablation:
 
     @cached_property
     def _small(self) -> Small:
+        """Returns the effects as predicted; those of what the estimate does not see are terms, which act or do not."""
         predicted = [part.predicted for part in self.parts]
         return Small(
-            mean=np.array([each.log_cost for each in predicted]),
-            deviation=np.array([each.deviation for each in predicted]),
+            mean=np.array([0.0 if each.published else each.log_cost for each in predicted]),
+            deviation=np.array([SMALL_DEVIATION if each.published else each.deviation for each in predicted]),
         )
 
 
@@ -132,11 +134,6 @@ def ablation_of(know: Knowledge) -> Ablation | None:
         return None
     ends = ends_between(know.recipe, know.given)
     return Ablation(know=know, ends=ends, parts=parts_between(ends, know))
-
-
-def without_ablation(trials: Sequence[Trial]) -> list[Trial]:
-    """Returns the trials of the search alone."""
-    return [trial for trial in trials if trial.proposal.phase is not Phase.ABLATION]
 
 
 def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
@@ -153,7 +150,7 @@ def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
 def _difference(with_it: Subset, without_it: Subset, seen: Sequence[Seen], deviation: float) -> Effect:
     ours, theirs = log_costs(seen, with_it), log_costs(seen, without_it)
     error = deviation * math.sqrt(1 / len(ours) + 1 / len(theirs))
-    return interval(tuple(sorted(without_it - with_it)), fmean(theirs) - fmean(ours), error)
+    return effect_of(tuple(sorted(without_it - with_it)), fmean(theirs) - fmean(ours), error)
 
 
 def _width(effect: Effect) -> float:

@@ -1,8 +1,8 @@
 """Chooses which changes of a tuned recipe to take out next, and which of them cost nothing, from the bursts alone.
 
 The model is that of a bisection (`policies.bisect.posterior`) between the tuned recipe and the one as given: every
-change has a small effect around its predicted one, and any of them, or two only together, may have a large one that no
-prediction knows.
+change has an effect around the one that the surrogate predicts, or, where it sees none, none or one of a percent or so;
+any of them, or two only together, may have another that no prediction knows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from scipy.special import ndtr
 
 from policies.ablation.parts import COSTS_NOTHING
 from policies.bisect.posterior import Posterior, Small, fit_posterior
-from policies.bisect.question import Effect, Question, Seen, Subset, log_costs
+from policies.bisect.question import Effect, Question, Seen, Subset, effect_of, log_costs
 from policies.bisect.terms import Terms, flags
 from policies.constants import constant
-from policies.trial import Z_90
-from trainer.estimate.candidates import Floats
 
 LIMIT = constant("ablation_limit")
+EFFECT = constant("ablation_effect_deviation")
 CONFIDENCE = constant("ablation_confidence")
 LEAST_EXPECTED = constant("ablation_least_expected")
 BURSTS_EACH = 2  # of a smaller recipe before it takes the tuned one's place, if the bursts allow: one may be odd
@@ -61,7 +60,7 @@ def ablation_step(question: Question, terms: Terms, small: Small, seen: Sequence
     measured = [each for each in seen if each.log_cost is not None]
     costs = [each.log_cost for each in measured if each.log_cost is not None]
     subsets = flags([each.subset for each in measured], len(question.guilt))
-    posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation, small=small)
+    posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation, small=small, scale=EFFECT)
     counts = {each.subset: len(log_costs(seen, each.subset)) for each in measured}
     found = _removals(posterior, list(_considered(question, posterior, seen)))
     sure = [each for each in found if each.is_sure and counts.get(each.taken)]
@@ -84,15 +83,15 @@ def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[S
 def _considered(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Iterator[Subset]:
     """Yields subsets worth considering: cuts of the changes by their probability to cost nothing, single ones, and
     those around subsets that ran; none that contains one that failed."""
+    failed = [each.subset for each in seen if each.symptom is not None]
     single = [frozenset({each}) for each in sorted(question.all)]
     chance = {removal.taken: removal.nothing for removal in _removals(posterior, single)}
-    free = [each for each in sorted(single, key=lambda each: -chance[each]) if question.closed(each) is not None]
+    open_to = (each for each in single if question.closed(each) is not None and each not in failed)
+    free = sorted(open_to, key=lambda each: -chance[each])
     found = [frozenset[int]().union(*free[:cut]) for cut in range(1, len(free) + 1)] + free
     for ran in dict.fromkeys(each.subset for each in seen):
         found += [ran, *(ran - each for each in free), *(ran | each for each in free)]
-    failed = [each.subset for each in seen if each.symptom is not None]
-    closed = dict.fromkeys(question.closed(each) for each in dict.fromkeys(found))
-    for subset in closed:
+    for subset in dict.fromkeys(question.closed(each) for each in dict.fromkeys(found)):
         if subset and not any(each <= subset for each in failed):
             yield subset
 
@@ -100,27 +99,19 @@ def _considered(question: Question, posterior: Posterior, seen: Sequence[Seen]) 
 def _removals(posterior: Posterior, subsets: Sequence[Subset]) -> list[Removal]:
     if not subsets:
         return []
-    mean, deviation = posterior.over_the_empty(flags(subsets, posterior.subsets.shape[1]))
-    weights = posterior.probability
-    middle: Floats = weights @ mean
-    spread = np.sqrt(np.maximum(weights @ (deviation**2 + mean**2) - middle**2, 0.0))
+    rows = flags(subsets, posterior.subsets.shape[1])
+    (middle, spread), (mean, deviation) = posterior.cost(rows), posterior.over_the_empty(rows)
     apart = np.maximum(deviation, 1e-9)
-    nothing, bearable = (weights @ ndtr((limit - mean) / apart) for limit in (COSTS_NOTHING, LIMIT))
+    nothing, bearable = (posterior.probability @ ndtr((limit - mean) / apart) for limit in (COSTS_NOTHING, LIMIT))
     return [
         Removal(
             taken=subset,
-            effect=interval(tuple(sorted(subset)), float(middle[at]), float(spread[at])),
+            effect=effect_of(tuple(sorted(subset)), float(middle[at]), float(spread[at])),
             nothing=float(nothing[at]),
             bearable=float(bearable[at]),
         )
         for at, subset in enumerate(subsets)
     ]
-
-
-def interval(members: tuple[int, ...], log_cost: float, deviation: float) -> Effect:
-    """Returns an effect with its 90 % interval."""
-    half = Z_90 * deviation
-    return Effect(members=members, log_cost=log_cost, low=log_cost - half, high=log_cost + half)
 
 
 def figures_of(effect: Effect) -> tuple[float, float, float]:

@@ -54,7 +54,7 @@ def _published(a: Recipe, difference: Difference) -> Predicted:
     """Returns the largest published effect of the knobs; that of any other setting for a place without one."""
     known = [effect_of(a, place, after) for place, (_, after) in difference.changes.items() if place in KNOBS]
     largest = max(known, key=lambda each: abs(each.gain), default=effects()[OTHERS])
-    return Predicted(log_cost=-largest.gain, deviation=largest.spread)
+    return Predicted(log_cost=-largest.gain, deviation=largest.spread, published=True)
 
 
 def _tokens(recipe: Recipe) -> int:

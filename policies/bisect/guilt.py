@@ -16,10 +16,14 @@ MAX_GUILT = 0.6  # however large the predicted effect: what was predicted is no 
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """The predicted effect of a difference: mean and standard deviation of the log ratio of cost."""
+    """The predicted effect of a difference: mean and standard deviation of the log ratio of cost.
+
+    `published`: from published effects, because the estimate sees none.
+    """
 
     log_cost: float
     deviation: float
+    published: bool = False
 
     def exceeds(self, least: float) -> float:
         """Returns the probability that the effect is at least `least`."""

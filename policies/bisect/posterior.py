@@ -10,7 +10,7 @@ inside), C subsets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,6 +27,7 @@ SMALL_DEVIATION = constant("bisect_small_deviation")
 NOISE_GRID = 2.0 ** np.arange(-1.5, 3.0, 0.5)  # times the deviation expected of a burst
 MAX_TERMS = 5  # of a hypothesis
 BEAM, KEPT = 40, 240  # hypotheses that are grown further, and that are kept
+TEMPERS = (1.0, 5.0)  # times the noise that hypotheses are grown at: one of three terms explains little by itself
 
 Hypothesis = tuple[int, ...]  # terms, ascending
 
@@ -83,23 +84,18 @@ class Posterior:
         deviation: Floats = np.sqrt(np.maximum(variance, 0.0) + self.deviation**2)
         return mean + expected, deviation
 
-    def slopes(self, subsets: Flags) -> Floats:
-        """Returns how the mean log cost of each subset follows the effect of each term, [H, C, R]: their covariance
-        over the effect's variance."""
-        inside, seen = self._inside(subsets), self._inside(self.subsets)
-        shared = BASE_DEVIATION**2 + self.small.shared(subsets, self.subsets)
-        cross = shared + self.scale**2 * inside @ np.swapaxes(seen, 1, 2)
-        covariance = self.scale**2 * (inside - cross @ self._inverse @ seen)
-        _, of_effects = self.effects()
-        variance = np.maximum(np.diagonal(of_effects, axis1=1, axis2=2), 1e-12)
-        found: Floats = covariance / variance[:, None, :]
-        return found
-
     def over_the_empty(self, subsets: Flags) -> tuple[Floats, Floats]:
         """Returns the mean and the standard deviation [H, C] of the log cost of each subset over that of the empty one,
         without the noise of a burst."""
         mean, variance = self._conditioned(subsets, base=0.0)
         return mean + self.small.expected(subsets), np.sqrt(np.maximum(variance, 0.0))
+
+    def cost(self, subsets: Flags) -> tuple[Floats, Floats]:
+        """Returns the same [C] over all hypotheses, weighed by their probabilities."""
+        mean, deviation = self.over_the_empty(subsets)
+        middle: Floats = self.probability @ mean
+        variance = self.probability @ (deviation**2 + mean**2) - middle**2
+        return middle, np.sqrt(np.maximum(variance, 0.0))
 
     def _conditioned(self, subsets: Flags, *, base: float) -> tuple[Floats, Floats]:
         """Returns mean and variance [H, C] of the effects inside subsets, and of the base with variance `base`, given
@@ -139,18 +135,27 @@ class Posterior:
 
 
 def fit_posterior(
-    terms: Terms, subsets: Flags, log_costs: Sequence[float], *, deviation: float, small: Small | None = None
+    terms: Terms,
+    subsets: Flags,
+    log_costs: Sequence[float],
+    *,
+    deviation: float,
+    small: Small | None = None,
+    scale: float = EFFECT_DEVIATION,
 ) -> Posterior:
     """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
 
     deviation: expected of a burst; its own is estimated with everything else. small: None where nothing is known.
+    scale: expected of the effect of a term that acts.
     """
     small = small or small_effects(subsets.shape[1])
     expected = small.expected(subsets)
     costs = np.array(log_costs) - log_costs[0] - (expected - expected[0])
-    scale = max(EFFECT_DEVIATION, float(np.ptp(costs)))  # one effect of 1.5 must not be less likely than two of 0.75
+    scale = max(scale, float(np.ptp(costs)))  # one effect of 1.5 must not be less likely than two of 0.75
     columns, kind = np.unique(terms.columns(subsets), axis=1, return_inverse=True)
-    grown = _grown(terms, columns, kind.reshape(-1), costs, _background(small, subsets, deviation), scale)
+    backgrounds = [_background(small, subsets, temper * deviation) for temper in TEMPERS]
+    found = (_grown(terms, columns, kind.reshape(-1), costs, each, scale) for each in backgrounds)
+    grown = tuple(dict.fromkeys(hypothesis for each in found for hypothesis in each))
     posterior = Posterior(
         terms=terms,
         small=small,
@@ -219,11 +224,20 @@ def _grown(
             if len(grown) > len(frontier[row]):
                 new.setdefault(grown, float(scores[row, term]))
         found |= new
-        frontier = sorted(new, key=lambda each: -new[each])[:BEAM]
+        frontier = _frontier(new, kind)
         if not frontier:
             break
     kept: list[Hypothesis] = sorted(found, key=lambda each: -found[each])[:KEPT]
     return tuple(kept)
+
+
+def _frontier(new: Mapping[Hypothesis, float], kind: Integers) -> list[Hypothesis]:
+    """Returns the best of the new hypotheses, and the best of those that the bursts tell apart."""
+    ordered = sorted(new, key=lambda each: -new[each])
+    apart: dict[tuple[int, ...], Hypothesis] = {}
+    for each in ordered:
+        apart.setdefault(tuple(sorted(kind[list(each)].tolist())), each)
+    return list(dict.fromkeys([*ordered[:BEAM], *list(apart.values())[:BEAM]]))
 
 
 def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats, scale: float) -> Floats:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from policies.constants import constant
+from policies.trial import Z_90
 
 Subset = frozenset[int]
 LEAST_EFFECT = constant("bisect_least_effect")
@@ -79,13 +80,20 @@ class Effect:
     high: float | None = None
 
 
+def effect_of(members: tuple[int, ...], log_cost: float, deviation: float) -> Effect:
+    """Returns an effect with its 90 % interval."""
+    half = Z_90 * deviation
+    return Effect(members=members, log_cost=log_cost, low=log_cost - half, high=log_cost + half)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The result of a bisection so far.
 
     `culprits` are the guilty effects, the largest first, `helpers` those by which B gains; `probability` is that the
     guilty set is `guilty`, and `confident` whether that is enough to stop. `others` are the next sets with their
-    probabilities. `symptom`: None for a slowdown. `total` is the effect of all differences together.
+    probabilities. `symptom`: None for a slowdown. `total` is the effect of all differences together, `rest` that of
+    those that are neither culprits nor helpers.
     """
 
     culprits: tuple[Effect, ...] = ()
@@ -95,6 +103,7 @@ class Verdict:
     others: tuple[tuple[Subset, float], ...] = ()
     symptom: str | None = None
     total: Effect | None = None
+    rest: Effect | None = None
     deviation: float | None = None  # of a burst, as the bursts so far show it
 
     @property

@@ -7,17 +7,18 @@ from itertools import islice
 
 import numpy as np
 
-from policies.bisect.answers import Answers, answers
 from policies.bisect.posterior import Posterior, as_subset, fit_posterior
-from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict, log_costs
+from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict, effect_of, log_costs
 from policies.bisect.terms import Terms, flags
 from policies.constants import constant
-from policies.trial import Z_90
 from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-WEIGHED = 120  # answers that a burst is chosen by
+ENDS_AT_MOST = 8  # bursts of an end (judged)
+HIDING = 3.0  # times `least`: deviation of a burst from which on so many bursts do not show the least effect
+UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
+WEIGHED = 120  # hypotheses that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
 WIDE = 4.0  # standard deviations beyond the outermost hypothesis that the points reach
@@ -30,30 +31,60 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
     subsets = flags([each.subset for each in measured], len(question.guilt))
     costs = [each.log_cost for each in measured if each.log_cost is not None]
     posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation)
-    found = answers(posterior, question.least)
-    verdict = _verdict(question, found, seen)
+    verdict = _verdict(question, posterior, seen)
     if verdict.confident:
         return Step(verdict=verdict, ask=None)
-    if not verdict.guilty and verdict.probability >= CONFIDENCE:
-        return Step(
-            verdict=verdict, ask=min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
-        )
-    return Step(verdict=verdict, ask=_most_telling(question, found, seen))
+    ask = _most_telling(question, posterior, seen)
+    if ask is None or (not verdict.guilty and verdict.probability >= CONFIDENCE):
+        ask = _less_measured(question, posterior, seen)
+    return Step(verdict=verdict, ask=ask)
 
 
-def _verdict(question: Question, found: Answers, seen: Sequence[Seen]) -> Verdict:
-    posterior = found.posterior
+def _less_measured(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
+    """Returns the end with fewer bursts: the difference between the two is not known to `least` yet. None if it is, or
+    if the noise hides it."""
+    few = min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
+    count = len(log_costs(seen, few))
+    return few if count < ENDS_AT_MOST and posterior.deviation < HIDING * question.least else None
+
+
+def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
+    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`, or that may: the
+    mean of an effect that no burst resolves is near zero."""
+    effects, covariance = posterior.effects()
+    unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED * question.least) ** 2
+    costs = (effects >= question.least) | ((effects > 0) & unresolved)
+    return [
+        as_subset(posterior.terms, [term for term, cost in zip(each, row, strict=False) if cost])
+        for each, row in zip(posterior.hypotheses, costs.tolist(), strict=True)
+    ]
+
+
+def _by_set(sets: Sequence[Subset], probability: Floats) -> dict[Subset, float]:
+    """Returns the probability of each guilty set, the largest first."""
+    found: dict[Subset, float] = {}
+    for each, chance in zip(sets, probability.tolist(), strict=True):
+        found[each] = found.get(each, 0.0) + chance
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Verdict:
+    sets = _guilty(question, posterior)
     total = _total(question, posterior, seen)
-    (guilty, probability), *others = found.by_set.items()
-    row = int(found.rows[found.sets.index(guilty)])  # the most probable hypothesis of the set
+    (guilty, probability), *others = _by_set(sets, posterior.probability).items()
+    row = sets.index(guilty)  # the most probable hypothesis of the set
     effects = list(_effects(posterior, row))
+    helpers = tuple(each for each in effects if _helps(posterior, each.members, question.least))
+    rest = _rest(question, posterior, guilty.union(*(each.members for each in helpers)))
+    explained = rest is None or (rest.low or 0.0) < question.least
     return Verdict(
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
-        helpers=tuple(each for each in effects if (each.log_cost or 0.0) <= -question.least),
+        helpers=helpers,
         probability=probability,
-        confident=probability >= CONFIDENCE and (bool(guilty) or (total.high or 0.0) < question.least),
+        confident=probability >= CONFIDENCE and explained and (bool(guilty) or (total.high or 0.0) < question.least),
         others=tuple(others[:OTHERS]),
         total=total,
+        rest=rest,
         deviation=posterior.deviation,
     )
 
@@ -61,44 +92,63 @@ def _verdict(question: Question, found: Answers, seen: Sequence[Seen]) -> Verdic
 def _effects(posterior: Posterior, row: int) -> Iterator[Effect]:
     """Yields the effects of a hypothesis, the largest first."""
     mean, covariance = posterior.effects()
-    found = []
-    for at, term in enumerate(posterior.hypotheses[row]):
-        half = Z_90 * float(np.sqrt(max(covariance[row, at, at], 0.0)))
-        cost = float(mean[row, at])
-        members = posterior.terms.sets[term]
-        found.append(Effect(members=members, log_cost=cost, low=cost - half, high=cost + half))
+    deviation = np.sqrt(np.maximum(np.diagonal(covariance[row]), 0.0))
+    found = [
+        effect_of(posterior.terms.sets[term], float(mean[row, at]), float(deviation[at]))
+        for at, term in enumerate(posterior.hypotheses[row])
+    ]
     yield from sorted(found, key=lambda each: -(each.log_cost or 0.0))
+
+
+def _helps(posterior: Posterior, members: tuple[int, ...], least: float) -> bool:
+    """Returns whether B gains by a term as surely as a culprit is called guilty."""
+    mean, _ = posterior.effects()
+    helping = [
+        any(posterior.terms.sets[term] == members and cost <= -least for term, cost in zip(each, row, strict=False))
+        for each, row in zip(posterior.hypotheses, mean.tolist(), strict=True)
+    ]
+    return float(posterior.probability[helping].sum()) >= CONFIDENCE
+
+
+def _rest(question: Question, posterior: Posterior, named: Subset) -> Effect | None:
+    """Returns the effect of the differences that are not named; None if all are."""
+    rest = question.all - named
+    if not rest:
+        return None
+    cost, deviation = posterior.cost(flags([rest], len(question.guilt)))
+    return effect_of(tuple(sorted(rest)), float(cost[0]), float(deviation[0]))
 
 
 def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Effect:
     """Returns the difference between the two ends, from their own bursts alone."""
     ends = [log_costs(seen, end) for end in (frozenset(), question.all)]
     cost = float(np.mean(ends[1]) - np.mean(ends[0]))
-    half = Z_90 * posterior.deviation * float(np.sqrt(sum(1 / len(end) for end in ends)))
-    return Effect(members=tuple(sorted(question.all)), log_cost=cost, low=cost - half, high=cost + half)
+    deviation = posterior.deviation * float(np.sqrt(sum(1 / len(end) for end in ends)))
+    return effect_of(tuple(sorted(question.all)), cost, deviation)
 
 
-def _most_telling(question: Question, found: Answers, seen: Sequence[Seen]) -> Subset | None:
+def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
     """Returns the legal subset whose burst says most about the guilty set; None if none says enough."""
     failed = {each.subset for each in seen if each.log_cost is None}
-    considered = [each for each in _considered(question, found) if each not in failed]
-    information = _information(question, found, considered)
+    considered = [each for each in _considered(question, posterior) if each not in failed]
+    information = _information(question, posterior, considered)
     if not considered or information.max() < LEAST_INFORMATION:
         return None
     return considered[int(information.argmax())]
 
 
-def _considered(question: Question, answers: Answers) -> list[Subset]:
+def _considered(question: Question, posterior: Posterior) -> list[Subset]:
     """Returns subsets worth considering: cuts of the differences by suspicion, drawn ones, those that check the first
     guilty sets, and those that have been run."""
-    count, posterior = len(question.guilt), answers.posterior
+    count = len(question.guilt)
     suspicion = np.zeros(count)
     for each, chance in zip(posterior.hypotheses, posterior.probability, strict=True):
         suspicion[list(as_subset(posterior.terms, each))] += chance
     order = np.argsort(-suspicion, kind="stable").tolist()
     found = [frozenset(order[:cut]) for cut in range(count + 1)]
     found += [frozenset(np.flatnonzero(row).tolist()) for row in posterior.subsets]
-    for guilty in islice(answers.by_set, WEIGHED // 4):
+    first = _by_set(_guilty(question, posterior), posterior.probability)
+    for guilty in islice(first, WEIGHED // 4):
         found += [guilty, *(guilty - {member} for member in guilty)]
     dice = np.random.default_rng(len(posterior.costs))
     suspects = suspicion >= min(0.01, float(np.sort(suspicion)[-min(4, count)]))
@@ -111,13 +161,13 @@ def _considered(question: Question, answers: Answers) -> list[Subset]:
     return list(dict.fromkeys(each for each in closed if each is not None))
 
 
-def _information(question: Question, answers: Answers, subsets: Sequence[Subset]) -> Floats:
+def _information(question: Question, posterior: Posterior, subsets: Sequence[Subset]) -> Floats:
     """Returns the mutual information [C], nats, of a burst of each subset and the guilty set."""
     if not subsets:
         return np.zeros(0)
-    mean, deviation = answers.predicted(flags(subsets, len(question.guilt)), WEIGHED)
-    chance = answers.probability[:WEIGHED] / answers.probability[:WEIGHED].sum()
-    sets = answers.sets[:WEIGHED]
+    mean, deviation = (each[:WEIGHED] for each in posterior.predicted(flags(subsets, len(question.guilt))))
+    chance = posterior.probability[:WEIGHED] / posterior.probability[:WEIGHED].sum()
+    sets = _guilty(question, posterior)[:WEIGHED]
     numbers = {each: number for number, each in enumerate(dict.fromkeys(sets))}
     member = np.zeros((len(numbers), len(sets)))
     member[[numbers[each] for each in sets], np.arange(len(sets))] = chance

@@ -85,3 +85,26 @@ def test_noise_that_hides_a_difference_leaves_the_answer_open() -> None:
     question = Question(guilt=(0.5,) * 3, least=0.03, deviation=0.3)
     ends = [Seen(subset=frozenset(), log_cost=0.0), Seen(subset=question.all, log_cost=0.1)]
     assert not next_step(question, ends).verdict.confident
+
+
+def test_one_effect_far_larger_than_usual_is_not_taken_for_two() -> None:
+    question = Question(guilt=(0.6, *(0.07,) * 7), least=0.03, deviation=0.02)
+    seen: list[Seen] = []
+    while (step := next_step(question, seen)).ask is not None and len(seen) < 10:
+        seen.append(Seen(subset=step.ask, log_cost=1.55 * (0 in step.ask) + 0.01 * (len(seen) % 3)))
+    assert [each.members for each in step.verdict.culprits] == [(0,)]
+    assert len(seen) <= 6
+
+
+def test_a_gain_that_is_not_pinned_down_is_reported_as_that_of_the_rest() -> None:
+    question = Question(guilt=(0.6, 0.3, 0.1, 0.1), least=0.03, deviation=0.015)
+    cost = (0.26, 0.0, -0.16, 0.0)
+    seen: list[Seen] = []
+    while (step := next_step(question, seen)).ask is not None and len(seen) < 12:
+        seen.append(Seen(subset=step.ask, log_cost=sum(cost[each] for each in step.ask)))
+    named = {member for each in step.verdict.helpers for member in each.members}
+    assert named <= {2}
+    assert step.verdict.guilty == {0}
+    assert step.verdict.total is not None
+    rest = step.verdict.rest
+    assert named or (rest is not None and (rest.high or 0.0) < 0)
