@@ -60,8 +60,11 @@ def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
     )
 
 
-def run_policy(ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE) -> tuple[str, list[Event]]:
-    """Returns how the study ended, and its journal. `budget` is of bursts after the base's, or a few more."""
+def run_policy(
+    ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE, ablate: int = 0
+) -> tuple[str, list[Event]]:
+    """Returns how the study ended, and its journal. `budget` is of bursts after the base's, or a few more, `ablate` of
+    which are kept for the ablation."""
     base, seed = ground.scenario.recipe, ground.scenario.seed
     base = base.model_copy(update={"tune": base.tune.model_copy(update={"sampler": sampler})})
     study = studies.begin(
@@ -72,6 +75,7 @@ def run_policy(ground: Ground, folder: Path, budget: int, *, sampler: str = SURR
         engine=SimulatedEngine(folder / "engine"),
         bursts=study.bursts,
         budget=budget + BASE_BURSTS,
+        reserved=ablate,
         seed=seed,
         check=check,
         analyze=analyze,
