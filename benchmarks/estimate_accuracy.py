@@ -36,7 +36,7 @@ from benchmarks.memory_accuracy import (
 from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
 from benchmarks.published_runs import Run, cells, read_pairs, read_runs
-from benchmarks.time_accuracy import accuracy, baseline, estimated_log_rates, rank_correlations
+from benchmarks.time_accuracy import Estimates, accuracy, baseline, rank_correlations
 from benchmarks.time_accuracy import groups as time_groups
 from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
 from trainer.estimate.candidates import Floats, table
@@ -158,7 +158,7 @@ def step_time(facts: Path, *, write: bool) -> None:
     for why, count in Counter(each.why for each in left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
     # matched pairs are fitted to in addition to the runs, and not judged on
-    fit = Fit([*runs, *read_pairs(facts=facts)], rows=list(constant_table().values()), predict=estimated_log_rates)
+    fit = Fit([*runs, *read_pairs(facts=facts)], rows=list(constant_table().values()), predict=Estimates())
     theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
     judged = slice(len(runs))
     held_out, fitted = leave_one_cell_out(fit, theta)[judged], fit.errors(theta)[judged]

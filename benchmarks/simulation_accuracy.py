@@ -48,8 +48,9 @@ def main() -> None:
     runs, _ = read_runs(facts=asked.facts)
     with get_context("fork").Pool(2) as pool:
 
-        def predicted(of: Sequence[Run], rates: Mapping[str, float]) -> Floats:
-            return np.array(pool.map(partial(simulated_log_rate, rates=dict(rates)), of, chunksize=8))
+        def predicted(of: Sequence[Run], sets: Sequence[Mapping[str, float]]) -> Floats:
+            each = (pool.map(partial(simulated_log_rate, rates=dict(rates)), of, chunksize=8) for rates in sets)
+            return np.array(list(each))
 
         fit = Fit([*runs, *read_pairs(facts=asked.facts)], rows=list(rate_table().values()), predict=predicted)
         theta = fit.start

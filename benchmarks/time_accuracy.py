@@ -7,15 +7,15 @@ parameter: a constant share of the peak per GPU family and precision, fitted wit
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.published_runs import Run, cells
-from trainer.estimate.candidates import Flags, Floats, one, table
+from trainer.estimate.candidates import Candidates, Flags, Floats, one, table
 from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
-from trainer.estimate.time.estimate import time_of
+from trainer.estimate.time.estimate import stages_of, tokens_per_s_per_gpu
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.knobs import KNOBS
 
@@ -79,19 +79,35 @@ def _ranks(values: Floats) -> Floats:
     return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") - 1) / 2
 
 
-def estimated_log_rates(runs: Sequence[Run], constants: Mapping[str, float]) -> Floats:
-    """Returns log tokens/s/GPU of every run by estimates; runs of one model, cluster and release as one table."""
+class Estimates:
+    """Predicts runs by estimates, those of one model, cluster and release as one table, which is made once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[str, ...], list[tuple[list[int], str, Candidates]]] = {}
+
+    def __call__(self, runs: Sequence[Run], sets: Sequence[Mapping[str, float]]) -> Floats:
+        """Returns log tokens/s/GPU at each set of constants of every run, [K, runs]."""
+        key = tuple(run.row for run in runs)
+        if key not in self._tables:
+            self._tables[key] = list(_tables(runs))
+        found = np.zeros((len(sets), len(runs)))
+        constants = {name: np.array([[each[name]] for each in sets]) for name in sets[0]}
+        for rows, release, candidates in self._tables[key]:
+            step_s = stages_of(candidates, release=release, constants=constants).step
+            found[:, rows] = np.log(tokens_per_s_per_gpu(candidates, step_s))
+        return found
+
+
+def _tables(runs: Sequence[Run]) -> Iterator[tuple[list[int], str, Candidates]]:
+    """Yields (places of its runs, release, candidates) of every table."""
     members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         key = run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release
         members[key].append(index)
-    found = np.zeros(len(runs))
     for (_, _, release), rows in members.items():
         recipes = [runs[row].recipe for row in rows]
         varied = [name for name in KNOBS if len({recipe.knob(name) for recipe in recipes}) > 1]
-        candidates = table(recipes[0], {name: [recipe.knob(name) for recipe in recipes] for name in varied})
-        found[rows] = np.log(time_of(candidates, release=release, constants=constants).tokens_per_s_per_gpu)
-    return found
+        yield rows, release, table(recipes[0], {name: [recipe.knob(name) for recipe in recipes] for name in varied})
 
 
 def baseline(runs: Sequence[Run]) -> Floats:

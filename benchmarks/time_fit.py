@@ -27,7 +27,8 @@ LONGEST_STEP = 0.4  # of a logarithm
 SLOPE = 0.02
 
 
-Predict = Callable[[Sequence[Run], Mapping[str, float]], Floats]  # log tokens/s/GPU of every run, at these constants
+# log tokens/s/GPU at each set of constants of every run, [K, runs]
+Predict = Callable[[Sequence[Run], Sequence[Mapping[str, float]]], Floats]
 
 
 class Fit:
@@ -49,16 +50,17 @@ class Fit:
 
     def errors(self, theta: Floats) -> Floats:
         """Returns log(predicted / measured), one per run."""
-        return self.predict(self.runs, self.values(theta)) - self.measured
+        return self.errors_of([theta])[0]
+
+    def errors_of(self, thetas: Sequence[Floats]) -> Floats:
+        """Returns the same at several sets of constants, [K, runs]."""
+        return self.predict(self.runs, [self.values(theta) for theta in thetas]) - self.measured
 
     def slopes(self, theta: Floats, at: Floats) -> Floats:
         """Returns derivatives of the errors by the constants' logarithms, [runs, constants]."""
-        columns = []
-        for index in range(len(theta)):
-            moved = theta.copy()
-            moved[index] += SLOPE if moved[index] + SLOPE <= self.high[index] else -SLOPE
-            columns.append((self.errors(moved) - at) / (moved[index] - theta[index]))
-        return np.stack(columns, axis=1)
+        steps = np.where(theta + SLOPE <= self.high, SLOPE, -SLOPE)
+        moved = self.errors_of(list(theta + np.diag(steps)))
+        return ((moved - at) / steps[:, None]).T
 
     def solve(self, theta: Floats, keep: np.ndarray, *, steps: int, slopes: Floats | None = None) -> Floats:
         """Returns the constants that fit the runs of `keep`; `slopes` keeps the derivatives fixed over all steps."""
@@ -107,7 +109,7 @@ def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> 
         inside = np.array([run.cell == cell for run in fit.runs])
         without = along.solve(theta, ~inside, steps=FOLD_STEPS, slopes=slopes)
         left_out = [run for run in fit.runs if run.cell == cell]
-        errors[inside] = fit.predict(left_out, fit.values(without)) - fit.measured[inside]
+        errors[inside] = fit.predict(left_out, [fit.values(without)])[0] - fit.measured[inside]
     return errors
 
 

@@ -149,10 +149,16 @@ def stages_of(
     return stretched(table, candidates, values) if candidates.base.hardware.is_cpu else table
 
 
+def tokens_per_s_per_gpu(candidates: Candidates, step_s: Floats) -> Floats:
+    """Returns the throughput of steps of `step_s`: [N], or [K, N] of K sets of constants."""
+    tokens = candidates.number("global_batch_size") * candidates.number("seq_length")
+    result: Floats = tokens / candidates.base.world_size / step_s
+    return result
+
+
 def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats, *, learned: Floats) -> TimeTable:
     """`learned`: relative half width of the interval by what the learned factors leave open."""
-    sequences = candidates.number("global_batch_size")
-    tokens = sequences * candidates.number("seq_length") / candidates.base.world_size / step
+    tokens = tokens_per_s_per_gpu(candidates, step)
     per_token = candidates.column("seq_length").each(
         lambda length: model_flops_per_token(candidates.base.architecture, int(length))
     )

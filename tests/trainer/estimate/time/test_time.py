@@ -263,12 +263,12 @@ PUBLISHED = FACTS / "published_runs.csv"
 
 def test_the_constants_in_the_table_are_those_that_fit_the_published_runs() -> None:
     from benchmarks.published_runs import read_runs
-    from benchmarks.time_accuracy import estimated_log_rates
+    from benchmarks.time_accuracy import Estimates
     from benchmarks.time_fit import Fit
     from trainer.estimate.time.constants import constant_table
 
     runs, _ = read_runs(facts=PUBLISHED.parent)
-    fit = Fit(runs, rows=list(constant_table().values()), predict=estimated_log_rates)
+    fit = Fit(runs, rows=list(constant_table().values()), predict=Estimates())
     errors = np.abs(np.expm1(fit.errors(fit.start)))
     assert np.median(errors) < 0.05
     assert np.quantile(errors, 0.9) < 0.15
