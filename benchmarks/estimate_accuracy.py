@@ -36,12 +36,22 @@ from benchmarks.memory_accuracy import (
 from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
 from benchmarks.published_runs import Run, cells, read_pairs, read_runs
-from benchmarks.time_accuracy import Estimates, accuracy, baseline, rank_correlations
+from benchmarks.time_accuracy import (
+    FAMILIES,
+    NOMINAL,
+    JudgedRuns,
+    accuracy,
+    baseline,
+    judge_runs,
+    rank_correlations,
+)
+from benchmarks.time_accuracy import (
+    coverage as time_coverage,
+)
 from benchmarks.time_accuracy import groups as time_groups
-from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
+from benchmarks.time_fit import write_constants
 from trainer.estimate.candidates import Floats, table
 from trainer.estimate.memory.estimate import memory_of
-from trainer.estimate.time.constants import constant_table
 
 TABLES = Path(__file__).parents[1] / "trainer" / "estimate"
 CALIBRATION = TABLES / "memory" / "memory_calibration.csv"
@@ -50,6 +60,7 @@ PEERS = (
 )
 WORST = 0.08  # errors printed one by one
 SPEED_ROWS = 100_000
+LONG = 16384  # tokens of a sequence
 
 
 def memory(facts: Path, *, write: bool) -> None:
@@ -158,33 +169,39 @@ def step_time(facts: Path, *, write: bool) -> None:
     for why, count in Counter(each.why for each in left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
     # matched pairs are fitted to in addition to the runs, and not judged on
-    fit = Fit([*runs, *read_pairs(facts=facts)], rows=list(constant_table().values()), predict=Estimates())
-    theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
-    judged = slice(len(runs))
-    held_out, fitted = leave_one_cell_out(fit, theta)[judged], fit.errors(theta)[judged]
-    _print_accuracy(console, runs, {"cell left out": held_out, "fitted": fitted, "baseline": baseline(runs)})
+    found = judge_runs(runs, read_pairs(facts=facts))
+    errors = {
+        "cell left out": found.held_out,
+        "fitted": found.fitted,
+        "table": found.table,
+        "baseline": baseline(found.runs),
+    }
+    _print_accuracy(console, found.runs, errors)
     console.print(PEERS, highlight=False)
-    _print_cells(console, runs, held_out)
-    _print_pairs(console, fit, theta, len(runs))
+    _print_cells(console, found.runs, found.held_out)
+    _print_long(console, found)
+    _print_apart(console, found)
+    _print_pairs(console, found)
     if write:
         _write_rows(
             TABLES / "time" / "time_calibration.csv",
-            [{"group": name, **asdict(found)} for name, found in time_groups(runs, held_out).items()],
+            [{"group": name, **asdict(each)} for name, each in time_groups(found.runs, found.held_out).items()],
         )
-        write_constants(TABLES / "time" / "constants.csv", fit, theta)
+        write_constants(TABLES / "time" / "constants.csv", found.values)
 
 
 def _print_accuracy(console: Console, runs: Sequence[Run], errors: dict[str, Floats]) -> None:
-    columns = [Column(name, justify="right") for name in ("runs", "median", "p90", "bias", "rank correlation")]
+    names = ("runs", "median", "p90", "bias", "rank correlation", f"in {NOMINAL} %")
+    columns = [Column(name, justify="right") for name in names]
     table = Table("", "constants", *columns, box=None, title="|error| of TFLOPS/GPU", title_justify="left")
-    for kind, keep in (("MoE", True), ("dense", False), ("all", None)):
-        chosen = [index for index, run in enumerate(runs) if keep is None or run.moe is keep]
+    for kind in (*FAMILIES, "all"):
+        chosen = np.array([kind in (run.family, "all") for run in runs])
         for name, each in errors.items():
-            found = accuracy([runs[index] for index in chosen], each[chosen])
+            found = accuracy([run for run, kept in zip(runs, chosen, strict=True) if kept], each[chosen])
             rank = "" if found.rank is None else f"{found.rank:.2f}"
-            table.add_row(
-                kind, name, str(found.rows), f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank
-            )
+            held = f"{time_coverage(runs, each, chosen):.0%}" if name == "cell left out" else ""
+            figures = (f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank, held)
+            table.add_row(kind, name, str(found.rows), *figures)
     console.print(table)
 
 
@@ -200,13 +217,25 @@ def _print_cells(console: Console, runs: Sequence[Run], errors: Floats) -> None:
     console.print(table)
 
 
-def _print_pairs(console: Console, fit: Fit, theta: Floats, judged: int) -> None:
+def _print_long(console: Console, found: JudgedRuns) -> None:
+    long = [index for index, run in enumerate(found.runs) if run.recipe.training.seq_length >= LONG]
+    relative = np.expm1(found.held_out[long])
+    named = ", ".join(f"{found.runs[i].row} {each:+.1%}" for i, each in zip(long, relative, strict=True))
+    console.print(f"sequences of {LONG:,} tokens or more, median {np.median(np.abs(relative)):.1%}: {named}")
+
+
+def _print_apart(console: Console, found: JudgedRuns) -> None:
+    for run, error in zip(found.apart, np.expm1(found.apart_errors), strict=True):
+        said = f"{run.row} {run.cell}, {run.release}: {run.model_tflops_per_gpu:,.0f} TFLOPS, {error:+.0%} by the model"
+        console.print(f"judged apart, contradicts another run: {said}", highlight=False)
+
+
+def _print_pairs(console: Console, found: JudgedRuns) -> None:
     """Prints matched A/B measurements: how much faster, measured and by the model."""
-    errors = fit.errors(theta)
-    for index in range(judged, len(fit.runs), 2):
-        before, after = fit.runs[index : index + 2]
+    for index in range(0, len(found.pairs), 2):
+        before, after = found.pairs[index : index + 2]
         measured = after.tokens_per_s_per_gpu / before.tokens_per_s_per_gpu - 1
-        ours = (1 + measured) * float(np.exp(errors[index + 1] - errors[index])) - 1
+        ours = (1 + measured) * float(np.exp(found.pair_errors[index + 1] - found.pair_errors[index])) - 1
         name = before.row.split()[0]
         console.print(f"{name}: EP overlap gives {measured:+.1%} measured, {ours:+.1%} by the model", highlight=False)
 

@@ -20,6 +20,11 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 
+# Names of models there, where they differ.
+TUNED_NAMES = {
+    "qwen3-30b-a3b": "qwen3_30b_a3b",
+    "qwen35_35b_a3b": "qwen35_text_35b_a3b",
+}
 TUNED_PRECISIONS = {"fp8_current": "fp8_cs", "mxfp8": "fp8_mx", "bf16": "bf16", "nvfp4": "nvfp4"}
 # DeepSeek-V3's stages in NVIDIA's recipes, by (stages, with MTP): printed for 16 and in the GB200 guide for 32.
 DEEPSEEK_STAGES = {
@@ -30,6 +35,13 @@ DEEPSEEK_STAGES = {
     (8, False): "Et*8|(t*8|)*6t*5L",
     (16, False): "Et*4|(t*4|)*14tL",
     (32, False): "Et|(tt|)*30L",
+}
+# Megatron-Bridge, scripts/performance/configs/nemotronh/nemotronh_workload_base_configs.py: attention on Blackwell only
+_MAMBA: dict[str, Any] = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("mamba",)}
+HYBRID_GRAPHS: dict[tuple[str, str], dict[str, Any]] = {
+    ("nemotronh_56b", "h100"): _MAMBA,
+    ("nemotronh_56b", "gb200"): _MAMBA | {"cuda_graph_scope": ("mamba", "attn")},
+    ("nemotronh_56b", "gb300"): _MAMBA | {"cuda_graph_scope": ("mamba", "attn")},
 }
 # Cumulative steps of NVIDIA's GB200 guide, by the word in the row's note -> what it set. The guide names the baseline.
 GUIDE_START: dict[str, Any] = {
@@ -83,7 +95,7 @@ def _tuned(facts: Path) -> list[dict[str, Any]]:
 def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
     """Returns knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
     fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
-    key = row["model_key"].replace("qwen3-30b-a3b", "qwen3_30b_a3b").replace("qwen3_vl", "qwen3")
+    key = TUNED_NAMES.get(row["model_key"], row["model_key"])
     same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
     same = [tuned for tuned in same if tuned["precision"] == fp8] or same
     if not same:
@@ -100,7 +112,7 @@ def published_knobs(
 ) -> dict[str, Any]:
     """Returns the knobs of a row of published_runs.csv. `name`: our preset; `sizes`: tp, pp, cp, vp, ep."""
     if model.num_moe_experts is None:
-        knobs: dict[str, Any] = {"cpu_affinity": "spread"}
+        knobs: dict[str, Any] = {"cpu_affinity": "spread"} | HYBRID_GRAPHS.get((name, row["gpu"]), {})
     else:
         knobs = {"moe_permute_fusion": True, "moe_router_fusion": True, "cpu_affinity": "spread"}
         knobs |= _current(row, precision, sizes, facts)
@@ -121,6 +133,8 @@ def published_knobs(
     if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
         knobs["recompute_granularity"] = None
     knobs |= _recorded(row)
+    if "moe" in (knobs.get("recompute_modules") or ()):  # what is done again is not kept, and not offloaded
+        knobs |= {"fine_grained_activation_offloading": False, "offload_modules": ()}
     if row["fsdp"] not in ("", "0"):
         knobs |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
     split_sizes = {"pp": sizes["pp"], "vp": sizes["vp"], "pp_layout": knobs.get("pipeline_model_parallel_layout")}

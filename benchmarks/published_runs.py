@@ -7,15 +7,19 @@ Every row that is left out is counted with its reason. A cell is a model on a GP
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from benchmarks.places import DATA, data_file
 from benchmarks.published_knobs import published_knobs
-from trainer.measured.software import release_named
+from trainer.estimate.time.bound import family
+from trainer.measured.software import release_named, releases
 from trainer.model.flops import model_flops_per_token
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
@@ -28,6 +32,23 @@ DENSE = {
     "llama31_405b": (126, 16384, 128, 8, 128, 53248, 128256),
     "qwen3-8b": (36, 4096, 32, 8, 128, 12288, 151936),
 }
+# Hybrids without experts, as Megatron-Bridge's nemotron_h_provider.py has them.
+HYBRID: dict[str, dict[str, Any]] = {
+    "nemotronh_56b": {
+        "hybrid": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
+        "num_layers": 118,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "num_query_groups": 8,
+        "ffn_hidden_size": 32768,
+        "gated_linear_unit": False,
+        "activation_func": "squared_relu",
+        "mamba_num_heads": 256,
+        "mamba_state_dim": 256,
+        "position_embedding_type": "none",
+        "vocab_size": 131072,
+    }
+}
 MOE = {
     "deepseek_v3": "deepseek-v3",
     "gpt_oss_120b": "gpt-oss-120b",
@@ -36,7 +57,10 @@ MOE = {
     "qwen3-30b-a3b": "qwen3-30b-a3b",
     "qwen3_30b_a3b": "qwen3-30b-a3b",
     "qwen3_235b_a22b": "qwen3-235b-a22b",
-    "qwen3_vl_235b_a22b": "qwen3-235b-a22b",
+    "nemotron_3_nano": "nemotron-3-nano-30b-a3b",
+    "nemotron_3_ultra": "nemotron-3-ultra-550b-a55b",
+    "qwen3_next_80b_a3b": "qwen3-next-80b-a3b",
+    "qwen35_35b_a3b": "qwen3.5-35b-a3b",
 }
 PRECISIONS = {
     "bf16": "bf16",
@@ -57,12 +81,17 @@ class Run:
 
     row: str
     cell: str  # model × GPU
-    moe: bool
     release: str  # a row of software.csv
     recipe: Recipe
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     trusted: bool
+    matched: bool = False  # a side of a matched pair
+
+    @property
+    def family(self) -> str:
+        """The kind of models that it is judged with: dense, MoE or hybrid."""
+        return family(self.recipe.architecture)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +145,8 @@ def read_pairs(*, facts: Path = DATA) -> list[Run]:
             runs.append(_pair_run(f"{name} {side}", knobs | {"overlap_moe_expert_parallel_comm": overlap}, seconds))
     last = next(run for run in read_runs(facts=facts)[0] if run.row == GUIDE_LAST)
     overlapped = last.recipe.replace({"overlap_moe_expert_parallel_comm": True})
-    return [*runs, replace(last, row="E074 before"), replace(last, row="E074 after", recipe=overlapped)]
+    both = (replace(last, row="E074 before"), replace(last, row="E074 after", recipe=overlapped))
+    return [*runs, *(replace(each, matched=True) for each in both)]
 
 
 def _pair_run(name: str, knobs: dict[str, Any], step_s: float) -> Run:
@@ -146,25 +176,29 @@ def _pair_run(name: str, knobs: dict[str, Any], step_s: float) -> Run:
     return Run(
         row=name,
         cell="qwen3-30b-a3b on h100",
-        moe=True,
         release="26.06",
         recipe=recipe,
         tokens_per_s_per_gpu=tokens,
         model_tflops_per_gpu=tokens * per_token,
         trusted=True,
+        matched=True,
     )
 
 
 def _unusable(row: dict[str, str]) -> str | None:
     key = row["model_key"]
+    if "_vl_" in key:
+        return "trains a model with images, whose encoder is in none of our tables"
     if not row["task"].lower().startswith("pre"):
         return "no pre-training run"
-    if key not in MOE and key not in DENSE:
+    if key not in MOE and key not in DENSE and key not in HYBRID:
         return f"architecture of {key} is not in our tables or not GPT-style"
     if not (row["pp"] or row["fsdp"] not in ("", "0")) or not row["gbs"] or not row["tp"]:
         return "layout or batch not published"
     if "not in perf recipe set" in row["recipe_ref"]:
         return "knobs not published: a functional recipe, none of NVIDIA's tuned ones"
+    if re.search(r"\bdet\b", row["notes"]):
+        return "measured with deterministic kernels, which nobody tunes for speed"
     if "nsys" in row["notes"] and "no-nsys" not in row["notes"]:
         return "measured under a profiler"
     return None
@@ -190,7 +224,6 @@ def _run(row: dict[str, str], facts: Path) -> Run:
     return Run(
         row=row["row_id"],
         cell=f"{MOE.get(row['model_key'], row['model_key'])} on {row['gpu']}",
-        moe=row["model_key"] in MOE,
         release=release_named(row["release"]),
         recipe=recipe,
         tokens_per_s_per_gpu=tflops / per_token,
@@ -209,7 +242,7 @@ def _recipe(row: dict[str, str], facts: Path) -> Recipe:
         if "w/o MTP" in row["variant"] or row["release"] == "mcore-doc":
             model = model.model_copy(update={"mtp_num_layers": None})
     else:
-        model = _dense(DENSE[key])
+        model = Architecture.model_validate(HYBRID[key]) if key in HYBRID else _dense(DENSE[key])
     knobs = published_knobs(row, MOE.get(key, key), model, precision, sizes, facts)
     return Recipe.model_validate(
         {
@@ -242,8 +275,6 @@ _SIZES = {"tp": "tp", "pp": "pp", "cp": "cp", "vp": "vp", "ep": "ep"}
 
 
 def _dense(sizes: tuple[int, ...]) -> Any:
-    from trainer.recipe.architecture import Architecture
-
     names = (
         "num_layers",
         "hidden_size",
@@ -267,6 +298,33 @@ def _precision(row: dict[str, str]) -> str:
     if "parenthesised" not in row["notes"] or "un-parenthesised" in row["notes"] or "primary" in row["notes"]:
         return "fp8_current"
     return "fp8_blockwise" if row["gpu"] == "h100" else "mxfp8"
+
+
+CONTRADICTING = 0.2  # of the other's rate
+
+
+def contradicting(runs: Sequence[Run]) -> list[Run]:
+    """Returns runs that no model of the recipe can have right at once: CONTRADICTING apart with one recipe on one
+    release, or slower by so much on the next release on as many GPUs with the same precision, layout and batch."""
+    order = list(releases())
+    found = {
+        row
+        for first, second in permutations(runs, 2)
+        if second.tokens_per_s_per_gpu * (1 + CONTRADICTING) < first.tokens_per_s_per_gpu
+        and _setting(first) == _setting(second)
+        and _comparable(first, second, releases_on=order.index(second.release) - order.index(first.release))
+        for row in (first.row, second.row)
+    }
+    return [run for run in runs if run.row in found]
+
+
+def _comparable(first: Run, second: Run, *, releases_on: int) -> bool:
+    return releases_on == 1 or (releases_on == 0 and first.recipe.digest() == second.recipe.digest())
+
+
+def _setting(run: Run) -> tuple[Any, ...]:
+    training = run.recipe.training
+    return run.cell, run.recipe.world_size, training.model_dump_json(), run.recipe.parallelism.model_dump_json()
 
 
 def cells(runs: list[Run]) -> Iterator[tuple[str, list[Run]]]:

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     console = Console(width=130)
-    runs, _ = read_runs(facts=asked.facts)
+    runs = [run for run in read_runs(facts=asked.facts)[0] if run.family != "hybrid"]
     with get_context("fork").Pool(2) as pool:
 
         def predicted(of: Sequence[Run], sets: Sequence[Mapping[str, float]]) -> Floats:
@@ -66,14 +66,14 @@ def main() -> None:
     if asked.fit:
         _print_rates(console, fit, theta)
     if asked.write:
-        write_constants(RATES, fit, theta)
+        write_constants(RATES, fit.values(theta))
 
 
 def _print(console: Console, runs: Sequence[Run], errors: Mapping[str, Floats]) -> None:
     columns = [Column(name, justify="right") for name in ("runs", "median", "p90", "bias", "rank correlation")]
     table = Table("", "rates", *columns, box=None, title=f"|error| of step time; {WANTED}", title_justify="left")
     for name, error in errors.items():
-        for who, kept in (("all", [True] * len(runs)), ("MoE", [run.moe for run in runs])):
+        for who, kept in (("all", [True] * len(runs)), ("MoE", [run.family == "MoE" for run in runs])):
             chosen = [run for run, inside in zip(runs, kept, strict=True) if inside]
             found = accuracy(chosen, error[np.array(kept)])
             rank = "" if found.rank is None else f"{found.rank:.2f}"

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.published_runs import Run, cells
+from benchmarks.published_runs import Run, cells, contradicting
+from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out
 from trainer.estimate.candidates import Candidates, Flags, Floats, one, table
 from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
+from trainer.estimate.time.constants import constant_table
 from trainer.estimate.time.estimate import stages_of, tokens_per_s_per_gpu
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.knobs import KNOBS
 
+FAMILIES = ("MoE", "hybrid", "dense")
 SEVERAL = 3  # different configurations that make a rank correlation worth stating
 
 
@@ -127,13 +130,70 @@ def _share_of_peak(run: Run) -> float:
     return run.tokens_per_s_per_gpu * per_token / (run.recipe.peak_tflops or 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgedRuns:
+    """Published runs and their errors, log(predicted / measured): with constants fitted without their cell, and with
+    those fitted to all. `values` are the fitted constants, `apart` the runs that contradict others, which nothing is
+    fitted to, `pairs` matched measurements."""
+
+    runs: list[Run]
+    held_out: Floats
+    fitted: Floats
+    table: Floats  # with those that estimates use now
+    values: Mapping[str, float]
+    apart: list[Run]
+    apart_errors: Floats
+    pairs: list[Run]
+    pair_errors: Floats
+
+
+def judge_runs(runs: Sequence[Run], pairs: Sequence[Run]) -> JudgedRuns:
+    """Fits and judges. No constant is fitted to hybrids: they are predicted from those of models without scans."""
+    apart, predict = contradicting(runs), Estimates()
+    rest = [run for run in runs if run not in apart]
+    plain, hybrids = ([run for run in rest if (run.family == "hybrid") is wanted] for wanted in (False, True))
+    fit = Fit([*plain, *pairs], rows=list(constant_table().values()), predict=predict)
+    theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
+    values, errors, count = fit.values(theta), fit.errors(theta), len(plain)
+    unseen = _errors(hybrids, values, predict)
+    return JudgedRuns(
+        runs=[*plain, *hybrids],
+        held_out=np.concatenate([leave_one_cell_out(fit, theta)[:count], unseen]),
+        fitted=np.concatenate([errors[:count], unseen]),
+        table=_errors([*plain, *hybrids], fit.values(fit.start), predict),
+        values=values,
+        apart=apart,
+        apart_errors=_errors(apart, values, predict),
+        pairs=list(pairs),
+        pair_errors=errors[count:],
+    )
+
+
+def _errors(runs: Sequence[Run], values: Mapping[str, float], predict: Estimates) -> Floats:
+    errors: Floats = predict(runs, [values])[0] - np.log([run.tokens_per_s_per_gpu for run in runs])
+    return errors
+
+
+NOMINAL = 90  # percent of runs that an interval should hold
+
+
+def coverage(runs: Sequence[Run], errors: Floats, kept: Flags) -> float:
+    """Returns the share of runs within the percentile of errors of the other cells of their family."""
+    held = []
+    for index in map(int, np.flatnonzero(kept)):
+        run = runs[index]
+        others = [i for i, each in enumerate(runs) if each.family == run.family and each.cell != run.cell]
+        width = np.percentile(np.abs(np.expm1(errors[others])), NOMINAL)
+        held.append(abs(np.expm1(errors[index])) <= width)
+    return float(np.mean(held))
+
+
 def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:
     """Returns errors of every group of runs that an estimate quotes: MoE, dense, all, and those that have a feature."""
     tables = [one(run.recipe) for run in runs]
     members = {
         "all": [True] * len(runs),
-        "MoE": [run.moe for run in runs],
-        "dense": [not run.moe for run in runs],
+        **{name: [run.family == name for run in runs] for name in FAMILIES},
     } | {name: [bool(np.any(has(table))) for table in tables] for name, has in TIME_FEATURES.items()}
     return {name: _calibration(runs, errors, np.array(inside)) for name, inside in members.items()}
 

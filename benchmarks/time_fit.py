@@ -21,10 +21,12 @@ HUBER = 0.10  # relative error from which on a row's weight falls
 PRIOR_SPREAD = 0.7  # of a constant's logarithm around its prior
 ROW_SPREAD = 0.08  # of a run around the model
 LOW_TRUST_WEIGHT = 0.25
+PAIR_WEIGHT = 3.0  # of each side of a matched pair: it alone separates what whole recipes confound
 STEPS = 12
 FOLD_STEPS = 6
 LONGEST_STEP = 0.4  # of a logarithm
 SLOPE = 0.02
+CONVERGED = 3e-3  # of a logarithm
 
 
 # log tokens/s/GPU at each set of constants of every run, [K, runs]
@@ -37,51 +39,59 @@ class Fit:
     def __init__(self, runs: Sequence[Run], *, rows: Sequence[Constant], predict: Predict) -> None:
         self.runs, self.rows, self.predict = runs, rows, predict
         self.measured = np.log([run.tokens_per_s_per_gpu for run in runs])
-        self.trust = np.array([1.0 if run.trusted else LOW_TRUST_WEIGHT for run in runs])
+        self.trust = np.array(
+            [PAIR_WEIGHT if run.matched else 1.0 if run.trusted else LOW_TRUST_WEIGHT for run in runs]
+        )
         self.fitted = [row for row in rows if row.low is not None]
         self.prior = np.log([max(row.prior, 1e-6) for row in self.fitted])
         self.start = np.log([max(row.value, 1e-6) for row in self.fitted])
         self.low = np.log([max(row.low or 0.0, 1e-6) for row in self.fitted])
         self.high = np.log([row.high or 1.0 for row in self.fitted])
 
-    def values(self, theta: Floats) -> Mapping[str, float]:
+    def values(self, theta: Floats) -> dict[str, float]:
         fixed = {row.name: row.value for row in self.rows}
         return fixed | {row.name: float(np.exp(t)) for row, t in zip(self.fitted, theta, strict=True)}
 
     def errors(self, theta: Floats) -> Floats:
         """Returns log(predicted / measured), one per run."""
-        return self.errors_of([theta])[0]
+        found: Floats = self.errors_of([theta])[0]
+        return found
 
     def errors_of(self, thetas: Sequence[Floats]) -> Floats:
         """Returns the same at several sets of constants, [K, runs]."""
-        return self.predict(self.runs, [self.values(theta) for theta in thetas]) - self.measured
+        predicted: Floats = self.predict(self.runs, [self.values(theta) for theta in thetas])
+        return predicted - self.measured
 
     def slopes(self, theta: Floats, at: Floats) -> Floats:
         """Returns derivatives of the errors by the constants' logarithms, [runs, constants]."""
         steps = np.where(theta + SLOPE <= self.high, SLOPE, -SLOPE)
         moved = self.errors_of(list(theta + np.diag(steps)))
-        return ((moved - at) / steps[:, None]).T
+        columns: Floats = ((moved - at) / steps[:, None]).T
+        return columns
 
-    def solve(self, theta: Floats, keep: np.ndarray, *, steps: int, slopes: Floats | None = None) -> Floats:
-        """Returns the constants that fit the runs of `keep`; `slopes` keeps the derivatives fixed over all steps."""
+    def solve(self, theta: Floats, keep: np.ndarray, *, steps: int) -> Floats:
+        """Returns the constants that fit the runs of `keep`."""
         for _ in range(steps):
             errors = self.errors(theta)
-            jacobian = self.slopes(theta, errors) if slopes is None else slopes
-            weights = keep * self.trust * np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9)) / ROW_SPREAD**2
-            normal = jacobian.T @ (weights[:, None] * jacobian) + np.eye(len(theta)) / PRIOR_SPREAD**2
-            pull = -jacobian.T @ (weights * errors) - (theta - self.prior) / PRIOR_SPREAD**2
-            free = np.ones(len(theta), dtype=bool)
-            for _ in range(len(theta)):  # constants at a bound that would leave it stay there
-                step = np.zeros(len(theta))
-                step[free] = np.linalg.solve(normal[np.ix_(free, free)], pull[free])
-                out = free & (((theta <= self.low) & (step < 0)) | ((theta >= self.high) & (step > 0)))
-                if not out.any():
-                    break
-                free &= ~out
-            theta = np.clip(theta + np.clip(step, -LONGEST_STEP, LONGEST_STEP), self.low, self.high)
-            if np.abs(step).max() < 3e-3:
+            last, theta = theta, self.stepped(theta, keep, errors=errors, jacobian=self.slopes(theta, errors))
+            if np.abs(theta - last).max() < CONVERGED:
                 break
         return theta
+
+    def stepped(self, theta: Floats, keep: np.ndarray, *, errors: Floats, jacobian: Floats) -> Floats:
+        """Returns the constants after one step of Gauss-Newton on the runs of `keep`."""
+        weights = keep * self.trust * np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9)) / ROW_SPREAD**2
+        normal = jacobian.T @ (weights[:, None] * jacobian) + np.eye(len(theta)) / PRIOR_SPREAD**2
+        pull = -jacobian.T @ (weights * errors) - (theta - self.prior) / PRIOR_SPREAD**2
+        free = np.ones(len(theta), dtype=bool)
+        for _ in range(len(theta)):  # constants at a bound that would leave it stay there
+            step = np.zeros(len(theta))
+            step[free] = np.linalg.solve(normal[np.ix_(free, free)], pull[free])
+            out = free & (((theta <= self.low) & (step < 0)) | ((theta >= self.high) & (step > 0)))
+            if not out.any():
+                break
+            free &= ~out
+        return np.clip(theta + np.clip(step, -LONGEST_STEP, LONGEST_STEP), self.low, self.high)
 
 
 class Straight(Fit):
@@ -92,8 +102,8 @@ class Straight(Fit):
         self._theta, self._there = theta, fit.errors(theta)
         self._slopes = fit.slopes(theta, self._there)
 
-    def errors(self, theta: Floats) -> Floats:
-        return self._there + self._slopes @ (theta - self._theta)
+    def errors_of(self, thetas: Sequence[Floats]) -> Floats:
+        return self._there + (np.stack(thetas) - self._theta) @ self._slopes.T
 
     def slopes(self, theta: Floats, at: Floats) -> Floats:
         return self._slopes
@@ -103,23 +113,26 @@ def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> 
     """Returns log(predicted / measured) of every run, from constants fitted without its cell; `along`: the fit to
     solve."""
     along = along or fit
-    errors = np.zeros(len(fit.runs))
+    kept = [np.array([run.cell != cell for run in fit.runs]) for cell in dict.fromkeys(run.cell for run in fit.runs)]
     slopes = along.slopes(theta, along.errors(theta))
-    for cell in dict.fromkeys(run.cell for run in fit.runs):
-        inside = np.array([run.cell == cell for run in fit.runs])
-        without = along.solve(theta, ~inside, steps=FOLD_STEPS, slopes=slopes)
-        left_out = [run for run in fit.runs if run.cell == cell]
-        errors[inside] = fit.predict(left_out, [fit.values(without)])[0] - fit.measured[inside]
+    thetas = [theta for _ in kept]
+    for _ in range(FOLD_STEPS):
+        each = zip(thetas, kept, along.errors_of(thetas), strict=True)
+        thetas = [along.stepped(now, keep, errors=errors, jacobian=slopes) for now, keep, errors in each]
+    errors = np.zeros(len(fit.runs))
+    for keep, without in zip(kept, thetas, strict=True):
+        left_out = [run for run, inside in zip(fit.runs, keep, strict=True) if not inside]
+        errors[~keep] = fit.predict(left_out, [fit.values(without)])[0] - fit.measured[~keep]
     return errors
 
 
-def write_constants(path: Path, fit: Fit, theta: Floats) -> None:
-    """Writes the fitted values into the table of constants."""
-    values = {row.name: float(np.exp(t)) for row, t in zip(fit.fitted, theta, strict=True)}
+def write_constants(path: Path, values: Mapping[str, float]) -> None:
+    """Writes fitted values, by name, into the table of constants."""
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in sorted(rows, key=lambda row: row["name"]):
-            writer.writerow(row | ({"value": f"{values[row['name']]:.4g}"} if row["name"] in values else {}))
+            fitted = row["low"] and row["name"] in values
+            writer.writerow(row | ({"value": f"{values[row['name']]:.4g}"} if fitted else {}))

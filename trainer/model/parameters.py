@@ -10,6 +10,7 @@ multi_token_prediction.py, ssm/gated_delta_net.py, ssm/mamba_mixer.py of Megatro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
 
 
+@lru_cache(maxsize=128)
 def layer_parameters(model: Architecture, *, is_moe: bool) -> LayerParameters:
     """One layer, norms included: with experts or without. Of a hybrid model the mean of its layers of that kind,
     so that the mean times their number is exact."""
@@ -39,6 +41,7 @@ def kind_parameters(model: Architecture, kind: LayerKind) -> LayerParameters:
     return mixers()[kind.mixer].parameters(model) + FEEDS[kind.feed](model) + _streams(model)
 
 
+@lru_cache(maxsize=64)
 def mtp_parameters(model: Architecture) -> LayerParameters:
     """One multi-token-prediction layer: a layer, the projection of two hiddens and three norms."""
     hidden = model.hidden_size

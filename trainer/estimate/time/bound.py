@@ -15,6 +15,9 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.bound import FEATURES
+from trainer.model.mixers import mixers
+from trainer.model.shares import model_shares
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.tables import read_table
@@ -40,6 +43,10 @@ def _in(name: str) -> Callable[[Candidates], Flags]:
     return lambda candidates: candidates.among("precision", name)
 
 
+def _mixes(name: str) -> Callable[[Candidates], Flags]:
+    return lambda candidates: np.full((), name in model_shares(candidates.base.architecture).mixers)
+
+
 UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
 UNKNOWN_FIGURE = "a GPU with a figure that is not known"
 # what decides the time beside what decides the memory
@@ -47,6 +54,7 @@ TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
     | {UNFITTED_ARCHITECTURE: _is_unfitted, UNKNOWN_FIGURE: _figure_is_unknown}
+    | {f"{name} layers": _mixes(name) for name in mixers() if name not in ("attention", "none")}
     | {f"precision {name}": _in(name) for name in KNOBS["precision"].domain.words if name != "fp32"}
     | {
         "tensor parallel": lambda c: c.tp > 1,
@@ -71,7 +79,7 @@ class TimeCalibration:
 
 @cache
 def time_calibrations() -> dict[str, TimeCalibration]:
-    """By group of runs: "MoE", "dense", "all" and every feature."""
+    """By group of runs: "all", every family of models and every feature."""
     return {
         row["group"]: TimeCalibration(
             rows=int(row["rows"]),
@@ -86,8 +94,15 @@ def time_calibrations() -> dict[str, TimeCalibration]:
 
 
 def time_calibration(candidates: Candidates) -> TimeCalibration:
-    """Returns the calibration of the runs most similar to these candidates: MoE or dense models."""
-    return time_calibrations()["MoE" if candidates.base.architecture.num_moe_experts else "dense"]
+    """Returns the calibration of the runs most similar to these candidates: those of its family."""
+    return time_calibrations()[family(candidates.base.architecture)]
+
+
+def family(model: Architecture) -> str:
+    """Returns the kind of models that errors are counted by: hybrids (layers that scan), other MoE, other dense."""
+    if model_shares(model).scans:
+        return "hybrid"
+    return "MoE" if model.num_moe_experts else "dense"
 
 
 def never_timed(candidates: Candidates) -> dict[str, Flags]:
