@@ -23,8 +23,10 @@ from autotune.gap.comparing import Compared, compared
 from autotune.gap.inputs import Beside, side_of
 from benchmarks.gap_cases import Case, drawn, on_machine, write_log
 from policies.blas import one_blas_thread
+from policies.trial import Z_90
 from trainer.burst import Burst
 from trainer.engines.simulated import SimulatedEngine
+from trainer.engines.simulated.step import Simulation
 from trainer.estimate.gap.losses import Loss, losses
 from trainer.measured.software import latest
 
@@ -41,6 +43,14 @@ class Result:
     named: tuple[Loss, ...]
     places: tuple[int | None, ...]
     row: str
+    step_s: float  # of the spoilt run, in the simulation
+
+    @property
+    def holds(self) -> list[bool]:
+        """Returns whether the 90 % interval of each cause that was named holds what it costs in the simulation."""
+        pairs = zip(self.case.spoilt, self.places, strict=True)
+        named = [(spoilt.cost * self.step_s, self.named[place].time) for spoilt, place in pairs if place is not None]
+        return [abs(true_s - time.s) <= Z_90 * time.deviation_s for true_s, time in named]
 
     @property
     def leads(self) -> bool:
@@ -70,7 +80,9 @@ def judged(seed: int) -> Result:
             if any(spoilt.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps)
         )
         places.append(next(known, None))
-    return Result(case=case, named=named, places=tuple(places), row=found.nearest.run.row if found.nearest else "")
+    step_s = Simulation(on_machine(case.recipe, case.machine), case.machine).step_us / 1e6
+    row = found.nearest.run.row if found.nearest else ""
+    return Result(case=case, named=named, places=tuple(places), row=row, step_s=step_s)
 
 
 def run(case: Case, seed: int, folder: Path) -> None:
@@ -105,7 +117,8 @@ def rows(results: Sequence[Result]) -> list[str]:
 def _row(name: str, results: Sequence[Result]) -> str:
     leads, first = (sum(getattr(each, what) for each in results) for what in ("leads", "first_are_spoilt"))
     shares = (f"{words} {number} ({number / len(results):.0%})" for words, number in ((LEADS, leads), (FIRST, first)))
-    return f"{name:13} {len(results):3} cases  {'  '.join(shares)}"
+    holds = [each for result in results for each in result.holds]
+    return f"{name:13} {len(results):3} cases  {'  '.join(shares)}  intervals hold {sum(holds)} of {len(holds)}"
 
 
 def described(result: Result) -> str:
