@@ -133,8 +133,6 @@ def published_knobs(
     if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
         knobs["recompute_granularity"] = None
     knobs |= _recorded(row)
-    if "moe" in (knobs.get("recompute_modules") or ()):  # what is done again is not kept, and not offloaded
-        knobs |= {"fine_grained_activation_offloading": False, "offload_modules": ()}
     if row["fsdp"] not in ("", "0"):
         knobs |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
     split_sizes = {"pp": sizes["pp"], "vp": sizes["vp"], "pp_layout": knobs.get("pipeline_model_parallel_layout")}
