@@ -97,7 +97,7 @@ def run(
     if dry_run:
         from autotune.tuning.preview import preview
 
-        return Answer(document=preview(base, seed=seed, budget=budget))
+        return Answer(document=preview(base, seed=seed, budget=budget, max_gpu_hours=max_gpu_hours, probe=probe))
     if resume and learn_from:
         _refuse_lessons()
     deadline = moment_of(until)

@@ -13,7 +13,7 @@ import msgspec
 from policies.surrogate.corrections import Correction, corrections
 from policies.surrogate.prior import prior_of
 from policies.surrogate.probed import Tell, tells, with_probe
-from policies.surrogate.time import fit_time
+from policies.surrogate.time import TimeSurrogate, fit_time
 from trainer.burst import Failure
 from trainer.microbenchmarks.row import Row
 from trainer.probe.links import Links
@@ -117,7 +117,12 @@ def document_of(
 
 def factors_of(rows: Sequence[Row], recipe: Recipe) -> list[Correction]:
     """Returns the constants that the rows moved, the largest shift first."""
-    return corrections(fit_time([], with_probe(prior_of([]), rows, recipe)), recipe)
+    return corrections(probed_surrogate(rows, recipe), recipe)
+
+
+def probed_surrogate(rows: Sequence[Row], recipe: Recipe) -> TimeSurrogate:
+    """Returns the surrogate of step time after a probe, before any burst."""
+    return fit_time([], with_probe(prior_of([]), rows, recipe))
 
 
 def _row(row: Row, tell: Tell) -> ProbedRow:

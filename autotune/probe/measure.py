@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from autotune.probe.document import ProbeDocument, document_of
+from autotune.tuning.environment import environment
+from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 
 
-def probe_recipe(recipe: Recipe, *, seed: int) -> ProbeDocument:
-    """Probes and returns the document. ToolError where ranks cannot be started."""
+@dataclass(frozen=True, kw_only=True)
+class ProbedCluster:
+    """The rows of a probe, and the document that is made of them."""
+
+    rows: list[Row]
+    document: ProbeDocument
+
+
+def probe_recipe(recipe: Recipe, *, seed: int) -> ProbedCluster:
+    """Probes a recipe's cluster. ToolError where ranks cannot be started."""
     if recipe.burst.engine == "simulated":
         return _played(recipe, seed=seed)
     with TemporaryDirectory(prefix="moe-probe-") as folder:
         return _measured(recipe, Path(folder))
 
 
-def _played(recipe: Recipe, *, seed: int) -> ProbeDocument:
+def _played(recipe: Recipe, *, seed: int) -> ProbedCluster:
     from trainer.engines.simulated.probe import play_probe
     from trainer.microbenchmarks.groups import rows_of
 
     played = play_probe(recipe, rows_of(recipe), seed=seed)
-    return document_of(recipe, played.rows, ranks=played.ranks, seconds=played.seconds)
+    document = document_of(recipe, played.rows, ranks=played.ranks, seconds=played.seconds)
+    return ProbedCluster(rows=played.rows, document=document)
 
 
-def _measured(recipe: Recipe, folder: Path) -> ProbeDocument:
+def _measured(recipe: Recipe, folder: Path) -> ProbedCluster:
     from trainer.microbenchmarks.groups import rows_of
     from trainer.probe.probe import probe
 
     found = probe(recipe, home=folder / "engine", folder=folder / "probe", rows=rows_of(recipe))
-    return document_of(
-        recipe, found.rows, ranks=found.ranks, seconds=found.seconds, links=found.links, failure=found.failure
+    document = document_of(
+        recipe,
+        found.rows,
+        ranks=found.ranks,
+        seconds=found.seconds,
+        links=found.links,
+        failure=found.failure,
+        environment=environment(),
     )
+    return ProbedCluster(rows=found.rows, document=document)

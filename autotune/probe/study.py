@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.check.legal import RANKS_HERE
-from autotune.probe.allowance import probe_s
 from autotune.tuning.events import Probed
 from autotune.tuning.study import Study
+from policies.probe_allowance import probe_s
 from trainer.engines.simulated.probe import play_probe
 from trainer.microbenchmarks.group import PROBE_S
 from trainer.microbenchmarks.groups import rows_of
@@ -26,7 +26,7 @@ def probe_before(study: Study, *, budget: int, max_gpu_hours: float | None, rows
     if recipe.burst.engine == "simulated":
         if within_s is not None:
             _play(study, within_s)
-    elif recipe.burst.engine in RANKS_HERE and not recipe.hardware.is_cpu and within_s is not None:
+    elif recipe.burst.engine in RANKS_HERE and within_s is not None:
         _measure(study, rows_of(recipe), within_s)
     elif recipe.burst.engine in RANKS_HERE and recipe.cluster.nodes > 1:
         _measure(study, [], PROBE_S)

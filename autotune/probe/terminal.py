@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -47,10 +48,11 @@ def show_probe(console: Console, found: ProbeDocument) -> None:
     if found.failure is not None:
         say(console, f"it failed: {found.failure.evidence}")
     for group, rows in groupby(found.rows, key=lambda row: row.group):
-        table = list(rows)
-        print_table(console, TITLES[group], HEADER, [_cells(row) for row in table])
-        for note in (note for row in table for note in _notes(row)):
-            say(console, note, lead=" ! ")
+        print_table(console, TITLES[group], HEADER, [_cells(row) for row in rows])
+    if notes := _notes(found.rows):
+        console.print()
+        for note in notes:
+            say(console, note, lead="! ")
     factors = [
         (
             one.words,
@@ -99,9 +101,21 @@ def _times(row: ProbedRow) -> str:
     return f"{significant(max(ratio, 1 / ratio), 3)} times"
 
 
-def _notes(row: ProbedRow) -> list[str]:
-    """Returns what is to be said of a row beside its figures: why it has none, a slow rank, repeats that differ."""
-    slow = f"rank {row.slow_rank} takes {significant(row.slow_by or 1.0, 3)} times as long as the median"
-    steady = f"repeats from {quantity(row.low, row.unit)} to {quantity(row.high, row.unit)}: a busy neighbour?"
-    notes = ((row.failure, row.failure), (slow, row.slow_rank is not None), (steady, row.unsteady))
-    return [f"{row.name}: {text}" for text, there in notes if there]
+def _notes(rows: Sequence[ProbedRow]) -> list[str]:
+    """Returns what is to be said beside the figures: why rows have none, slow ranks, repeats that differ."""
+    notes = [f"{row.name}: {row.failure}" for row in rows if row.failure is not None]
+    if slow := [row for row in rows if row.slow_rank is not None]:
+        ranks = ", ".join(str(rank) for rank in sorted({row.slow_rank or 0 for row in slow}))
+        worst = max(slow, key=lambda row: row.slow_by or 0.0)
+        by = significant(worst.slow_by or 1.0, 3)
+        notes.append(f"slower than the median of the ranks: {ranks}; most in {worst.name} ({by} times)")
+    unsteady = [row for row in rows if row.unsteady]
+    if unsteady:
+        worst = max(unsteady, key=lambda row: (row.high or 0.0) / (row.low or 1.0))
+        span = f"{quantity(worst.low, worst.unit)} to {quantity(worst.high, worst.unit)}"
+        measured = sum(row.measured is not None and row.unit != "works" for row in rows)
+        notes.append(
+            f"repeats differ by a quarter or more in {len(unsteady)} of {measured} rows, most in {worst.name} "
+            f"({span}): a busy neighbour?"
+        )
+    return notes

@@ -24,6 +24,7 @@ from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
+from policies.probe_allowance import probe_s, probed_ranks
 from policies.trial import PHASES, Changes, FixShare, Phase, Proposal, Status, Trial
 from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
@@ -75,6 +76,7 @@ class Preview(TypedDict):
     gpu_hours: float | None
     startup_hours: float | None  # of `hours`: assumed, not predicted
     sizes: list[SizePreview]  # one without proxies
+    probe_gpu_hours: float | None  # of the probe before them, at most; None: there is none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +102,20 @@ class CostPreview:
         return self.hours * self.gpus
 
 
-def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
+def preview(
+    recipe: Recipe, *, seed: int | None, budget: int, max_gpu_hours: float | None = None, probe: bool = True
+) -> Preview:
     """Prints the preview on one screen and returns it as a document."""
+    probe_hours = _probe_gpu_hours(recipe, budget, max_gpu_hours) if probe else None
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
     costs = costs_of(path, budget)
-    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, costs)
+    console = plain_console()
+    _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, costs)
+    if probe_hours is not None:
+        unit = share_of(recipe.cluster.gpu_name)
+        say(console, f"a probe of the cluster comes first: at most {significant(probe_hours, 2)} {unit}-hours")
     every = costs.values()
     return {
         "schema": 1,
@@ -118,11 +127,18 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
         "hours": sum(cost.hours for cost in every) if costs else None,
         "gpu_hours": sum(cost.gpu_hours for cost in every) if costs else None,
         "startup_hours": sum(cost.startup_s for cost in every) / 3600 if costs else None,
+        "probe_gpu_hours": probe_hours,
         "sizes": [
             {"fidelity": size, "bursts": cost.bursts, "hours": cost.hours, "gpu_hours": cost.gpu_hours}
             for size, cost in costs.items()
         ],
     }
+
+
+def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -> float | None:
+    """Returns what a probe may cost before the first burst; None where there is none."""
+    seconds = probe_s(recipe, budget=budget, max_gpu_hours=max_gpu_hours) if recipe.burst.probe_links else None
+    return None if seconds is None else seconds * probed_ranks(recipe) / 3600
 
 
 def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:

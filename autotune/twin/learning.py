@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from policies.surrogate.memory import GROUPS, MemorySurrogate
 from policies.surrogate.prior import lesson_of
 from policies.trial import Z_90
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.machine import Machine
 from trainer.recipe.machine_file import Estimate, Learned, MachineFile
 
+LESSON_ROUNDS = 6  # of a lesson, whose factors go only a share of the way
 DIGITS = 3
 
 
@@ -74,12 +76,24 @@ def twin_of_study(folder: Path, *, name: str) -> Twin:
 
 
 def twin_of_lesson(
-    lesson: Lesson, *, name: str, gpu: str, versions: Mapping[str, str], published: Theta | None = None
+    lesson: Lesson,
+    *,
+    name: str,
+    gpu: str,
+    versions: Mapping[str, str],
+    published: Theta | None = None,
+    played: Callable[[Machine], Theta] | None = None,
 ) -> Twin:
-    """Returns the twin of a lesson without bursts, such as a probe's. Pure. `published`: what the same probe teaches of
-    the published machine, None where nothing."""
-    theirs = {name: at for name, at in (published or {}).items() if name in lesson.mean}
-    keys = _rounded(moved_keys({}, lesson.mean, theirs))
+    """Returns the twin of a lesson without bursts, such as a probe's. `published`: what the same probe teaches of the
+    published machine, None where nothing; `played`: what it teaches of any machine, which is asked LESSON_ROUNDS
+    times: each factor goes its share of the way, so that several of one key do not overshoot."""
+    keys: dict[str, float] = {}
+    shares = None if played is None else {name: 1 / _translations(name, lesson) for name in lesson.mean}
+    for _ in range(1 if played is None else LESSON_ROUNDS):
+        theta = (published or {}) if played is None else played(machine_of(keys))
+        theirs = {factor: at for factor, at in theta.items() if factor in lesson.mean}
+        keys = moved_keys(keys, lesson.mean, theirs, shares)
+    keys = _rounded(keys)
     estimate = Estimate(
         source=lesson.study,
         trials=lesson.trials,
@@ -93,6 +107,13 @@ def twin_of_lesson(
         keys=_with_intervals(keys, lesson.deviation),
         corrections=(),
     )
+
+
+def _translations(name: str, lesson: Lesson) -> int:
+    """Returns how many factors of the lesson move the keys that this one moves, at most."""
+    keys = {row.key for row in translation() if row.factor == name}
+    counts = [sum(row.key == key and row.factor in lesson.mean for row in translation()) for key in keys]
+    return max(counts, default=1)
 
 
 def _memory(found: MemorySurrogate, *, nominal_gib: float | None) -> dict[str, Learned]:

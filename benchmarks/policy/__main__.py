@@ -3,7 +3,7 @@
     python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--seeds S] [--frozen] [--refresh]
         [--keep] [--plot]
 
-Compared are the product as it is, the product with Optuna's tpe, gp and random samplers (`tune.sampler`), and
+Compared are the product as it is, without its probe, with Optuna's tpe, gp and random samplers (`tune.sampler`), and
 `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned* is the true throughput of what
 `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill climbing and every recipe
 that a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the median |log| of
@@ -54,6 +54,7 @@ from policies.search.sampler import SURROGATE
 DOCS = ROOT / "docs"
 CONTENDERS = {
     "policy": tuned_by(SURROGATE),
+    "policy unprobed": tuned_by(SURROGATE, probe=False),
     **{sampler: tuned_by(sampler) for sampler in ("tpe", "gp", "random")},
     "plan": plan_in_order,
 }

@@ -20,13 +20,15 @@ from policies.tuner.tuner import Tuner
 from trainer.engines.simulated import true_throughput
 from trainer.estimate.candidates import Flags
 from trainer.estimate.plan.choices import broken, written_out
+from trainer.microbenchmarks.row import Row
 
 AFTER = (1, 3, 10)  # trials
 DRAWN = 60  # recipes
 
 
-def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]:
-    """Yields counts after each number of trials that the study reached, the base's not counted."""
+def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[Fitting]:
+    """Yields counts after each number of trials that the study reached, the base's not counted; `probed` are the rows
+    of its probe."""
     found = legal_space(scenario.recipe)
     count = found.finals.candidates.count
     dice = random.Random(f"fitting {scenario.name}")
@@ -35,7 +37,7 @@ def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]
     recipes = [written_out(table.recipe(row)) for row in range(table.count)]
     legal = np.array([not broken(recipe, found.standing) for recipe in recipes], dtype=bool)
     fits = np.array([true_throughput(recipe, scenario.machine) is not None for recipe in recipes], dtype=bool)
-    tuner = Tuner(scenario.recipe, scenario.seed)
+    tuner = Tuner(scenario.recipe, scenario.seed, probed=probed)
     for after in AFTER:
         known = trials[: after + 1]
         if len(known) == after + 1:

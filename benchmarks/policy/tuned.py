@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analyzers import analyze
+from autotune.probe.study import probe_before
 from autotune.tuning import study as studies
 from autotune.tuning.bench import Bench
-from autotune.tuning.events import BurstStarted, Event
+from autotune.tuning.events import BurstStarted, Event, Probed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.loop import Loop
@@ -28,31 +30,33 @@ from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
 Contender = Callable[[Ground, int], Study]
+DEFAULT_BUDGET = 20  # of `run`
 BASE = 0  # the trial of the recipe as given: its bursts at the start are not counted
 BASE_BURSTS = 2  # at most: one that runs is measured twice
 
 
-def tuned_by(sampler: str) -> Contender:
-    """Returns the contender that is the product with a sampler (`tune.sampler`)."""
-    return partial(_play, sampler=sampler)
+def tuned_by(sampler: str, *, probe: bool = True) -> Contender:
+    """Returns the contender that is the product with a sampler (`tune.sampler`), with a probe first or without."""
+    return partial(_play, sampler=sampler, probe=probe)
 
 
-def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
+def _play(ground: Ground, budget: int, *, sampler: str, probe: bool) -> Study:
     started = time.process_time()
     with TemporaryDirectory(prefix="policy-") as folder:
-        ended, events = run_policy(ground, Path(folder) / "study", budget, sampler=sampler)
+        ended, events = run_policy(ground, Path(folder) / "study", budget, sampler=sampler, probe=probe)
     spent = time.process_time() - started
     start, *paid = _paid(ground, events)
     history = History(events)
+    paid = _charged(paid, history.probed)
     recipe = ground.scenario.recipe
     return Study(
-        contender="policy" if sampler == SURROGATE else sampler,
+        contender=_name(sampler, probe=probe),
         scenario=ground.scenario.name,
         world=recipe.world_size,
         start=start.tuned,
         paid=tuple(paid[:budget]),
         predicted=tuple(_predicted(ground, history.attempted)),
-        fitting=tuple(fitting_of(ground.scenario, history.trials)) if ground.counts_fitting else (),
+        fitting=tuple(fitting_of(ground.scenario, history.trials, history.rows)) if ground.counts_fitting else (),
         ended=ended,
         cpu_s=spent,
         seed=ground.scenario.seed,
@@ -60,16 +64,30 @@ def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
     )
 
 
+def _name(sampler: str, *, probe: bool) -> str:
+    name = "policy" if sampler == SURROGATE else sampler
+    return name if probe else f"{name} unprobed"
+
+
+def _charged(paid: list[Paid], probed: Probed | None) -> list[Paid]:
+    """Returns the bursts with what the probe cost added to the first: the base's are not counted, the probe is."""
+    if probed is None or not paid:
+        return paid
+    first, *rest = paid
+    return [replace(first, gpu_hours=first.gpu_hours + probed.ranks * probed.seconds / 3600), *rest]
+
+
 def run_policy(
-    ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE, ablate: int = 0
+    ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE, ablate: int = 0, probe: bool = True
 ) -> tuple[str, list[Event]]:
     """Returns how the study ended, and its journal. `budget` is of bursts after the base's, or a few more, `ablate` of
-    which are kept for the ablation."""
+    which are kept for the ablation; a probe may cost what it may in a study of the default budget."""
     base, seed = ground.scenario.recipe, ground.scenario.seed
     base = base.model_copy(update={"tune": base.tune.model_copy(update={"sampler": sampler})})
     study = studies.begin(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
     )
+    probe_before(study, budget=DEFAULT_BUDGET, max_gpu_hours=None, rows=probe)
     bench = Bench(
         journal=study.journal,
         engine=SimulatedEngine(folder / "engine"),
@@ -81,7 +99,9 @@ def run_policy(
         analyze=analyze,
         clock=time.time,
     )
-    loop = Loop(base=base, policy=Tuner(base, seed), bench=bench, patience=base.tune.patience)
+    loop = Loop(
+        base=base, policy=Tuner(base, seed, probed=study.journal.whole.rows), bench=bench, patience=base.tune.patience
+    )
     try:
         ended: str = loop.run().status
     except ToolError as error:

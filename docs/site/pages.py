@@ -24,6 +24,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/bisect.md", "Begin"),
     ("docs/many-nodes.md", "Begin"),
     ("docs/gpus.md", "Begin"),
+    ("docs/probe.md", "Begin"),
     ("docs/reading-a-report.md", "Read"),
     ("docs/reading-traces.md", "Read"),
     ("docs/how-it-chooses.md", "Understand"),

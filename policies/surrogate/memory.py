@@ -68,11 +68,13 @@ OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 class MemoryPrior:
     """A cluster's memory before any burst: mean and spread of φ, and the measurements of a probe.
 
-    Every peak is `scale` times the estimate's and `step_gib` more, memory outside the allocator `outside_gib` more.
+    `discrepancy`: prior standard deviation of h. Every peak is `scale` times the estimate's and `step_gib` more, memory
+    outside the allocator `outside_gib` more.
     """
 
     mean: Floats
     spread: Floats
+    discrepancy: float = DISCREPANCY
     scale: float = 1.0
     step_gib: float = 0.0
     outside_gib: float = 0.0
@@ -181,7 +183,7 @@ def fit_memory(
             prior=prior,
             mean=mean,
             covariance=np.diag(spread**2),
-            residual=fit_process(nothing, np.zeros((0, 0)), nothing, prior=DISCREPANCY),
+            residual=fit_process(nothing, np.zeros((0, 0)), nothing, prior=prior.discrepancy),
         )
     observed = _Observed(rows, limit_gib, prior)
 
@@ -196,7 +198,7 @@ def fit_memory(
         prior=prior,
         mean=found.x,
         covariance=covariance,
-        residual=fit_process(residual, seen, np.full(len(rows), NOISE), prior=DISCREPANCY),
+        residual=fit_process(residual, seen, np.full(len(rows), NOISE), prior=prior.discrepancy),
     )
 
 
@@ -242,7 +244,8 @@ class _Observed:
         self.peaks = np.full(self.parts.shape[1:], np.nan)
         for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
-        self.deviation = np.sqrt(DISCREPANCY**2 + NOISE**2)
+        self.discrepancy = prior.discrepancy
+        self.deviation = np.sqrt(prior.discrepancy**2 + NOISE**2)
 
     def errors(self, phi: Floats) -> Floats:
         """Returns log of measured over predicted peak, [M, P]; the mean of the row if a rank was not measured."""
@@ -254,8 +257,8 @@ class _Observed:
 
     def residual(self, phi: Floats) -> Floats:
         """Returns the residual of every row, [M]: for one that ran out, the expected excess over the limit."""
-        short = -self._over(phi) * self._sharp / DISCREPANCY
-        expected = DISCREPANCY * _mills_ratio(-short)
+        short = -self._over(phi) * self._sharp / self.discrepancy
+        expected = self.discrepancy * _mills_ratio(-short)
         left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
         return left
 

@@ -10,7 +10,7 @@ needs) stays joint. Shapes: R rows, F factors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 import numpy as np
@@ -32,19 +32,25 @@ INFORMS = 0.02  # log of a row per unit of a factor: below it the row says nothi
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The error of a kind of row, in log, as a measure of a layer's work: its `offset`, and the deviations of what all
-    rows of the kind share and of each."""
+    """The error of a kind of row, in log, as a measure of a layer's work.
 
+    `published`: measured over closed form on the published simulated cluster, the mean of its GPUs; `offset`: what the
+    surrogate takes off. Deviations: `own` of each row, `shared` of all rows of the kind in a simulation, `real` the
+    same on real ranks, where plain kernels stand for Megatron-Core's.
+    """
+
+    published: float
     offset: float
     shared: float
     own: float
+    real: float
 
 
 @cache
 def told() -> dict[str, Told]:
     """Returns the kinds of rows that the surrogate learns from."""
     return {
-        row["kind"]: Told(**{name: figure(row, name, table=TABLE) for name in ("offset", "shared", "own")})
+        row["kind"]: Told(**{field.name: figure(row, field.name, table=TABLE) for field in fields(Told)})
         for row in read_table(TABLE, package="policies.surrogate")
     }
 
@@ -68,7 +74,10 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
 
 @dataclass(frozen=True, kw_only=True)
 class Tell:
-    """The value that the tables expect of a row, in its unit (None: none), and the factors that it informs."""
+    """The value that the tables expect of a row, in its unit (None: none), and the factors that it informs.
+
+    It is that of the closed form on the published cluster: what a row measured there in the simulation.
+    """
 
     expected: float | None
     factors: tuple[str, ...]
@@ -79,8 +88,8 @@ def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
     if not rows:
         return []
     form = Expected(rows, recipe)
-    offsets = np.array([told()[row.kind].offset if row.kind in told() else 0.0 for row in rows])
-    expected = form.at() * np.exp(offsets)
+    published = np.array([told()[row.kind].published if row.kind in told() else 0.0 for row in rows])
+    expected = form.at() * np.exp(0.0 if recipe.hardware.is_cpu else published)
     acting = [factor for factor in factors() if factor.acts_on(recipe.hardware)]
     zero = {factor.name: 0.0 for factor in factors()}
 
@@ -109,7 +118,8 @@ class _Form:
         self._rows = [row for row, value in zip(known, expected, strict=True) if np.isfinite(value) and value > 0]
         self._expected = Expected(self._rows, recipe)
         kinds = np.array([row.kind for row in self._rows])
-        shared, own = (np.array([getattr(told()[kind], name) for kind in kinds]) for name in ("shared", "own"))
+        together = "shared" if recipe.burst.engine == "simulated" else "real"
+        shared, own = (np.array([getattr(told()[kind], name) for kind in kinds]) for name in (together, "own"))
         same = kinds[:, None] == kinds[None, :]
         self._root = cholesky(np.outer(shared, shared) * same + np.diag(own**2), lower=True) if len(kinds) else same
         offsets = np.array([told()[kind].offset for kind in kinds])

@@ -14,6 +14,7 @@ from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 
 LAYER_DEVIATION = constant("probed_layer_deviation")
+DISCREPANCY = constant("probed_memory_discrepancy")
 OUTSIDE_DEVIATION = constant("probed_outside_deviation")
 FRAGMENTATION = constant("expected_fragmentation")
 
@@ -37,7 +38,7 @@ def _layer(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPri
     mean, spread = prior.mean.copy(), prior.spread.copy()
     mean[at] = (ours * mean[at] + theirs * over) / (ours + theirs)
     spread[at] = (ours + theirs) ** -0.5
-    return replace(prior, mean=mean, spread=spread)
+    return replace(prior, mean=mean, spread=spread, discrepancy=DISCREPANCY)
 
 
 def _outside(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:

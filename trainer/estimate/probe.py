@@ -99,11 +99,6 @@ def _ring(rows: _Rows) -> Floats:
     return US * ring_s(rows.candidates, rows.values, gb, ranks, stride=stride)
 
 
-def _both(rows: _Rows) -> Floats:
-    """Returns what gradients and parameters take: their traffic crosses both kinds of links."""
-    return _ring(rows) * rows.values["dp_time"]
-
-
 def _small(rows: _Rows) -> Floats:
     gb, ranks, stride = (rows.size(name) for name in ("gb", "ranks", "stride"))
     return US * collective_s(rows.candidates, rows.values, gb * (ranks - 1) / ranks, ranks, stride=stride)
@@ -146,9 +141,8 @@ KINDS: dict[str, Callable[[_Rows], Floats]] = {
     **{name: _of_a_layer(name) for name in OF_A_LAYER},
     "optimizer": _optimizer,
     **dict.fromkeys(("host_dense", "host_few", "host_many"), _host),
-    **dict.fromkeys(("ring_near", "ring_far"), _ring),
+    **dict.fromkeys(("ring_near", "ring_far", "ring_both"), _ring),
     **dict.fromkeys(("small_ring_near", "small_ring_far"), _small),
-    "ring_both": _both,
     **dict.fromkeys(("send_near", "send_far"), _send),
     "dispatch": _dispatch,
     "notify": lambda rows: US * notify_s(rows.candidates, rows.values),

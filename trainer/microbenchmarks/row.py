@@ -14,7 +14,7 @@ import msgspec
 
 from trainer.recipe import Recipe
 
-SLOW_RANK = 1.05  # times the median of the ranks: it is named
+SLOW_GPU, SLOW_CPU = 1.05, 1.25  # times the median of the ranks: a rank that takes so long is named
 UNSTEADY = 1.25  # high over low of one rank's repeats: a neighbour, or clocks that move
 
 
@@ -50,16 +50,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.low and self.high and self.high / self.low > UNSTEADY)
 
 
-def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, larger_is_slower: bool = True) -> Row:
-    """Returns the row with what ranks measured, {rank: its repeats}."""
+def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float | None = SLOW_GPU) -> Row:
+    """Returns the row with what ranks measured, {rank: its repeats}; a rank that takes `slow` times the median is named
+    (None: none is)."""
     of_rank = {rank: median(repeats) for rank, repeats in repeats_by_rank.items() if repeats}
     if not of_rank:
         return failed(row, "no rank measured it")
     middle = sorted(of_rank, key=lambda rank: (of_rank[rank], rank))[(len(of_rank) - 1) // 2]
     value, slow_rank, slow_by = of_rank[middle], None, None
-    if larger_is_slower and len(of_rank) > 1 and value > 0:
+    if slow is not None and len(of_rank) > 1 and value > 0:
         slowest = max(of_rank, key=lambda rank: min(repeats_by_rank[rank]))
-        if min(repeats_by_rank[slowest]) > SLOW_RANK * value:  # at its best: not one repeat that something disturbed
+        if min(repeats_by_rank[slowest]) > slow * value:  # at its best: not one repeat that something disturbed
             slow_rank, slow_by = slowest, of_rank[slowest] / value
     return msgspec.structs.replace(
         row,

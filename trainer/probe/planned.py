@@ -14,13 +14,14 @@ import msgspec
 
 from trainer.engines.megatron.device import Device
 from trainer.launchers import mailbox
-from trainer.microbenchmarks.row import Row, failed, measured
+from trainer.microbenchmarks.row import SLOW_CPU, SLOW_GPU, Row, failed, measured
 from trainer.probe.bench import Bench
 from trainer.probe.measures import measures
 from trainer.probe.probe import MEASURED, PLAN, Plan
 from trainer.recipe import Recipe
 
 TOLD = 300  # characters of an error
+ALONE = ("compute", "host")  # groups of which each rank's figure is its own: in a collective all wait for the last
 NO_TIME = "no time was left"
 
 
@@ -57,4 +58,7 @@ def _measure(bench: Bench, row: Row) -> Row:
         return msgspec.structs.replace(measured(row, {0: [0.0]}), failure=error)
     errors = [text for _, text in every if text]
     by_rank = {rank: each for rank, (each, _) in enumerate(every) if each}
-    return failed(row, errors[0]) if errors else measured(row, by_rank)
+    if errors:
+        return failed(row, errors[0])
+    slow = SLOW_CPU if bench.on_cpu else SLOW_GPU
+    return measured(row, by_rank, slow=slow if row.group in ALONE and row.kind != "garbage" else None)

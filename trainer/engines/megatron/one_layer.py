@@ -20,6 +20,7 @@ from trainer.engines.megatron.layers import TRAINABLE
 from trainer.engines.megatron.model import build_chunks
 from trainer.engines.megatron.train import on_device, uses_transformer_engine
 from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
 
 VOCABULARY = 128  # the ends of the model are of no interest
 
@@ -76,35 +77,37 @@ class OneLayer:
 @contextlib.contextmanager
 def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer]:
     """Builds the layer, with experts or without; all ranks call it alike. At the end nothing of it is left."""
-    lone = _lone(recipe, moe=moe)
+    own = lone(recipe, moe=moe, world=dist.get_world_size())
     with contextlib.ExitStack() as stack:
         stack.enter_context(on_device(device))
-        stack.enter_context(parallel_state_of(lone, ends_with_process_group=False))
+        stack.enter_context(parallel_state_of(own, ends_with_process_group=False))
         from megatron.core import tensor_parallel
 
         tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
-        transformer_engine = uses_transformer_engine(lone)
-        configs = build_configs(lone, transformer_engine=transformer_engine)
-        (model,) = build_chunks(lone, configs.transformer, local=None if transformer_engine else TRAINABLE)
-        yield OneLayer(model=model, recipe=lone, device=device.name)
+        transformer_engine = uses_transformer_engine(own)
+        configs = build_configs(own, transformer_engine=transformer_engine)
+        (model,) = build_chunks(own, configs.transformer, local=None if transformer_engine else TRAINABLE)
+        yield OneLayer(model=model, recipe=own, device=device.name)
         del model
 
 
-def _lone(recipe: Recipe, *, moe: bool) -> Recipe:
-    """Returns a recipe of one layer, of the experts that a rank of this one holds, for as many ranks as there are."""
+def lone(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
+    """Returns a recipe of one layer, of the experts that a rank of this one holds, for `world` ranks."""
     model = recipe.architecture
     held = max(1, (model.num_moe_experts or 1) // recipe.parallelism.expert_model_parallel_size)
-    fields: dict[str, Any] = {
-        "num_layers": 1,
-        "vocab_size": VOCABULARY,
-        "mtp_num_layers": None,
-        "moe_router_num_groups": None,
-        "moe_router_group_topk": None,
-    }
+    at = next((at for at, has in enumerate(model.moe_layers) if has == moe), 0)
+    fields = {name: _of_layer(value, at, model.num_layers) for name, value in model.model_dump().items()}
+    fields |= {"num_layers": 1, "vocab_size": VOCABULARY, "mtp_num_layers": None, "moe_layer_freq": 1}
+    fields |= {"moe_router_num_groups": None, "moe_router_group_topk": None}
     if moe:
-        fields |= {"num_moe_experts": held, "moe_router_topk": min(model.moe_router_topk, held), "moe_layer_freq": 1}
+        fields |= {"num_moe_experts": held, "moe_router_topk": min(model.moe_router_topk, held)}
     else:
         fields |= {"num_moe_experts": None, "moe_shared_expert_intermediate_size": None}
-    cluster = recipe.cluster.model_copy(update={"nodes": 1, "gpus_per_node": dist.get_world_size()})
-    lone = recipe.model_copy(update={"model": model.model_copy(update=fields), "cluster": cluster})
-    return lone.replace({"expert_model_parallel_size": 1, "expert_tensor_parallel_size": 1})
+    cluster = recipe.cluster.model_copy(update={"nodes": 1, "gpus_per_node": world})
+    own = recipe.model_copy(update={"model": Architecture.model_validate(fields), "cluster": cluster})
+    return own.replace({"expert_model_parallel_size": 1, "expert_tensor_parallel_size": 1})
+
+
+def _of_layer(value: Any, at: int, layers: int) -> Any:
+    """Returns what a list by layer says of one layer; anything else as it is."""
+    return (value[at],) if isinstance(value, list | tuple) and len(value) == layers else value

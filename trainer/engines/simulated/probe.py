@@ -78,7 +78,7 @@ def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: fl
     if value is None:
         return failed(row, "it is not here")
     if row.unit == "works":
-        return measured(row, {0: [value]}, larger_is_slower=False)
+        return measured(row, {0: [value]}, slow=None)
     slower = {rank: _slower(late, row.group) for late in machine.stragglers for rank in _of(late, recipe, ranks)}
     noise = machine.noise.step if row.unit in ("us", "ratio") else 0.0
     wobble = level if row.unit in ("us", "ratio") else 1.0

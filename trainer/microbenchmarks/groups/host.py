@@ -21,7 +21,8 @@ def _layers(recipe: Recipe) -> Iterator[Row]:
     if model.num_moe_experts is None or not all(model.moe_layers):
         yield _row("host_dense", "launches of a dense layer", sizes={"moe": 0.0}, changes=alone(recipe))
     sizes = expert_sizes(recipe)
-    for kind, ep in (("host_many", sizes[0]), ("host_few", sizes[-1])) if sizes else ():
+    kinds = {size: kind for kind, size in (("host_few", sizes[-1]), ("host_many", sizes[0]))} if sizes else {}
+    for ep, kind in kinds.items():
         held = (model.num_moe_experts or 0) // ep
         changes = alone(recipe, expert_model_parallel_size=ep)
         yield _row(kind, f"launches of a MoE layer, {held} experts", sizes={"moe": 1.0}, changes=changes)

@@ -25,7 +25,8 @@ def _rings(recipe: Recipe) -> Iterator[Row]:
     if near > 1:
         groups.append(("near", "inside a domain", near, 1))
     if world >= 2 * near:
-        groups.append(("both", "across two domains", 2 * near, 1))
+        if near > 1:
+            groups.append(("both", "across two domains", 2 * near, 1))
         groups.append(("far", "between two domains", 2, near))
     on_cpu = recipe.hardware.is_cpu
     large, small = (LARGE_CPU_GB, SMALL_CPU_GB) if on_cpu else (LARGE_GB, SMALL_GB)
@@ -38,7 +39,7 @@ def _rings(recipe: Recipe) -> Iterator[Row]:
                 unit="us",
                 sizes={"gb": gb, "ranks": float(ranks), "stride": float(stride)},
             )
-    for which, where, ranks, stride in groups[:1] + groups[2:]:
+    for which, where, ranks, stride in (group for group in groups if group[0] != "both"):
         gb = SMALL_CPU_GB if on_cpu else 10 * SMALL_GB
         yield Row(
             group="links",

@@ -13,6 +13,7 @@ from tests.trainer.launchers.slurm.cluster import NODES, Cluster, why_not
 from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 from tests.trainer.launchers.slurm.test_engines_on_slurm import recipe_on_nodes
 from trainer.launchers.processes import marked
+from trainer.microbenchmarks.groups import rows_of
 from trainer.probe.probe import probe
 
 pytestmark = [pytest.mark.slurm, pytest.mark.megatron]
@@ -48,3 +49,16 @@ def test_a_slow_link_between_two_nodes_is_measured(slow: Cluster, tmp_path: Path
     assert 0 < links.latency_us < 1e6
     assert links.clocks_apart_s < 1.0  # one machine has one clock
     assert [env for _, env in marked() if str(tmp_path) in env.get("PWD", "")] == []
+
+
+def test_rows_are_measured_over_two_nodes_and_show_the_slow_link(slow: Cluster, tmp_path: Path) -> None:
+    recipe = recipe_on_nodes()
+    found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
+    assert found.failure is None
+    assert found.links is not None
+    rows = {row.kind: row for row in found.rows}
+    assert [row.name for row in found.rows if row.kind != "nsys" and row.measured is None] == []
+    far = rows["ring_far"]
+    sent_gb = far.sizes["gb"] / 2  # half of it stays
+    assert 0.15 * RATE_GB_S < sent_gb / ((far.measured or 0) / 1e6) < 1.5 * RATE_GB_S, far
+    assert {"ring_far", "gemm", "grouped", "attention", "layer_kept", "megatron"} <= set(rows)

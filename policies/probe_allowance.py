@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from policies.constants import constant
 from trainer.estimate.time.estimate import estimate_time
 from trainer.microbenchmarks.group import PROBE_S
 from trainer.microbenchmarks.shapes import probed_nodes
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Startup
 
-SHARE = 0.05  # of what a study may spend
-LEAST_S = 60.0  # below it nothing is measured by the time that ranks are up
+SHARE, LEAST_S = constant("probe_share"), constant("probe_least_s")
 
 
 def probe_s(recipe: Recipe, *, budget: int, max_gpu_hours: float | None) -> float | None:
-    """Returns how long a probe may take, start-up included; None where a twentieth of the study is too little for one.
+    """Returns how long a probe may take, start-up included; None where a twentieth of the study is too little for one,
+    and on CPUs, whose bursts are as short.
 
     A study may spend `max_gpu_hours`, or `budget` bursts as the estimate prices the recipe as given.
     """
+    if recipe.hardware.is_cpu:
+        return None
     study_s = budget * _burst_s(recipe) * recipe.world_size
     if max_gpu_hours is not None:
         study_s = min(study_s, 3600 * max_gpu_hours)
