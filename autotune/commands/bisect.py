@@ -36,7 +36,7 @@ def bisect(
     a: End,
     b: Annotated[
         str | Path | None,
-        Parameter(help="The same, of which something is slower or fails; default A, in another environment."),
+        Parameter(help="The same: the end that is slower or fails; default A in another environment."),
     ] = None,
     *,
     env_a: Environment = None,

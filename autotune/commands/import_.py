@@ -38,10 +38,11 @@ def import_(
     ] = None,
     exists: Annotated[
         list[str] | None,
-        Parameter(name="--exists", negative=(), help="A file that the script finds, also if not here."),
+        Parameter(name="--exists", negative=(), help="A file that the script shall find, even if it is not here."),
     ] = None,
     absent: Annotated[
-        list[str] | None, Parameter(name="--absent", negative=(), help="A file that the script does not find.")
+        list[str] | None,
+        Parameter(name="--absent", negative=(), help="A file that the script shall not find, even if it is here."),
     ] = None,
     cwd: Annotated[Path | None, Parameter(help="The folder that the script is started in; default its own.")] = None,
     trust: Annotated[

@@ -16,7 +16,7 @@ from autotune.commands.import_ import Count
 def record(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="Behind --: the launcher, with its arguments.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
-    nodes: Annotated[Count, Parameter(help="Nodes of the job that the command believes to be in.")] = None,
+    nodes: Annotated[Count, Parameter(help="Nodes of the job that the command is to run in.")] = None,
     gpus_per_node: Annotated[Count, Parameter(help="GPUs of each of them.")] = None,
     trust: Annotated[
         bool, Parameter(name="--trust", negative=(), help="Run the command also where the system isolates nothing.")

@@ -12,9 +12,9 @@ from autotune.schemas.plain import Name
 
 
 def schema(
-    name: Annotated[Name | None, Parameter(help="Of a command or a file; else all are named.")] = None,
+    name: Annotated[Name | None, Parameter(help="A command or a file; default: list all names.")] = None,
     *,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
     force: Force = False,
 ) -> Answer:
     """Print the JSON Schema of a document: of a command's --json, of report.json, of a journal's line."""

@@ -43,10 +43,22 @@ def test_the_simulated_example_gives_what_its_document_shows(
     Path("recipe.yaml").write_text(recipe[1])
     assert main(command[1].split()) == 0
     bursts, hours, speedup = figures(text)
-    bursts_now, hours_now, speedup_now = figures(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    bursts_now, hours_now, speedup_now = figures(out)
     assert bursts_now == bursts
     assert hours_now == pytest.approx(hours, rel=SHARE)
     assert speedup_now == pytest.approx(speedup, rel=SHARE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("names the first mistake")[2]
+    shown = readme.partition("```\n")[2].partition("```")[0].splitlines()
+    found = [line.partition(" ")[2] for line in out.splitlines()]  # without the time
+    assert shown
+    assert [line for line in shown if not any(cut_of(line, other) for other in found)] == []
+
+
+def cut_of(shown: str, line: str) -> bool:
+    """Returns whether a line that ends in `...` is the start of another, figures within FIGURES."""
+    words = shown.removesuffix(" ...").split()
+    return unlike([" ".join(words)], [" ".join(line.split()[: len(words)])]) == []
 
 
 def block(document: str, command: str) -> list[str]:

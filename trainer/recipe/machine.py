@@ -47,19 +47,19 @@ class Overlap(Section):
     """Interference between concurrent streams."""
 
     sm_contention: Factor = Field(1.0, description="compute lost beside communication, over the SMs it occupies")
-    ep: Share = Field(1.0, description="of EP communication under EP overlap that can run beside compute at all")
-    dp: Share = Field(1.0, description="of DP communication under its overlaps that can run beside compute at all")
-    slowed: Factor = Field(1.0, description="time of communication beside compute, over rates.csv")
+    ep: Share = Field(1.0, description="share of EP communication that can run beside compute, with EP overlap")
+    dp: Share = Field(1.0, description="share of DP communication that can run beside compute, with its overlaps")
+    slowed: Factor = Field(1.0, description="time of communication beside compute, relative to rates.csv")
 
 
 class Host(Section):
     """The CPU that launches."""
 
     launch: Factor = Field(1.0, description="time of a launch, Python around it included")
-    sync_us: float = Field(0.0, ge=0, description="µs more a synchronisation of host and device")
-    step_ms: float = Field(0.0, ge=0, description="ms more host work a step: data, logging")
-    gc_ms: float = Field(0.0, ge=0, description="ms of a garbage collection")
-    gc_every_steps: float = Field(1.0, gt=0, description="steps between two where manual_gc is off")
+    sync_us: float = Field(0.0, ge=0, description="additional µs per synchronisation of host and device")
+    step_ms: float = Field(0.0, ge=0, description="additional ms of host work per step: data, logging")
+    gc_ms: float = Field(0.0, ge=0, description="ms per garbage collection")
+    gc_every_steps: float = Field(1.0, gt=0, description="steps between two collections without manual_gc")
     cores_per_rank: int = Field(2, gt=0, description="cores of a CPU rank; more threads than these help nothing")
     jitter: Share = Field(0.02, description="relative standard deviation of a rank's host time from layer to layer")
 
@@ -74,9 +74,9 @@ class Routing(Section):
 class Memory(Section):
     """Memory of a GPU beyond what the recipe counts."""
 
-    activations: Factor = Field(1.0, description="of activations against the count")
-    fragmentation: Share = Field(0.03, description="of the allocator's memory that cannot be used")
-    outside_gib: float = Field(0.0, ge=0, description="GiB more outside the allocator: context, NCCL, NVSHMEM")
+    activations: Factor = Field(1.0, description="factor on the counted activations")
+    fragmentation: Share = Field(0.03, description="share of the allocator's memory that cannot be used")
+    outside_gib: float = Field(0.0, ge=0, description="additional GiB outside the allocator: context, NCCL, NVSHMEM")
     second_step_gib: float = Field(0.0, ge=0, description="GiB that appear in the second step")
 
 
@@ -104,14 +104,14 @@ class Fault(Section):
     rank: int = Field(0, ge=0, description="to which rank, or to the node that it is on")
     step: int = Field(0, ge=0, description="in which step, counted from 0, warm-up included")
     chance: Share = Field(1.0, description="probability that a burst meets it")
-    bursts: int | None = Field(None, gt=0, description="only the first so many bursts of a study can")
+    bursts: int | None = Field(None, gt=0, description="only the first N bursts of a study can meet it")
 
 
 class Startup(Section):
     """Time of a burst before its first step."""
 
     launch_s: float = Field(45.0, ge=0, description="s to start ranks and import")
-    per_1024_ranks_s: float = Field(20.0, ge=0, description="s more for every 1,024 ranks: process groups")
+    per_1024_ranks_s: float = Field(20.0, ge=0, description="additional s per 1,024 ranks: process groups")
     build_s_per_gib: float = Field(0.15, ge=0, description="s to build a GiB of model and optimizer state")
     first_step_s: float = Field(8.0, ge=0, description="s that the first step takes longer: compilation, tuning")
 
