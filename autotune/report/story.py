@@ -96,7 +96,7 @@ def _figure_note(history: History, document: Document) -> str:
     if document.speedup is None or history.reference is None:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
-    given = history.reference.number == 0
+    given = history.reference.recipe.digest() == history.proposals[0][0].recipe.digest()
     what = "the base recipe" if given else "the smallest change that ran"
     size = f", both as a {fidelity_words(history.best.fidelity)}" if history.best and history.only_proxies else ""
     over = f"throughput over trial {history.reference.number}, {what}{size}"

@@ -37,6 +37,7 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.history import History
 from autotune.tuning.speedup import Speedup, speedup
+from policies.reason import ReasonKind
 from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
@@ -77,7 +78,8 @@ def _(event: Probed, history: History) -> str:
 @line_of.register
 def _(event: Proposed, history: History) -> str:
     proposal = history.proposals[event.trial][0]
-    size = f", {fidelity_words(event.fidelity)}" if event.fidelity is not None else ""
+    is_sized = event.fidelity is not None or (event.reason is not None and event.reason.kind is ReasonKind.FULL_SIZE)
+    size = f", {fidelity_words(event.fidelity)}" if is_sized else ""
     lines = [f"[{event.phase}] trial {event.trial}: {names_text(proposal, event.changes)}{size}"]
     if event.changes and not is_spelled_out(proposal, event.changes):
         lines.append(f"  changes: {changes_text(acting_changes(proposal.recipe, event.changes))}")

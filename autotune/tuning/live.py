@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
 from autotune.looks.fix_names import short_names
-from autotune.looks.quantities import UNMEASURED, significant
+from autotune.looks.quantities import UNMEASURED, counted, significant
 from autotune.looks.shares import COLUMNS, NUMBERS, share_rows
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import wrapped
@@ -30,7 +30,7 @@ from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict
 from autotune.tuning.provisional import as_it_stands
 from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
-from policies.trial import Verdict
+from policies.trial import Trial, Verdict
 
 NAMES_WIDTH = 17  # columns of the panel for its border and the row names
 CLOCK = len("08:02:11 ")
@@ -120,17 +120,27 @@ def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
     return Panel(Group(rows, *bar), title="moe-autotune", border_style="cyan")
 
 
+def _size(trial: Trial) -> str:
+    """Returns `4 nodes, 12 layers` of a proxy, `full` of the recipe itself."""
+    size = trial.fidelity
+    return "full" if size is None else f"{counted(size.nodes, 'node')}, {counted(size.layers, 'layer')}"
+
+
 def summary(history: History, console: Console) -> None:
     """Prints the end of a run: every trial with its wall and verdict, and the speed-up."""
     history = as_it_stands(history)
     figures = (f"tokens/s/{history.unit}", "GiB")
     rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)
-    table = Table("#", "fixes", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
+    sized = any(trial.fidelity is not None for trial in history.trials)
+    sizes = [Column("size", no_wrap=True)] if sized else []
+    ends = (Column("wall", no_wrap=True), Column("verdict", no_wrap=True))
+    table = Table("#", "fixes", *sizes, rates, peaks, *ends, box=None)
     for trial in history.trials:
         rate, peaks_gib = throughput(trial), trial.outcomes[0].peak_gib
         table.add_row(
             str(trial.number),
             short_names(trial),
+            *([_size(trial)] if sized else []),
             significant(rate, 4) if rate else str(trial.status),
             significant(max(peaks_gib)) if any(peaks_gib) else "",
             verdict_of(trial),
