@@ -205,6 +205,8 @@ class Loop:
         proposal = self.policy.propose(self.best, phase, self._history.trials)
         if proposal is None or self._tried(proposal.recipe) or self._too_expensive(proposal):
             return None
+        if proposal.fidelity is None and self._owes_the_best():
+            return None
         if self._out_of_patience and not self._beats_noise(proposal):
             return None
         return proposal
@@ -334,6 +336,13 @@ class Loop:
             if gain_probability(predicted) < MIN_GAIN_PROBABILITY:
                 return False
         return self._run_at_full_size(choice, best=True)
+
+    def _owes_the_best(self) -> bool:
+        """Returns whether the best recipe should run at full size before any other does: it tells most of the rest."""
+        best = self._history.best
+        if self.sizing is None or best is None or self._history.at_full_size(best.recipe) is not None:
+            return False
+        return self.bench.affords(best.recipe)
 
     def _leaves_room(self) -> bool:
         """Returns whether another burst leaves the limits room for those at full size that the study still owes."""
