@@ -23,6 +23,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/gap.md", "Begin"),
     ("docs/bisect.md", "Begin"),
     ("docs/many-nodes.md", "Begin"),
+    ("docs/proxies.md", "Begin"),
     ("docs/gpus.md", "Begin"),
     ("docs/probe.md", "Begin"),
     ("docs/reading-a-report.md", "Read"),

@@ -376,8 +376,8 @@ class _Form:
         """Returns what the closed form gives for each measurement, whitened: [M], or [K, M] of K sets of constants."""
         figures = (self._figures(table, table.own(constants)) for table in self.tables)
         steps, parts, work = zip(*figures, strict=True)
-        by_part = {name: np.concatenate([each[name] for each in parts], axis=-1) for name in PARTS}
-        return self._whitened(np.concatenate(steps, axis=-1), by_part, np.concatenate(work, axis=-1))
+        by_part = {name: _joined([each[name] for each in parts]) for name in PARTS}
+        return self._whitened(_joined(steps), by_part, _joined(work))
 
     def steps_at(self, constants: Constants) -> Floats:
         """Returns the seconds per step of the closed form, [M]."""
@@ -397,6 +397,12 @@ class _Form:
         by_part = _solved(self.part_root, logs / self.deviations[:, None])
         whole, working = _solved(self.step_root, np.log(steps)), _solved(self.work_root, np.log(work))
         return np.concatenate([whole, working, by_part.reshape(*by_part.shape[:-2], -1)], axis=-1)
+
+
+def _joined(tables: Sequence[Floats]) -> Floats:
+    """Returns figures [M] or [K, M] of several tables behind each other; tables that no set moves have no axis K."""
+    sets = np.broadcast_shapes(*(each.shape[:-1] for each in tables))
+    return np.concatenate([np.broadcast_to(each, (*sets, each.shape[-1])) for each in tables], axis=-1)
 
 
 def _solved(root: Floats, figures: Floats) -> Floats:

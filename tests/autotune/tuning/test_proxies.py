@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli import main
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
@@ -197,3 +198,32 @@ def test_killed_after_any_event_the_study_goes_on_as_it_would_have(tmp_path: Pat
         study_in(tmp_path / "killed", listener=dies_after(events)).run()
     study_in(tmp_path / "killed").run()
     assert measured(read_study(tmp_path / "killed").trials) == measured(read_study(tmp_path / "whole").trials)
+
+
+TWO_NODES_OF_TWO = """\
+name: target
+model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 256, ffn_hidden_size: 128,
+        num_moe_experts: 4, moe_router_topk: 2, moe_ffn_hidden_size: 64}
+cluster: {gpu: cpu, nodes: 2, gpus_per_node: 2}
+training: {seq_length: 64, global_batch_size: 8, micro_batch_size: 1, precision: fp32}
+parallelism: {ep: 2}
+burst: {warmup_steps: 1, measure_steps: 3, trace_steps: 1}
+"""
+
+
+@pytest.mark.megatron
+@pytest.mark.cold
+@pytest.mark.thorough
+def test_two_real_ranks_tune_a_run_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launcher local has one node of the target's two: its ranks run the proxies, and the full run stays unmeasured."""
+    monkeypatch.chdir(tmp_path)
+    Path("target.yaml").write_text(TWO_NODES_OF_TWO)
+    words = ["run", "target.yaml", "--proxy-nodes", "1", "--budget", "2", "--study", "study"]
+    assert main(words) == 0
+    history = read_study(tmp_path / "study")
+    assert sizes(tmp_path / "study") == [Fidelity(nodes=1, layers=4)] * 2
+    assert [burst.ranks for burst in history.finished] == [2, 2]
+    assert history.best is not None
+    assert history.only_proxies
+    assert history.best.recipe.world_size == 4
+    assert NOT_AT_FULL_SIZE in (tmp_path / "study" / "report.md").read_text().splitlines()[0]

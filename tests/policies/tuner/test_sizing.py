@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from policies.search.sampler import Told
+from policies.surrogate import time
 from policies.surrogate.evidence import evidence_of
 from policies.surrogate.factors import factors
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
@@ -91,8 +92,11 @@ def test_the_full_run_stays_less_certain_than_by_a_burst_of_its_own() -> None:
     assert float(by_itself[0]) < float(by_proxy[0])
 
 
-def test_bursts_of_two_sizes_are_fitted_together() -> None:
-    both = surrogate(ran_at(target(), SMALLEST, slower=1.2), ran_at(target(), None, slower=1.2)).time
+@pytest.mark.parametrize("together", [1, time.TOGETHER])
+def test_bursts_of_two_sizes_are_fitted_together(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the moves of proxies alone are evaluated at once, which no other table sees."""
+    monkeypatch.setattr(time, "TOGETHER", together)
+    both = surrogate(ran_at(target(), None, slower=1.2), ran_at(target(), SMALLEST, slower=1.2)).time
     closed = float(time_of(tabulate([target()])).step_s[0])
     assert len(both.measured) == 2
     assert math.exp(float(both.predict(tabulate([target()]))[0][0])) == pytest.approx(1.2 * closed, rel=0.05)
