@@ -5,16 +5,13 @@ A part that no fix covers is a knob by itself. It is shown with its values, so t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from autotune.looks.acting import Changes
 from autotune.looks.quantities import gain, gib
 from policies.fixes import FIXES
 from policies.trial import FixShare, Proposal, Trial
 from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
-Changes = Mapping[str, tuple[Any, Any]]  # knob → (value in the parent's recipe, new value)
 NAMED = 3  # parts that a heading names
 SEARCH = "search"  # the fix of most steps in journals of versions before `fixes`
 LEAST_GIB = 0.001  # less is shown as 0

@@ -19,9 +19,10 @@ from autotune.report.bars import path_legend, step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
 from autotune.report.gain_figures import gains_waterfall, predicted_against_obtained
+from autotune.report.marks import marks_legend, shape_of
 from autotune.report.material import RANKS_APART, Material, memory_limit, status_words
 from policies.noise import Noise
-from policies.trial import Status, Trial, Verdict
+from policies.trial import Status, Trial
 
 CHART_PX = 260
 MEMORY_BINS, LEAST_PX = 12, 3
@@ -44,7 +45,7 @@ def throughput(material: Material) -> Markup:
     parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
     name = f"Throughput of {len(trials)} trials in tokens/s per {material.unit}; the table below has the figures"
     unit = tag("p", f"tokens/s/{material.unit} by trial", class_="unit")
-    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _mark_legend(trials)
+    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + marks_legend(trials)
 
 
 def memory(material: Material) -> Markup:
@@ -96,31 +97,11 @@ FIGURES: dict[str, Callable[[Material], Markup]] = {
 }
 
 
-def _mark_legend(trials: Sequence[Trial]) -> Markup:
-    words = {
-        "accepted": "accepted",
-        "rejected": "rejected",
-        "inconclusive": "within the noise",
-        "noop": "no effect",
-        "oom": "out of memory",
-        "failed": "failed or refused",
-    }
-    seen = {_shape(trial) for trial in trials}
-    return shapes([(shape, text) for shape, text in words.items() if shape in seen])
-
-
 def _memory_legend(material: Material) -> Markup:
     many = any(len(figures.peak_gib) > RANKS_APART for figures in material.figures.values())
     others = "the others, wider where there are more; a stroke at their median" if many else "strokes: the other ranks"
     rows = [("accepted", f"hottest rank ({others})"), ("noop", "predicted"), ("oom", "out of memory")]
     return shapes(rows)
-
-
-def _shape(trial: Trial) -> str:
-    """Returns the name of a trial's mark: its status, or its verdict if it ran."""
-    if trial.status is not Status.OK:
-        return trial.status.value
-    return (trial.verdict or Verdict.INCONCLUSIVE).value
 
 
 def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
@@ -150,14 +131,14 @@ def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> 
     figures = material.figures.get(trial.number)
     said = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
     if figures is None:
-        return [mark(_shape(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
+        return [mark(shape_of(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
     outcome = next(outcome for outcome in trial.outcomes if outcome.ok)
     low, high = (rate_of(outcome, us) for us in (figures.step_us.high, figures.step_us.low))
     value = tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit)
     title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {verdict_text(trial)}"
     return [
         line(x, axis.y(low), x, axis.y(high), "whisker"),
-        mark(_shape(trial), x, axis.y(figures.tokens_per_s_per_gpu), title=title),
+        mark(shape_of(trial), x, axis.y(figures.tokens_per_s_per_gpu), title=title),
     ]
 
 

@@ -10,11 +10,11 @@ from markupsafe import Markup
 from autotune.looks.fix_names import title_of, titles_text
 from autotune.looks.quantities import gain, tokens_per_s
 from autotune.looks.stacks import Piece, Stack, bar, legend
-from autotune.looks.svg import box, drawing, line, mark, place, shapes, tag
+from autotune.looks.svg import box, drawing, line, mark, place, tag
 from autotune.report.gains import Forecast, Stage, forecasts, stages
+from autotune.report.marks import marks_legend, shape_of
 from autotune.report.material import Material
 from autotune.report.path import predicted_text
-from policies.trial import Status, Verdict
 
 ROW_PX, TICKS_PX = 22, 22
 LINEAR = 0.03  # gains up to about this are drawn in proportion, larger ones by their logarithm
@@ -35,12 +35,12 @@ def predicted_against_obtained(material: Material) -> Markup:
     for row, forecast in enumerate(found):
         parts += _forecast(forecast, low, high, ROW_PX * (row + 0.5))
     name = f"Predicted and obtained gain of {len(found)} trials; the table below has the figures"
-    words = {"accepted": "accepted", "rejected": "rejected", "inconclusive": "within the noise"}
-    words |= {"noop": "no effect", "oom": "out of memory", "failed": "failed or refused"}
-    seen = {_shape(forecast) for forecast in found}
-    marks = shapes([(shape, text) for shape, text in words.items() if shape in seen])
     unit = tag("p", "trial: gain of throughput over its parent", class_="unit")
-    return unit + drawing(parts, height=height + TICKS_PX, name=name, class_="chart") + marks
+    return (
+        unit
+        + drawing(parts, height=height + TICKS_PX, name=name, class_="chart")
+        + marks_legend(each.trial for each in found)
+    )
 
 
 def _range(found: Sequence[Forecast]) -> tuple[float, float]:
@@ -76,16 +76,11 @@ def _forecast(forecast: Forecast, low: float, high: float, y: float) -> list[Mar
         parts.append(line(at, y - 6, at, y + 6, "best", title=title))
     got = forecast.obtained
     if got is None:
-        return [*parts, mark(_shape(forecast), 0.0, y, title=f"trial {trial.number}: no gain, it or its parent failed")]
+        return [*parts, mark(shape_of(trial), 0.0, y, title=f"trial {trial.number}: no gain, it or its parent failed")]
     said = f"trial {trial.number}: obtained {gain(got.value - 1)} ({gain(got.low - 1)} to {gain(got.high - 1)})"
     ends = [_x(end - 1, low, high) for end in (got.low, got.high)]
     whisker = line(ends[0], y, ends[1], y, "whisker")
-    return [*parts, whisker, mark(_shape(forecast), _x(got.value - 1, low, high), y, title=said)]
-
-
-def _shape(forecast: Forecast) -> str:
-    trial = forecast.trial
-    return trial.status.value if trial.status is not Status.OK else (trial.verdict or Verdict.INCONCLUSIVE).value
+    return [*parts, whisker, mark(shape_of(trial), _x(got.value - 1, low, high), y, title=said)]
 
 
 def gains_waterfall(material: Material) -> Markup:
