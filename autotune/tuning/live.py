@@ -149,8 +149,9 @@ def summary(history: History, console: Console) -> None:
         )
     console.print(table)
     changes = history.ended.changes if history.ended else ()
-    header = tuple(name if at in NUMBERS else f"<{name}" for at, name in enumerate(COLUMNS))
-    print_table(console, "changes of the tuned recipe", header, share_rows(changes))
+    if any(change.obtained_share is not None for change in changes):  # else the report alone has the predicted shares
+        header = tuple(name if at in NUMBERS else f"<{name}" for at, name in enumerate(COLUMNS))
+        print_table(console, "changes of the tuned recipe", header, share_rows(changes))
     console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
     console.print(f"best: {best_in_words(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
