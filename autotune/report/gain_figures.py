@@ -70,7 +70,7 @@ def _forecast(forecast: Forecast, low: float, high: float, y: float) -> list[Mar
     expected = trial.proposal.predicted.gain
     if known is not None:
         ends = [_x(end, low, high) for end in known[1:]]
-        parts.append(box(ends[0], y - 6, ends[1], y + 6, "band", title=title))
+        parts.append(box(ends[0], y - 6, ends[1], y + 6, "predicted", title=title))
     if expected is not None:
         at = _x(expected, low, high)
         parts.append(line(at, y - 6, at, y + 6, "best", title=title))
