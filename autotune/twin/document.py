@@ -8,6 +8,7 @@ from rich.table import Column, Table
 
 from autotune.looks.wrapping import plain_console, say
 from autotune.twin.learning import Twin
+from autotune.twin.written import MEASURED_WORDS
 
 SCHEMA = 1
 
@@ -75,7 +76,7 @@ def show_twin(twin: Twin, *, file: str) -> None:
     table = Table("key", Column("value", justify="right"), Column("90 %", justify="right"), "learned from", box=None)
     for name, key in twin.keys.items():
         between = f"{key.low:.3g} to {key.high:.3g}" if key.factors else ""
-        table.add_row(name, f"{key.value:.3g}", between, ", ".join(key.factors) or "peaks")
+        table.add_row(name, f"{key.value:.3g}", between, ", ".join(key.factors) or MEASURED_WORDS.get(name, ""))
     console.print(table)
     say(console, f"{twin.file.about}")
     say(console, f"machine file: {file}")
