@@ -15,6 +15,9 @@ FREE: tuple[dict[str, object], ...] = (
     {"delay_wgrad_compute": True},
     {"moe_shared_expert_overlap": True},
     {"manual_gc": True, "manual_gc_interval": 100},
+    {"moe_permute_fusion_into_hybridep": True},
+    {"overlap_dispatch_backward_with_experts_wgrad": True},
+    {"nccl_ub": True},
 )
 LEFT_ON: Mapping[str, Any] = ALWAYS | {
     knob: value for changes in FREE for knob, value in changes.items() if KNOBS[knob].domain.kind != "int"

@@ -30,6 +30,7 @@ DISCREPANCY = constant("memory_discrepancy")  # prior standard deviation of h
 NOISE = constant("memory_noise")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 EDGE = constant("memory_edge")
+LEAST_PEAK = 0.05  # of the estimate (numerical): beyond every peak that was measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +53,17 @@ class Group:
         return total
 
 
+STATE, ACTIVATIONS = ("weights", "gradients", "master_weights", "optimizer"), ("activations", "cuda_graphs")
+LOSS, BUFFERS = ("logits", "workspace"), ("buffers",)
 GROUPS: dict[str, Group] = {
-    "state": Group(parts=("weights", "gradients", "master_weights", "optimizer"), mean=0.0, spread=0.02),
-    "activations": Group(parts=("activations", "cuda_graphs"), mean=0.02, spread=0.10),
-    "loss": Group(parts=("logits", "workspace"), mean=0.0, spread=0.25),
-    "buffers": Group(parts=("buffers",), mean=0.0, spread=0.50),
+    "state": Group(parts=STATE, mean=0.0, spread=0.02),
+    "activations": Group(parts=ACTIVATIONS, mean=0.02, spread=0.15),
+    "loss": Group(parts=LOSS, mean=0.0, spread=0.25),
+    "buffers": Group(parts=BUFFERS, mean=0.0, spread=0.50),
     "uneven": Group(parts=(), mean=0.03, spread=0.15),
+    "fragmentation": Group(parts=(*STATE, *ACTIVATIONS, *LOSS, *BUFFERS), mean=0.02, spread=0.04),
 }
-EXTRA = ("uneven",)  # not in the estimate: φ of them, not 1 + φ
+EXTRA = ("uneven", "fragmentation")  # not in the estimate: φ of them, not 1 + φ
 OUTSIDE_SPREAD = constant("outside_spread")
 OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 
@@ -149,9 +153,10 @@ class MemorySurrogate:
 
 
 def _peaks(parts: Floats, phi: Floats) -> Floats:
-    factors = phi[: len(GROUPS)] + np.array([name not in EXTRA for name in GROUPS])
-    peaks: Floats = np.einsum("g,gnp->np", factors, parts)
-    return peaks
+    estimated = np.array([name not in EXTRA for name in GROUPS], dtype=np.float64)
+    peaks, plain = (np.einsum("g,gnp->np", factors, parts) for factors in (estimated + phi[: len(GROUPS)], estimated))
+    least: Floats = np.maximum(peaks, LEAST_PEAK * plain)
+    return least
 
 
 def _side_by_side(parts: Sequence[Floats]) -> Floats:

@@ -17,6 +17,7 @@ LAYER_DEVIATION = constant("probed_layer_deviation")
 DISCREPANCY = constant("probed_memory_discrepancy")
 OUTSIDE_DEVIATION = constant("probed_outside_deviation")
 FRAGMENTATION = constant("expected_fragmentation")
+FRAGMENTATION_DEVIATION = constant("probed_fragmentation_deviation")
 
 
 def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
@@ -49,7 +50,11 @@ def _outside(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryP
 
 
 def _fragmentation(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    return replace(prior, scale=(1 - FRAGMENTATION) / (1 - (rows[0].measured or 0.0)))
+    at = list(GROUPS).index("fragmentation")
+    mean, spread = prior.mean.copy(), prior.spread.copy()
+    mean[at], spread[at] = 0.0, FRAGMENTATION_DEVIATION
+    scale = (1 - FRAGMENTATION) / (1 - (rows[0].measured or 0.0))
+    return replace(prior, mean=mean, spread=spread, scale=scale)
 
 
 def _second_step(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:

@@ -15,7 +15,7 @@ from policies.search.acquisition import (
 )
 from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import fit_surrogate
-from tests.policies.drawn import gpu_recipe, out_of_memory, trial
+from tests.policies.drawn import gpu_recipe, out_of_memory, outcome, trial
 from trainer.estimate.candidates import tabulate
 
 
@@ -40,7 +40,7 @@ def test_the_interval_of_a_gain_holds_it_and_widens_with_the_noise() -> None:
 
 
 def test_what_does_not_fit_or_loses_has_no_expected_improvement() -> None:
-    base = trial(gpu_recipe())
+    base = trial(gpu_recipe(), given=outcome(gpu_recipe(), peak_gib=60.0))
     recipes = [gpu_recipe({"micro_batch_size": size}) for size in (1, 2, 4, 8, 16)]
     table, now = tabulate(recipes), tabulate([base.recipe])
     surrogate = fit_surrogate([base], limit_gib=base.recipe.memory_limit_gib)

@@ -137,13 +137,15 @@ def _recompute(granularity: str | None, modules: tuple[str, ...] | None = None) 
 
 
 def _dispatch(base: Recipe) -> list[Option]:
-    """Returns the dispatchers the GPUs support: alltoall, DeepEP (NVLink nodes of eight), HybridEP (also NVL72)."""
+    """Returns the dispatchers the GPUs support: alltoall, DeepEP (NVLink nodes of eight), HybridEP (also NVL72); the
+    all-gather where there is neither library."""
     options: list[Option] = [{"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}]
     if is_moe(base) and not base.hardware.is_cpu:
         wanted = ["hybridep"] if base.hardware.is_rack_scale else ["deepep", "hybridep"]
         backends = [name for name in wanted if name in (base.hardware.flex_backends or ())]
         flex = {"moe_token_dispatcher_type": "flex"}
         options += [flex | {"moe_flex_dispatcher_backend": backend} for backend in backends]
+        options += [] if backends else [options[0] | {"moe_token_dispatcher_type": "allgather"}]
     return _with_own(base, options)
 
 

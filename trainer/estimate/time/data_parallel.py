@@ -26,12 +26,19 @@ def data_parallel_s(
     if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it reduces all, and a part is kept
         narrow = wide_bytes(candidates)
         wide = wide * np.where(candidates.on("use_distributed_optimizer"), 2.0, 1.0)
-    replicas = candidates.dp * candidates.cp
-    groups = ((dense, replicas, candidates.tp), (experts, candidates.edp, candidates.ep * candidates.etp))
+    instances = _instances(candidates)
+    replicas = candidates.dp * candidates.cp / instances
+    groups = (
+        (dense, replicas, candidates.tp),
+        (experts, candidates.edp / instances, candidates.ep * candidates.etp),
+    )
     reduce, gather = (
         sum(ring_s(candidates, values, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
         for each in (wide, narrow)
     )
+    # Between instances a shard of the gradients is all-reduced: twice the bytes of a reduce-scatter
+    shard = 2 * (dense + experts) * wide / replicas / GB
+    reduce = reduce + ring_s(candidates, values, shard, instances, stride=replicas * candidates.tp)
     gather = gather + _copied(candidates, values, dense + experts)
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
@@ -46,6 +53,13 @@ def data_parallel_s(
     apart = apart + _left(candidates.on("overlap_param_gather"), values["dp_exposed"], gather, room / 3)
     exposed = np.where(sharded, _left(sharded, values["fsdp_exposed"], reduce + gather, room), apart)
     return reduce + gather, exposed
+
+
+def _instances(candidates: Candidates) -> Floats:
+    """Returns the groups of replicas that each hold the optimizer's whole state; at most as many as replicas."""
+    written = candidates.number("num_distributed_optimizer_instances", none=1.0)
+    few: Floats = np.minimum(candidates.dp * candidates.cp, candidates.edp)
+    return np.clip(np.where(candidates.on("use_distributed_optimizer"), written, 1.0), 1.0, np.maximum(few, 1.0))
 
 
 def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
@@ -68,7 +82,7 @@ def stepped_parameters(candidates: Candidates, held: HeldParameters) -> Floats:
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
     shard: Floats = dense / (candidates.dp * candidates.cp) + experts / candidates.edp
-    return np.where(sharded, shard, dense + experts)
+    return np.where(sharded, shard * _instances(candidates), dense + experts)
 
 
 def optimizer_s(candidates: Candidates, values: Constants, parameters: Floats) -> Floats:
