@@ -128,8 +128,10 @@ def main() -> None:
     options.budget = options.budget or (WIDE_BUDGET if options.wide else BUDGET)
     every = [one for one in wide_scenarios() if one.unseen == options.judged] if options.wide else scenarios()
     chosen = every if options.scenarios is None else every[:: max(1, len(every) // options.scenarios)]
-    table, today = (DATA / f"{'wide' if options.wide else 'policy'}_{kind}.csv" for kind in ("best", "today"))
+    name = "wide" if options.wide else "policy"
+    table, today = DATA / f"{name}_best.csv", DATA / f"{name}{'_judged' * options.judged}_today.csv"
     known = {} if options.refresh else read_best(table, chosen)
+    kept = read_today(today, chosen)
     results: list[Result] = []
     for result in play_all(chosen, known=known, options=options):
         if not result.best.tokens_per_s_per_gpu:
@@ -144,7 +146,6 @@ def main() -> None:
             print(_line(result, options.budget), file=sys.stderr, flush=True)
     best = {result.scenario.name: result.best for result in results}
     studies = [study for result in results for study in result.studies]
-    kept = read_today(today, chosen)
     _print(Console(width=200), results, kept, options.budget)
     rates = {name: found.tokens_per_s_per_gpu for name, found in best.items()}
     policies = [study for study in studies if study.contender == "policy"]
