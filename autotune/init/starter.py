@@ -23,6 +23,7 @@ from trainer.estimate.plan.feasible import fewest_nodes
 from trainer.estimate.plan.search import search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
+from trainer.recipe.announced import announced
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.hugging_face import model_fields, read_config
@@ -74,6 +75,9 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
 
 def _base(model: str, gpu: str, gpus: int) -> Recipe:
     """Returns the recipe before planning: model, cluster, batch; simulated where engine megatron has no such layers."""
+    if gpu in announced():
+        fact, hint = announced()[gpu]
+        raise BadInputError(Problem(where="--gpu", what=fact, hint=f"start from a recipe: {hint}"))
     hardware = _known(known_hardware(), gpu, "--gpu")
     experts = _model(model).num_moe_experts or 1
     per_node = gpus if hardware.is_cpu else min(gpus, hardware.gpus_per_node)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from trainer.recipe.announced import announced
 from trainer.recipe.architecture import Section
 from trainer.recipe.framework_names import DEFAULT, framework_names
 from trainer.recipe.gpu_figures import GpuFigures, hardware_of
@@ -37,6 +38,9 @@ class Cluster(Section):
     @field_validator("gpu")
     @classmethod
     def _known(cls, gpu: str | GpuFigures) -> str | GpuFigures:
+        if isinstance(gpu, str) and gpu in announced():
+            fact, hint = announced()[gpu]
+            raise PydanticCustomError("gpu_announced", "{fact}", {"fact": fact, "hint": hint})
         if isinstance(gpu, str) and gpu not in known_hardware():
             raise ValueError(f"no GPU {gpu!r} in the table; there are {', '.join(known_hardware())}")
         return gpu

@@ -280,6 +280,10 @@ def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tup
     return error["msg"].removeprefix("Value error, "), hint
 
 
+def _announced(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], str(error["ctx"]["hint"])
+
+
 def _recipe_name(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is named after it"
 
@@ -355,6 +359,7 @@ MESSAGES: dict[str, Message] = {
     "too_many_ranks": _too_many_ranks,
     "figures_missing": _figures_missing,
     "gpu_of_the_table": _gpu_of_the_table,
+    "gpu_announced": _announced,
     "gpu_name": _gpu_name,
     "trainer_version": _trainer_version,
 }

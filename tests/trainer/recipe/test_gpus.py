@@ -16,6 +16,7 @@ from trainer.estimate.time.constants import constants
 from trainer.estimate.time.estimate import TimeEstimate, estimate_time
 from trainer.measured.architectures import fitted_architectures, of_architecture, of_precision
 from trainer.recipe import Recipe, hardware
+from trainer.recipe.announced import announced
 from trainer.recipe.hardware import PEAK_COLUMN, known_hardware
 from trainer.recipe.load import recipe_from
 from trainer.recipe.machine import Machine
@@ -224,3 +225,14 @@ def test_another_network_between_nodes_is_another_experiment() -> None:
     assert slow.hardware.scaleout_gbit_s == 50
     assert slow.digest() != plain.digest()
     assert estimate_time(slow).by_part["dp_s"] > estimate_time(plain).by_part["dp_s"]
+
+
+def test_a_gpu_that_is_announced_without_figures_is_refused_with_them() -> None:
+    assert announced()
+    for name in announced():
+        data = {"name": "r", "model": "qwen3-30b-a3b", "cluster": {"gpu": name}}
+        with pytest.raises(BadInputError) as raised:
+            recipe_from(Source(name="r", data=data))
+        (problem,) = raised.value.problems
+        assert "bf16_tflops" in problem.what
+        assert f"name: {name}" in problem.hint
