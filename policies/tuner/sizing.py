@@ -25,6 +25,7 @@ from trainer.fidelity import Fidelity, fidelities_of
 from trainer.recipe import Recipe
 
 MIN_FIT_PROBABILITY = constant("min_fit_probability")
+MIN_PROXY_LAYERS = int(constant("min_proxy_layers"))
 SIZED_CANDIDATES = int(constant("sized_candidates"))
 LOOKED_AT = 8 * SIZED_CANDIDATES  # candidates, until enough have a proxy
 WHOLE_CANDIDATES = 2  # that have none
@@ -66,7 +67,9 @@ class Sizes:
         key = recipe.digest()
         if key not in self._runs:
             found = fidelities_of(recipe, most_nodes=self._most)
-            self._runs[key] = [Run(fidelity=fidelity, recipe=proxy) for fidelity, proxy in found]
+            runs = [Run(fidelity=fidelity, recipe=proxy) for fidelity, proxy in found]
+            least = min(MIN_PROXY_LAYERS, recipe.architecture.num_layers)
+            self._runs[key] = [run for run in runs if run.recipe.architecture.num_layers >= least]
         return self._runs[key]
 
     def runs(self, recipe: Recipe) -> list[Run]:
