@@ -1,7 +1,7 @@
 """Makes a machine file of a probe: the factors that its rows give, and the keys with which a simulation shows the same.
 
 The same rows are played on simulated machines, from the published one on: a factor means something only against what
-the same rows teach of a machine whose keys are known. Memory rows are keys of the simulation themselves.
+the same rows teach of a machine whose keys are known. Rows of memory and copies are keys of the simulation themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def twin_of_probe(recipe: Recipe, rows: Sequence[Row], *, name: str, versions: M
         versions=versions,
         played=lambda machine: probed_surrogate(played(machine), recipe).theta,
     )
-    return _with_memory(twin, _memory_keys(rows, played(Machine())))
+    return _with_keys(twin, _own_keys(rows, played(Machine())))
 
 
 def _on(recipe: Recipe, machine: Machine) -> Recipe:
@@ -48,8 +48,8 @@ def _unmeasured(row: Row) -> Row:
     return Row(group=row.group, kind=row.kind, name=row.name, unit=row.unit, changes=row.changes, sizes=row.sizes)
 
 
-def _memory_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
-    """Returns the keys of memory that the rows measured, against the published machine."""
+def _own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
+    """Returns the keys that rows measure by themselves, against the published machine."""
     pairs = {ours.kind: (ours.measured, theirs.measured) for ours, theirs in zip(rows, published, strict=True)}
     found: dict[str, float] = {}
     for kind, (ours, theirs) in pairs.items():
@@ -57,6 +57,8 @@ def _memory_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, flo
             continue
         if kind == "layer_kept" and theirs:
             found["memory.activations"] = ours / theirs
+        elif kind == "copy" and ours:
+            found["links.pcie"] = theirs / ours
         elif kind == "outside":
             found["memory.outside_gib"] = max(0.0, ours - theirs)
         elif kind in ("fragmentation", "second_step"):
@@ -64,8 +66,10 @@ def _memory_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, flo
     return {key: round(value, DIGITS) for key, value in found.items()}
 
 
-def _with_memory(twin: Twin, memory: Mapping[str, float]) -> Twin:
+def _with_keys(twin: Twin, own: Mapping[str, float]) -> Twin:
     data = twin.file.model_dump()
-    data["memory"] |= {key.split(".")[1]: value for key, value in memory.items()}
-    keys = {key: Key(value=value, low=value, high=value, factors=()) for key, value in memory.items()}
+    for key, value in own.items():
+        section, name = key.split(".")
+        data[section][name] = value
+    keys = {key: Key(value=value, low=value, high=value, factors=()) for key, value in own.items()}
     return replace(twin, file=MachineFile.model_validate(data), keys={**twin.keys, **keys})

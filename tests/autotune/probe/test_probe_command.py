@@ -19,6 +19,7 @@ from policies.tuner.tuner import Tuner
 from trainer.microbenchmarks.groups import rows_of
 from trainer.microbenchmarks.row import failed, measured
 from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.load_machine import load_machine_file
 
 RECIPE = """name: two-nodes
 model: qwen3-30b-a3b
@@ -97,3 +98,14 @@ def test_a_probe_takes_a_twentieth_of_the_study_at_most() -> None:
     assert probe_s(recipe, budget=20, max_gpu_hours=None) == 120.0
     assert probe_s(recipe, budget=20, max_gpu_hours=7.0) == pytest.approx(0.05 * 7 * 3600 / 16)
     assert probe_s(recipe, budget=20, max_gpu_hours=4.0) is None
+
+
+def test_the_machine_file_of_a_probe_has_the_keys_of_the_simulation(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(RECIPE.replace("one-slow-node", "slow-network"))
+    assert main(["probe", str(tmp_path / "r.yaml"), "--machine", str(tmp_path / "ours.yaml")]) == 0
+    found = load_machine_file(str(tmp_path / "ours.yaml"))
+    assert found.links.network == pytest.approx(0.5, rel=0.1)
+    assert found.links.latency == pytest.approx(2.0, rel=0.15)
+    assert found.compute.dense_gemm == pytest.approx(1.0, rel=0.05)
+    assert found.estimate is not None
+    assert found.estimate.source == "a probe"
