@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from trainer.estimate.candidates import Candidates, Flags, Floats, one, table
 from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
 from trainer.estimate.time.constants import constant_table
 from trainer.estimate.time.estimate import stages_of, tokens_per_s_per_gpu
+from trainer.measured.constants import Constant
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.knobs import KNOBS
 
@@ -148,25 +149,30 @@ class JudgedRuns:
 
 
 def judge_runs(runs: Sequence[Run], pairs: Sequence[Run]) -> JudgedRuns:
-    """Fits and judges. No constant is fitted to hybrids: they are predicted from those of models without scans."""
-    apart, predict = contradicting(runs), Estimates()
+    """Fits and judges: the constants of scans by hybrids beside the table's others, which models without scans fit."""
+    apart, predict, table = contradicting(runs), Estimates(), constant_table()
     rest = [run for run in runs if run not in apart]
     plain, hybrids = ([run for run in rest if (run.family == "hybrid") is wanted] for wanted in (False, True))
-    fit = Fit([*plain, *pairs], rows=list(constant_table().values()), predict=predict)
-    theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
+    scans = {name for name in table if name.startswith("scan_")}
+    fit = Fit([*plain, *pairs], rows=[_only(row, row.name not in scans) for row in table.values()], predict=predict)
+    own = Fit(hybrids, rows=[_only(row, row.name in scans) for row in table.values()], predict=predict)
+    theta, scanned = (each.solve(each.start, np.ones(len(each.runs)), steps=STEPS) for each in (fit, own))
     values, errors, count = fit.values(theta), fit.errors(theta), len(plain)
-    unseen = _errors(hybrids, values, predict)
     return JudgedRuns(
         runs=[*plain, *hybrids],
-        held_out=np.concatenate([leave_one_cell_out(fit, theta)[:count], unseen]),
-        fitted=np.concatenate([errors[:count], unseen]),
-        table=_errors([*plain, *hybrids], fit.values(fit.start), predict),
-        values=values,
+        held_out=np.concatenate([leave_one_cell_out(fit, theta)[:count], leave_one_cell_out(own, scanned)]),
+        fitted=np.concatenate([errors[:count], own.errors(scanned)]),
+        table=_errors([*plain, *hybrids], {name: row.value for name, row in table.items()}, predict),
+        values={**values, **{name: value for name, value in own.values(scanned).items() if name in scans}},
         apart=apart,
         apart_errors=_errors(apart, values, predict),
         pairs=list(pairs),
         pair_errors=errors[count:],
     )
+
+
+def _only(row: Constant, fitted: bool) -> Constant:
+    return row if fitted else replace(row, low=None, high=None)
 
 
 def _errors(runs: Sequence[Run], values: Mapping[str, float], predict: Estimates) -> Floats:

@@ -41,13 +41,23 @@ class TensorModules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Work of one token in a mixer's own kernels, forward: `elements` of 16 bits pass through memory between its
+    projections. `dealt` channels go to the ranks of their heads and back where ranks share the sequence."""
+
+    elements: float
+    dealt: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mixer:
     """One way to mix the tokens of a layer, its first norm included.
 
     `flops` are weights, and scores as weights, that one token meets where it attends to so many positions, as
     Megatron's counter has them. `modules` has every tensor of `saved` but those that all mixers keep
     (`activations.csv`) and those of the mixer it extends. `positions` are those that a token of a causal sequence
-    really attends to on average, where they are not the counter's. `not_priced` names work that the step time leaves
+    really attends to on average, where they are not the counter's. `scan` is the work of kernels other than attention
+    between its projections. `not_priced` names work that the step time leaves
     out, because no measurement gives its rate.
     """
 
@@ -58,4 +68,10 @@ class Mixer:
     modules: dict[str, TensorModules]
     attends: bool = False  # to the positions before a token
     positions: Callable[[Architecture, float], float] | None = None
+    scan: Callable[[Architecture], Scan] | None = None
     not_priced: str = ""
+
+    @property
+    def captured_by(self) -> str:
+        """The word of a CUDA graph's scope that captures it."""
+        return next((tensor.graph for tensor in self.modules.values() if tensor.graph), "attn")

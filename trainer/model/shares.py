@@ -1,4 +1,8 @@
-"""Counts which layers of a model mix tokens how."""
+"""Counts which layers of a class (with experts, or without) mix tokens how, and which feed forward.
+
+A layer of a hybrid model may have only one of both. What differs inside a class is averaged over it, so that the mean
+times the number of its layers is exact.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,27 @@ from trainer.recipe.architecture import Architecture, LayerKind
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShares:
-    """Shares of some layers: by mixer (those without one left out), and of those with a mixer that does not attend."""
+    """Shares of some layers: by mixer (those without one left out), of those that attend, of those that feed."""
 
     mixers: dict[str, float]
-    scans: float
+    attends: float
+    feeds: float
+
+    @property
+    def mixes(self) -> float:
+        return sum(self.mixers.values())
+
+    @property
+    def scans(self) -> dict[str, float]:
+        """The shares of mixers with kernels other than attention."""
+        return {name: share for name, share in self.mixers.items() if mixers()[name].scan}
+
+
+@lru_cache(maxsize=32)
+def class_shares(model: Architecture, *, is_moe: bool) -> LayerShares:
+    """Returns the shares of the layers with experts, or of those without; of a model that has none, attention's."""
+    kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
+    return _shares(kinds or [LayerKind("attention", "moe" if is_moe else "dense")])
 
 
 @lru_cache(maxsize=16)
@@ -29,5 +50,6 @@ def _shares(kinds: Sequence[LayerKind]) -> LayerShares:
     counts = Counter(kind.mixer for kind in kinds if kind.mixer != "none")
     return LayerShares(
         mixers={name: count / len(kinds) for name, count in counts.items()},
-        scans=sum(count for name, count in counts.items() if not mixers()[name].attends) / len(kinds),
+        attends=sum(mixers()[kind.mixer].attends for kind in kinds) / len(kinds),
+        feeds=sum(kind.feed != "none" for kind in kinds) / len(kinds),
     )

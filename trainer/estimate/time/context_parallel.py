@@ -15,8 +15,11 @@ from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, collective_s, deal_s, ring_s
 from trainer.estimate.time.work import Forward
 from trainer.model.layer import attention_channels
+from trainer.model.mixers import mixers
+from trainer.model.shares import model_shares
 
 HIERARCHICAL = "a2a+p2p"
+TINY = 1e-9  # of the layers, where none attends
 
 
 def dealt_among(candidates: Candidates) -> Floats:
@@ -35,29 +38,42 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
     one: causal halves are balanced, so that every step attends equally long and hides as much. Attention slows by
     `cp_exposed` of what is hidden. `all_gather` moves every rank's keys and values before attention.
     """
-    query, key, value = attention_channels(candidates.base.architecture)
-    output = value if candidates.base.architecture.multi_latent_attention else query
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    output = value if model.multi_latent_attention else query
+    shares = model_shares(model)
     each = candidates.tokens / candidates.tp * wide_bytes(candidates) / GB
     kept, stride = each * (key + value), candidates.tp
     among = dealt_among(candidates)
     deals = 2 * deal_s(candidates, values, each * (query + key + value + output), among, stride=stride)
-    whole, exposed = _ring(candidates, values, forward, kept, among)
+    whole, exposed = _ring(candidates, values, forward, kept, among, max(shares.attends, TINY))
     gathers = candidates.among("cp_comm_type", "all_gather")
     gathered = 3 * ring_s(candidates, values, candidates.cp * kept, candidates.cp, stride=stride)
-    scale = values["cp_time"]
-    return scale * np.where(gathers, gathered, deals + whole), scale * np.where(gathers, gathered, deals + exposed)
+    heads = sum((share * _dealt(candidates, values, each, name) for name, share in shares.scans.items()), np.zeros(()))
+    whole, exposed = (shares.attends * np.where(gathers, gathered, deals + ring) + heads for ring in (whole, exposed))
+    return values["cp_time"] * whole, values["cp_time"] * exposed
+
+
+def _dealt(candidates: Candidates, values: Constants, gb: Floats, mixer: str) -> Floats:
+    """Seconds of a linear mixer's all-to-alls, whatever attention's ranks do (mamba_context_parallel.py): heads for
+    sequence before it and back behind it, the same for gradients. `gb`: of one channel of a rank's tokens."""
+    scan = mixers()[mixer].scan
+    assert scan is not None
+    return 2 * deal_s(
+        candidates, values, gb * scan(candidates.base.architecture).dealt, candidates.cp, stride=candidates.tp
+    )
 
 
 def _ring(
-    candidates: Candidates, values: Constants, forward: Forward, kept_gb: Floats, among: Floats
+    candidates: Candidates, values: Constants, forward: Forward, kept_gb: Floats, among: Floats, attends: float
 ) -> tuple[Floats, Floats]:
     """(whole, exposed) seconds of passing each rank's keys and values, `kept_gb`, around the ring of the groups of
-    `among` ranks."""
+    `among` ranks, in one layer that attends. `forward` is the mean layer's, of which the share `attends` does."""
     steps = candidates.cp / among
     ring = np.where(steps > 1, candidates.cp, 1.0)
     once = collective_s(candidates, values, kept_gb, ring, stride=candidates.tp)
     hops = np.maximum(steps - 1, 0.0)
-    beyond = np.maximum(once - forward.attention / steps, 0.0)
-    beyond = beyond + np.maximum(2 * once - forward.attention_backward / steps, 0.0)
+    beyond = np.maximum(once - forward.attention / attends / steps, 0.0)
+    beyond = beyond + np.maximum(2 * once - forward.attention_backward / attends / steps, 0.0)
     whole = 3 * hops * once
     return whole, np.maximum(hops * beyond, values["cp_exposed"] * whole)

@@ -18,11 +18,12 @@ from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.context_parallel import context_parallel_s
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
 from trainer.estimate.time.offload import activation_offload_s
-from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
+from trainer.estimate.time.work import FORWARD_SHARE, SCAN_BACKWARD, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
 from trainer.model.layer import expert_input
+from trainer.model.shares import class_shares
 
-TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
+TP_COLLECTIVES = 2.0  # all-gathers and reduce-scatters of a sublayer's forward; backward has one gather more
 TP_BACKWARD = 1.5
 EXPERTS_HELD, EXPERT_RANKS = 8.0, 16.0  # where natural_imbalance was taken
 PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host waits for it
@@ -34,7 +35,7 @@ class LayerTime:
 
     gemm: Floats  # without the experts'
     grouped: Floats  # the experts'
-    attention: Floats
+    attention: Floats  # the scans of other mixers too
     permute: Floats
     quantize: Floats
     memory_bound: Floats  # norms and activations
@@ -107,7 +108,7 @@ def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
     return {
         "gemm": 3.0 * forward.gemm,
         "grouped": 3.0 * forward.grouped,
-        "attention": forward.attention + forward.attention_backward,
+        "attention": forward.attention + forward.attention_backward + (1 + SCAN_BACKWARD) * forward.scan,
         "permute": 3.0 * forward.permute,
         "quantize": 3.0 * forward.quantize,
         "memory_bound": 3.0 * (forward.norms + forward.activation) + operators,
@@ -175,13 +176,14 @@ def _lists(name: str) -> Callable[[Any], bool]:
 
 
 def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool) -> Floats:
-    """Gathers and scatters of hidden states, forward and backward; an MoE layer has attention's only."""
+    """Gathers and scatters of hidden states around mixers, dense feed-forwards and shared experts, forward and
+    backward."""
     model = candidates.base.architecture
     gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
-    shared = bool(model.moe_shared_expert_intermediate_size)
-    passes = TP_COLLECTIVES / 2 * (2 if shared else 1) if is_moe else TP_COLLECTIVES
-    return one_way * passes * (1 + TP_BACKWARD)
+    shares = class_shares(model, is_moe=is_moe)
+    feeds = bool(model.moe_shared_expert_intermediate_size) if is_moe else shares.feeds
+    return one_way * TP_COLLECTIVES * (shares.mixes + feeds) * (1 + TP_BACKWARD)
 
 
 def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats:

@@ -21,7 +21,9 @@ from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
 from trainer.model.layer import attention_channels, dense_width, expert_input, expert_width, matrices
+from trainer.model.mixers import mixers
 from trainer.model.parameters import layer_parameters
+from trainer.model.shares import LayerShares, class_shares
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, Hardware
 
@@ -31,6 +33,8 @@ ATTENTION_BACKWARD = 2.5  # five products where forward has two
 FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
+FEED_LAUNCHES = 0.15  # of a layer's launches where a layer has no mixer, those of its routing and experts apart
+SCAN_BACKWARD = 2.5  # of a scan's forward: it is done again, then its gradients
 DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # of a layer, forward and backward
 
 
@@ -42,6 +46,7 @@ class Forward:
     grouped: Floats  # the experts
     attention: Floats
     attention_backward: Floats
+    scan: Floats  # of mixers other than attention
     norms: Floats
     activation: Floats  # of the experts, or of a dense feed-forward
     permute: Floats
@@ -56,7 +61,7 @@ class Forward:
 
     @property
     def total(self) -> Floats:
-        return self.gemm + self.grouped + self.attention + self.memory_bound
+        return self.gemm + self.grouped + self.attention + self.scan + self.memory_bound
 
 
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
@@ -106,6 +111,7 @@ def forward_of(
         grouped=routed,
         attention=core,
         attention_backward=core_backward,
+        scan=_scans(candidates, constants, class_shares(model, is_moe=is_moe)),
         up_projection=MULTIPLY_ADD * tokens * parts["up_projection"] / tp / rate,
         shared=shared,
         feed_forward=feed_forward,
@@ -116,9 +122,9 @@ def forward_of(
 @lru_cache(maxsize=8)
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     """Parameters a token meets, by how their products are done."""
-    layer = layer_parameters(model, is_moe=is_moe)
+    layer, shares = layer_parameters(model, is_moe=is_moe), class_shares(model, is_moe=is_moe)
     shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
-    dense = 0 if is_moe else matrices(model) * model.hidden_size * dense_width(model)
+    dense = 0 if is_moe else shares.feeds * matrices(model) * model.hidden_size * dense_width(model)
     query, key, value = attention_channels(model)
     rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
     up = 0.0
@@ -131,7 +137,7 @@ def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
         "dense": float(dense),
         "shared": float(shared),
         "routed": routed if is_moe else 0.0,
-        "up_projection": float(up),
+        "up_projection": float(up) * shares.attends,
     }
 
 
@@ -177,6 +183,23 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
 
 
+def _scans(candidates: Candidates, constants: Constants, shares: LayerShares) -> Floats:
+    """Kernels between the projections of linear mixers, forward: `scan_time` times what their elements take through
+    memory at the share of its rate that these kernels reach. A layer of the class on average."""
+    seconds: Floats = np.zeros(())
+    if not shares.scans:
+        return seconds
+    model, hardware = candidates.base.architecture, candidates.base.hardware
+    share_of_rate = 1.0 if hardware.is_cpu else of_architecture(constants, "scan_share", hardware)
+    rate = memory_rate(candidates, constants) * share_of_rate
+    for name, share in shares.scans.items():
+        scan = mixers()[name].scan
+        assert scan is not None
+        elements = candidates.tokens / candidates.tp * scan(model).elements
+        seconds = seconds + share * constants[f"scan_time.{name}"] * 2.0 * elements / rate
+    return seconds
+
+
 def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> float | Floats:
     """Returns the TFLOP/s that fused attention sustains: measured, else a share of the architecture's peak."""
     if hardware.fitted_as == UNFITTED:
@@ -210,12 +233,15 @@ def _memory_bound(
     width = expert_width(model) if is_moe else dense_width(model)
     shared = (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
     rows = topk if is_moe else np.ones(())
-    norms = 10.0 * model.hidden_size + 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
-    activation = (rows * width + shared) * (gates + 1)
+    shares = class_shares(model, is_moe=is_moe)
+    sublayers = shares.mixes + shares.feeds
+    norms = 5.0 * sublayers * model.hidden_size
+    norms = norms + shares.attends * 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
+    activation = shares.feeds * (rows * width + shared) * (gates + 1)
     permute = constants["permute_passes"] * 2.0 * (topk + 1) * expert_input(model) if is_moe else np.zeros(())
     if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + expert_input(model))
-    inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
+    inputs = sublayers * model.hidden_size + shares.mixes * value + (shared if is_moe else shares.feeds * width)
     narrow = quantizes(candidates)
     quantize = narrow * constants["quantize_passes"] * inputs
     experts = narrow * _expert_passes(candidates, constants) * topk * (expert_input(model) + width) if is_moe else 0.0
@@ -245,8 +271,10 @@ def _permuted(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
-    """Share of the experts' memory-bound work that is left where they are one fused kernel."""
-    if not release.fused_grouped_mlp or "mxfp8" not in (candidates.base.hardware.precisions or ()):
+    """Share of the experts' memory-bound work that is left where they are one fused kernel, which gates them."""
+    if not (release.fused_grouped_mlp and candidates.base.architecture.gated_linear_unit) or "mxfp8" not in (
+        candidates.base.hardware.precisions or ()
+    ):
         return np.ones(())
     return np.where(candidates.among("precision", "mxfp8"), constants["fused_mlp_left"], 1.0)
 
@@ -261,10 +289,14 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
         return (constants["cpu_layer_us"] + routed + waits) * (1 + _launched_again(candidates, constants)) * 1e-6
     captured = candidates.among("cuda_graph_impl", "local", "transformer_engine")
     left = constants["host_graphed"]
-    attention = np.where(captured & _captures(candidates, "attn"), left, 1.0)
+    shares = class_shares(candidates.base.architecture, is_moe=is_moe)
+    mixed = np.zeros(()) + FEED_LAUNCHES * (1 - shares.mixes)
+    for name, share in shares.mixers.items():
+        scope = mixers()[name].captured_by
+        mixed = mixed + share * np.where(captured & _captures(candidates, scope), left, 1.0)
     router = np.where(captured & _captures(candidates, "moe_router"), left, 1.0)
     quantized = np.where(quantizes(candidates), constants["host_fp8"], 1.0)
-    seconds: Floats = constants["host_layer_us"] * attention * quantized
+    seconds: Floats = constants["host_layer_us"] * mixed * quantized
     if is_moe:
         unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
         unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.model.layer import LayerParameters, norm_parameters
-from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
 DELTA_PASSES = 4.0  # of gated delta net's state: decay, read, write, query
@@ -46,6 +46,17 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     }
 
 
+def _scan(model: Architecture) -> Scan:
+    """In and out of the convolution, norms of queries and keys, what the kernels of the rule hand each other (the WY
+    representation by head of the values), states of chunks, the gated norm."""
+    heads, key, value = model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim
+    keys, values = 2 * model.linear_num_key_heads * key, heads * value
+    chunks = 2 * heads * key * value / DELTA_CHUNK
+    return Scan(
+        elements=2 * (keys + values) + 2 * keys + 8 * values + chunks + 3 * values, dealt=keys + 3 * values + 2 * heads
+    )
+
+
 MIXER = Mixer(
     name="gated_delta_net",
     parameters=_parameters,
@@ -62,5 +73,5 @@ MIXER = Mixer(
         # output of its norm: input of its last projection
         "delta_normed": TensorModules(graph="attn"),
     },
-    not_priced="the scans of gated delta net",
+    scan=_scan,
 )

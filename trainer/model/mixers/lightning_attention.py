@@ -7,10 +7,11 @@ counter of FLOPs no term: counted are the products and, at least, one write and 
 from __future__ import annotations
 
 from trainer.model.layer import LayerParameters, norm_parameters
-from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
 STATE_PASSES = 2.0  # write, read
+CHUNK = 256  # tokens a chunk (modeling_minimax.py: block_size)
 
 
 def _width(model: Architecture) -> int:
@@ -40,6 +41,12 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     }
 
 
+def _scan(model: Architecture) -> Scan:
+    """In and out of the chunks, their states, the norm and its gate."""
+    width = _width(model)
+    return Scan(elements=4 * width + 2 * width * model.linear_key_head_dim / CHUNK + 4 * width, dealt=4 * width)
+
+
 MIXER = Mixer(
     name="lightning_attention",
     parameters=_parameters,
@@ -50,5 +57,5 @@ MIXER = Mixer(
         "lightning_gated": TensorModules(graph="attn"),  # the scan's output and its gate
         "lightning_normed": TensorModules(graph="attn"),  # the norm's output: input of the last projection
     },
-    not_priced="the scans of lightning attention",
+    scan=_scan,
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from trainer.model.layer import LayerParameters, norm_parameters
-from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
 MAMBA_EXPANSION = 2  # inner over hidden width where the heads are not given (mamba_mixer.py: expand)
 MAMBA_CONVOLUTION = 4  # width of its causal convolution (mamba_mixer.py: d_conv)
+MAMBA_CHUNK = 128  # tokens a chunk of its scan (mamba_mixer.py: chunk_size)
 SCAN_PASSES = 3.5  # of Mamba's state, as weights a token: 7 operations each in the published count
+
+
+def _sizes(model: Architecture) -> tuple[int, int, int]:
+    """Returns (heads, inner width, width of B and C together)."""
+    heads = model.mamba_num_heads or MAMBA_EXPANSION * model.hidden_size // model.mamba_head_dim
+    return heads, heads * model.mamba_head_dim, 2 * model.mamba_num_groups * model.mamba_state_dim
 
 
 def _parameters(model: Architecture) -> LayerParameters:
     hidden = model.hidden_size
-    heads = model.mamba_num_heads or MAMBA_EXPANSION * hidden // model.mamba_head_dim
-    inner = heads * model.mamba_head_dim
-    states = 2 * model.mamba_num_groups * model.mamba_state_dim  # B and C
+    heads, inner, states = _sizes(model)
     projections = hidden * (2 * inner + states + heads) + inner * hidden
     convolution = (inner + states) * (MAMBA_CONVOLUTION + 1)  # with bias
     own = 3 * heads + inner  # dt_bias, A_log, D by head; the gated norm
@@ -33,9 +38,7 @@ def _flops(model: Architecture, _: float) -> float:
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     """The projected, the scanned, the gated and its norm's output."""
     wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
-    heads = model.mamba_num_heads or MAMBA_EXPANSION * model.hidden_size // model.mamba_head_dim
-    inner = heads * model.mamba_head_dim
-    states = 2 * model.mamba_num_groups * model.mamba_state_dim
+    heads, inner, states = _sizes(model)
     return {
         "mamba_projected": (2 * inner + states + heads) / sizes.tp * wide,
         "mamba_scanned": 2 * inner / sizes.tp * wide,
@@ -43,6 +46,15 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
         "residual": hidden * wide,
         "attention_norm": hidden * sizes.narrow_bytes,
     }
+
+
+def _scan(model: Architecture) -> Scan:
+    """In and out of the convolution and of the scan, states of chunks in fp32, the gated norm."""
+    heads, inner, states = _sizes(model)
+    chunks = 4 * inner * model.mamba_state_dim / MAMBA_CHUNK
+    return Scan(
+        elements=2 * (inner + states) + (2 * inner + states) + chunks + 3 * inner, dealt=3 * inner + states + heads
+    )
 
 
 MIXER = Mixer(
@@ -59,5 +71,5 @@ MIXER = Mixer(
         # output of Mamba's own norm: input of its last projection
         "mamba_normed": TensorModules(graph="mamba"),
     },
-    not_priced="Mamba's scans",
+    scan=_scan,
 )

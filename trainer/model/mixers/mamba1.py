@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import ceil
 
 from trainer.model.layer import LayerParameters, norm_parameters
-from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.model.mixers.mamba import MAMBA_CONVOLUTION, MAMBA_EXPANSION, SCAN_PASSES
 from trainer.recipe.architecture import Architecture
 
@@ -55,6 +55,12 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     }
 
 
+def _scan(model: Architecture) -> Scan:
+    """In and out of the convolution and of the scan, whose states stay in registers; step sizes, the gate."""
+    inner, chosen = _sizes(model)
+    return Scan(elements=8 * inner + chosen, dealt=3 * inner)
+
+
 MIXER = Mixer(
     name="mamba1",
     parameters=_parameters,
@@ -66,5 +72,5 @@ MIXER = Mixer(
         "mamba1_scanned": TensorModules(graph="mamba"),  # out of the scan
         "mamba1_gated": TensorModules(graph="mamba"),  # input of the last projection
     },
-    not_priced="Mamba's scans",
+    scan=_scan,
 )

@@ -11,10 +11,7 @@ SAID = {
     "deepseek-v3.2": "the indexer's scores and top-k of sparse attention",
     "glm-5": "the indexer's scores and top-k of sparse attention",
     "deepseek-v4-flash": "compressed sparse attention; window attention with one key for all heads; mixing of residual",
-    "minimax-text-01": "the scans of lightning attention",
-    "jamba-v0.1": "Mamba's scans",
-    "nemotron-3-super-120b-a12b": "Mamba's scans",
-    "qwen3-next-80b-a3b": "the scans of gated delta net",
+    "qwen3-next-80b-a3b": "",
     "qwen3-30b-a3b": "",
 }
 
