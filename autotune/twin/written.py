@@ -39,6 +39,7 @@ GROUP_WORDS = {
     "loss": "the loss's tensors and workspaces",
     "buffers": "buffers",
     "uneven": "what routed tokens take, more where nothing forces a balance",
+    "fragmentation": "what the allocator cannot use",
     "outside": "outside the allocator",
     "limit": "the memory that ranks could fill",
 }

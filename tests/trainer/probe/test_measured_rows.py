@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.rows import filled, for_every_row
 from trainer.engines.megatron.device import CpuDevice, Device
@@ -87,10 +88,9 @@ def test_a_probe_ends_at_its_deadline_with_what_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.megatron
 def test_gpus_measure_what_is_installed_there(tmp_path: Path) -> None:
-    import torch
-
     data = GPU_RECIPE | {"cluster": {"gpu": "h100", "nodes": 1, "gpus_per_node": torch.cuda.device_count()}}
     recipe = Recipe.model_validate(data | {"training": {"precision": "bf16"}})
     found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
