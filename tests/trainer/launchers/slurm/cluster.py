@@ -65,8 +65,13 @@ class Cluster:
 
     def run(self, *argv: str, timeout_s: float = HANG_S) -> str:
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=True)
-        return done.stdout + done.stderr
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s)
+        said = done.stdout + done.stderr
+        if done.returncode:
+            error = subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
+            error.add_note(said)
+            raise error
+        return said
 
     def start(self) -> None:
         """NotJoinedError where the nodes cannot have a network of their own."""
@@ -171,7 +176,15 @@ class Cluster:
 
     def let_run_out(self, job: str, *, in_s: int = 0) -> None:
         """The job's time limit is then: Slurm ends it by its time, as it looks at them every half minute."""
-        self.run("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}")
+
+        def updated() -> bool:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self.run("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}")
+                return True
+            assert job in self.run("squeue", "-h", "-o", "%i"), "the job was over before its time"
+            return False
+
+        self._await(updated)  # a busy controller refuses now and then
 
     @contextlib.contextmanager
     def without_slurmd(self, node: str) -> Iterator[None]:
