@@ -22,7 +22,7 @@ from pathlib import Path
 from autotune.gap.comparing import Compared, compared
 from autotune.gap.inputs import Beside, side_of
 from benchmarks.gap_cases import Case, drawn, on_machine, write_log
-from policies.blas import one_blas_thread
+from policies.surrogate.blas import one_blas_thread
 from policies.trial import Z_90
 from trainer.burst import Burst
 from trainer.engines.simulated import SimulatedEngine

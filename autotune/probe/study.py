@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.check.legal import RANKS_HERE
 from autotune.tuning.events import Probed
 from autotune.tuning.study import Study
-from policies.probe_allowance import probe_s
+from policies.tuner.probe_allowance import probe_s
 from trainer.engines.simulated.probe import play_probe
 from trainer.microbenchmarks.group import PROBE_S
 from trainer.microbenchmarks.groups import rows_of

@@ -24,8 +24,8 @@ from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
-from policies.probe_allowance import probe_s, probed_ranks
 from policies.trial import PHASES, Changes, FixShare, Phase, Proposal, Status, Trial
+from policies.tuner.probe_allowance import probe_s, probed_ranks
 from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate

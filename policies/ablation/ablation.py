@@ -16,11 +16,11 @@ from policies.bisect.differences import Ends
 from policies.bisect.posterior import SMALL_DEVIATION, Small
 from policies.bisect.question import Effect, Question, Seen, Subset, effect_of, log_costs
 from policies.bisect.terms import Terms, terms_of
-from policies.blas import one_blas_thread
 from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
+from policies.surrogate.blas import one_blas_thread
 from policies.trial import ChangeShare, ChangeState, Phase, Prediction, Proposal
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

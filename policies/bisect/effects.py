@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from policies.bisect.differences import Difference, Ends
 from policies.bisect.guilt import Predicted
-from policies.blas import one_blas_thread
 from policies.candidates.effects import OTHERS, effect_of, effects
 from policies.constants import constant
+from policies.surrogate.blas import one_blas_thread
 from policies.surrogate.time import TimeSurrogate, fit_time
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

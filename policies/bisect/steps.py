@@ -13,7 +13,7 @@ from policies.bisect.failure import failure_step
 from policies.bisect.question import Question, Seen, Step, Subset, Verdict
 from policies.bisect.slowdown import slowdown_step
 from policies.bisect.terms import Terms, terms_of
-from policies.blas import one_blas_thread
+from policies.surrogate.blas import one_blas_thread
 
 
 @one_blas_thread()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.blas import one_blas_thread
+from policies.surrogate.blas import one_blas_thread
 from policies.surrogate.evidence import evidence_of
 from policies.surrogate.memory import MemoryPrior, MemorySurrogate, fit_memory
 from policies.surrogate.time import Prior, TimeSurrogate, fit_time

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from policies.blas import one_blas_thread
 from policies.candidates.fitting import cheapest_fit
 from policies.candidates.knowledge import Knowledge
 from policies.candidates.layouts import legal_space
@@ -18,6 +17,7 @@ from policies.search.acquisition import gain_interval
 from policies.search.avoid import Avoid
 from policies.search.space import Space, space_of
 from policies.situation import situation_of
+from policies.surrogate.blas import one_blas_thread
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
 from policies.surrogate.probed import with_probe

@@ -14,7 +14,7 @@ from autotune.probe.study import probe_before
 from autotune.probe.terminal import consequence, show_probe
 from autotune.tuning.journal import read_study
 from autotune.tuning.study import begin
-from policies.probe_allowance import probe_s
+from policies.tuner.probe_allowance import probe_s
 from policies.tuner.tuner import Tuner
 from trainer.microbenchmarks.groups import rows_of
 from trainer.microbenchmarks.row import failed, measured
