@@ -1,4 +1,7 @@
-"""Settings that cost nothing: switched on wherever they are legal, and never given up for a burst."""
+"""Settings that cost nothing: switched on wherever they are legal, and never given up for a burst.
+
+UNTRIED are not switched on before a burst has run: real trainers may refuse them, which says nothing of a layout.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from trainer.estimate.plan.space import ALWAYS
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
+UNTRIED: tuple[dict[str, object], ...] = ({"nccl_ub": True},)
 FREE: tuple[dict[str, object], ...] = (
     {"cpu_affinity": "spread"},
     {"delay_wgrad_compute": True},
@@ -17,7 +21,7 @@ FREE: tuple[dict[str, object], ...] = (
     {"manual_gc": True, "manual_gc_interval": 100},
     {"moe_permute_fusion_into_hybridep": True},
     {"overlap_dispatch_backward_with_experts_wgrad": True},
-    {"nccl_ub": True},
+    *UNTRIED,
 )
 LEFT_ON: Mapping[str, Any] = ALWAYS | {
     knob: value for changes in FREE for knob, value in changes.items() if KNOBS[knob].domain.kind != "int"

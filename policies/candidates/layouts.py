@@ -3,18 +3,19 @@
 A step to another layout must not give back what single settings have gained, and settings that cost nothing are not
 worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values if they were tried by
 themselves or even out the experts' load; a layout that refuses one goes without it. On GPUs `free.FREE` is switched
-on.
+on, UNTRIED of it once a burst has run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from policies.candidates.candidate import Group
-from policies.candidates.free import FREE
+from policies.candidates.free import FREE, UNTRIED
 from policies.changes.legality import Refusal, derive
 from policies.constants import constant
 from policies.search.acquisition import score, score_first, unscored
@@ -47,13 +48,16 @@ def layouts(
     every = space.finals.candidates
     table = every.take(_short_list(every, surrogate, avoid, min_fit))
     carried = frozenset(table.base.diff(space.base))
+    free = [changes for changes in FREE if incumbent is not None or changes not in UNTRIED]
     if incumbent is None:
         scores = score_first(table, surrogate, avoid)
     else:
         now = surrogate.time.closed_form_of(incumbent)
         scores = score(table, now, surrogate, avoid, min_fit=min_fit)
     return Group(
-        table=table, scores=scores, recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid)
+        table=table,
+        scores=scores,
+        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid, free),
     )
 
 
@@ -68,7 +72,7 @@ def all_that_fit(
     return Group(
         table=table,
         scores=unscored(table.count),
-        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid),
+        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid, FREE),
     )
 
 
@@ -111,15 +115,21 @@ def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: 
     return likely[np.argsort(means, kind="stable")[:SHORT_LIST]]
 
 
-def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[str], avoid: Avoid) -> Recipe | None:
-    """Returns a row as it would run: with FREE where it acts, and without copied values that its layout refuses."""
+def _written_out(
+    recipe: Recipe,
+    standing: frozenset[str],
+    carried: frozenset[str],
+    avoid: Avoid,
+    free: Sequence[dict[str, object]],
+) -> Recipe | None:
+    """Returns a row as it would run: with `free` where it acts, and without copied values that its layout refuses."""
     recipe = written_out(recipe)
     for finding in check(recipe) if carried else ():
         if finding.settled and carried.issuperset(finding.settled):
             recipe = recipe.replace(finding.settled)
     if broken(recipe, standing):
         return None
-    for changes in () if recipe.hardware.is_cpu else FREE:
+    for changes in () if recipe.hardware.is_cpu else free:
         if not avoid.has_suspect(changes):
             derived = derive(recipe, changes)
             recipe = recipe if isinstance(derived, Refusal) or derived.digest() == recipe.digest() else derived

@@ -112,7 +112,7 @@ DECISIONS: dict[str, Decision] = {
     "VPP": Decision(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
     "CP": _degree_row("cp", degrees.with_cp),
     "stages": Decision(knobs=("pipeline_model_parallel_layout",), options=degrees.laid_evenly),
-    "chunk groups": Decision(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
+    "microbatch_group_size_per_vp_stage": Decision(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
 }
 DECISIONS |= {
     name: _alone(name)

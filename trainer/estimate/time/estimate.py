@@ -314,11 +314,20 @@ def _loss(candidates: Candidates, values: Constants) -> Floats:
 
 def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[Floats, Floats]:
     """Activations to the next stage and gradients back, all micro batches: (whole, exposed). No more is hidden than
-    there is room for beside a stage's own work."""
+    there is room for beside a stage's own work. What a rank takes through a chunk beyond PP micro batches it does while
+    the first of them are on their way around."""
     model = candidates.base.architecture
     gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     stride = candidates.base.world_size / candidates.pp
     each = collective_s(candidates, values, gb, np.minimum(candidates.pp, 2.0), stride=stride) * values["pp_time"]
     whole = 2 * each * candidates.vpp * candidates.microbatches
     overlapped = (candidates.vpp > 1) | candidates.on("overlap_p2p_comm")
-    return whole, whole - np.where(overlapped, np.minimum(values["p2p_hidden"] * whole, room), 0.0)
+    hidden = values["p2p_hidden"] * whole + _beyond_pp(candidates) * room
+    return whole, whole - np.where(overlapped, np.minimum(np.minimum(hidden, whole), room), 0.0)
+
+
+def _beyond_pp(candidates: Candidates) -> Floats:
+    """Returns the micro batches that a rank takes through a chunk beyond PP, over PP, [N]; 0 without chunks."""
+    written = candidates.number("microbatch_group_size_per_vp_stage")
+    beyond: Floats = np.where((candidates.vpp > 1) & (written > 0), written / candidates.pp - 1, 0.0)
+    return beyond
