@@ -2,7 +2,7 @@
 
 With the recipe that was traced, only what is legal from it, not on already and not slower by the estimate. A trace
 alone does not give the recipe: then the fixes are applied to example recipes that agree with what the trace shows, and
-sizes are left open. No fix claims waiting for data: that has its own advice.
+sizes are left open. No fix claims waiting for data, which has its own advice, nor loading kernels once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trainer.recipe.knobs import KNOBS
 OPEN = "N"  # placeholder for a size that depends on the unknown recipe
 SIZES = ("OMP_NUM_THREADS",)  # environment variables that are sizes
 FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
+OF_NO_FIX = (DATA_LOADING, "module_loading")  # parts of the host wall: kernels are loaded once, at their first launch
 LEAST_WAIT = 0.01  # of a step: least waiting for data that gets advice
 ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, LOADER_WORKERS.name: LOADER_WORKERS}
 
@@ -64,7 +65,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
         fixes = sorted((FIXES[name] for name in (*FITTING, *LAST_RESORTS)), key=lambda fix: fix.slowdown)
         return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
     loading = _loader_workers(analysis, wall)
-    analysis = _without_data_loading(analysis)
+    analysis = _left_to_fixes(analysis)
     situation = None if situation is None else replace(situation, analysis=analysis)
     seen = situation or Situation(recipe=example_recipes(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
@@ -94,8 +95,8 @@ def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
     ]
 
 
-def _without_data_loading(analysis: Analysis) -> Analysis:
-    """The analysis with what the host wall leaves to fixes: time that the device waits for data is not theirs."""
+def _left_to_fixes(analysis: Analysis) -> Analysis:
+    """Returns the analysis with what the host wall leaves to fixes, without the parts that none of them answers."""
     diagnosis = analysis.diagnosis
     return msgspec.structs.replace(
         analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])
@@ -103,7 +104,7 @@ def _without_data_loading(analysis: Analysis) -> Analysis:
 
 
 def _of_fixes(finding: WallFinding) -> WallFinding:
-    us = finding.parts.get(DATA_LOADING, 0.0) if finding.wall is Wall.HOST else 0.0
+    us = sum(finding.parts.get(name, 0.0) for name in OF_NO_FIX) if finding.wall is Wall.HOST else 0.0
     if us <= 0:
         return finding
     left = max(finding.recoverable_us - us, 0.0)
@@ -111,7 +112,7 @@ def _of_fixes(finding: WallFinding) -> WallFinding:
         finding,
         recoverable_us=left,
         share=finding.share * left / finding.recoverable_us if finding.recoverable_us else 0.0,
-        parts={name: part for name, part in finding.parts.items() if name != DATA_LOADING},
+        parts={name: part for name, part in finding.parts.items() if name not in OF_NO_FIX},
     )
 
 

@@ -1,7 +1,7 @@
 """The properties of a job that its traces show, for advice without a recipe: the stand-in recipes agree with them.
 
 Only what a trace surely shows rules something out. Communication of an unnamed group may be of any kind, and kernels
-inside a CUDA graph may be of any class.
+inside a CUDA graph may be of any class. All-to-all next to kernels of sharded embedding tables is theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from policies.situation import EP_KINDS, LOAD_PART, PIPELINE_CAUSES
 UNNAMED = "other"  # kind of communication
 SPLITS = ("tp", "cp", "pp", "ep")
 EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or a range
+TABLES = re.compile("split_embedding|permute_pooled_embs")  # FBGEMM's kernels of embedding tables, sharded over ranks
+ALL_TO_ALL = "all_to_all"  # kind of communication of unnamed groups
 EXPERT_CLASSES = {"grouped_gemm", "router"}
 
 
@@ -47,7 +49,7 @@ def shown_by(analysis: Analysis) -> Shown:
     kinds = {kind for span in spans for kind, time in span.communication_by_kind.items() if time.busy_us > 0}
     present = kinds | set(_lost_to(analysis, spans))
     absent = set() if UNNAMED in kinds else {split for split in SPLITS if split not in present}
-    dense = "ep" not in present and not classes & EXPERT_CLASSES and not _names_experts(analysis)
+    dense = "ep" not in present and not classes & EXPERT_CLASSES and not _names(analysis, EXPERTS)
     return Shown(
         absent=frozenset(absent | ({"ep"} if dense else set())),
         dense=dense,
@@ -62,11 +64,13 @@ def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
     causes = {*diagnosis.waits, *([diagnosis.cause.name] if diagnosis.cause is not None else [])}
     if causes & {*PIPELINE_CAUSES} or any(span.idle_by_cause.bubble_us > 0 for span in spans):
         yield "pp"
-    if LOAD_PART in causes or any({*EP_KINDS} & {*span.communication_by_kind} for span in spans):
+    of_experts = {*EP_KINDS} - ({ALL_TO_ALL} if _names(analysis, TABLES) else set())
+    if LOAD_PART in causes or any(of_experts & {*span.communication_by_kind} for span in spans):
         yield "ep"
 
 
-def _names_experts(analysis: Analysis) -> bool:
+def _names(analysis: Analysis, words: re.Pattern[str]) -> bool:
+    """Returns whether the name of a kernel or of a range has one of the words."""
     kernels = (one.name for trace in analysis.traces for one in trace.kernels)
     ranges = (one.name for trace in analysis.traces for one in trace.ranges)
-    return any(EXPERTS.search(name) for name in (*kernels, *ranges))
+    return any(words.search(name) for name in (*kernels, *ranges))

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from analyzers.diagnosis import Analysis, Cause, CommunicationTime, Diagnosis, Wall, WallFinding
+from analyzers.diagnosis import Analysis, Cause, CommunicationTime, Diagnosis, KernelTime, Wall, WallFinding
 from policies.advice.advice import ADVISED, advice
 from policies.advice.example_recipes import example_recipes
 from policies.advice.shown import SPLITS, Shown, shown_by
@@ -164,3 +164,20 @@ def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
     advised = advice(found, Wall.COMPUTE, situation)
     assert advised
     assert all(estimate_time(recipe.replace(dict(one.changes))).tokens_per_s_per_gpu >= before for one in advised)
+
+
+def test_all_to_all_of_embedding_tables_is_no_sign_of_experts() -> None:
+    found = seen(("gemm", "embedding"), ("all_to_all", "dp"))
+    assert not shown_by(found).dense
+    tables = KernelTime(name="split_embedding_codegen_forward", compute_class="embedding", total_us=9e3, count=3)
+    traces = [msgspec.structs.replace(trace, kernels=[*trace.kernels, tables]) for trace in found.traces]
+    found = msgspec.structs.replace(found, traces=traces)
+    assert shown_by(found).dense
+    assert "ep" in shown_by(found).absent
+    assert not [name for name in offered(found, Wall.COMMUNICATION) if "expert" in name]
+
+
+def test_loading_kernels_for_their_first_launch_is_left_to_no_fix() -> None:
+    found = bound_by(Wall.HOST, seen(DENSE), module_loading=4.9e5, launching=1e4)
+    given = [one.gives_back_us for one in advice(found, Wall.HOST)]
+    assert all(us is not None and us <= 1e4 for us in filled(given))
