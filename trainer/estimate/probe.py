@@ -22,7 +22,10 @@ from trainer.estimate.time.layer_time import LayerTime, layer_time, notify_s
 from trainer.estimate.time.links import collective_s, dispatch_s, ring_s
 from trainer.measured.software import latest, releases
 from trainer.microbenchmarks.row import Row
+from trainer.model.flops import mean_attended
+from trainer.model.mixers import mixers
 from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
 
 US = 1e6
 EVEN = 1.0  # load of the hottest expert rank
@@ -86,6 +89,25 @@ def _of_a_layer(name: str) -> Callable[[_Rows], Floats]:
     return us
 
 
+def _attention(rows: _Rows) -> Floats:
+    """Returns the microseconds of a layer that attends to the whole sequence, as a probe's does: without a window, and
+    none of a linear mixer's."""
+    model = rows.candidates.base.architecture
+    of_scans = {name: 0.0 for name in rows.values if name.startswith("scan_time.")}
+    alone = _Rows(rows.rows, rows.candidates, {**rows.values, **of_scans})
+    over_mean = rows.candidates.column("seq_length").each(lambda length: _over_mean(model, int(length)))
+    found: Floats = _of_a_layer("attention")(alone) * over_mean
+    return found
+
+
+def _over_mean(model: Architecture, length: int) -> float:
+    """Returns the positions that a token of a whole sequence attends to, over the mean of the model's layers; 1 for
+    sparse attention, whose own a probe measures."""
+    if any(mixers()[kind.mixer].positions is not None for kind in model.layer_kinds):
+        return 1.0
+    return length / 2 / max(mean_attended(model, length), 1.0)
+
+
 def _optimizer(rows: _Rows) -> Floats:
     return US * optimizer_s(rows.candidates, rows.values, rows.size("parameters"))
 
@@ -139,6 +161,7 @@ def _filled(value: Callable[[_Rows], float | Floats]) -> Callable[[_Rows], Float
 
 KINDS: dict[str, Callable[[_Rows], Floats]] = {
     **{name: _of_a_layer(name) for name in OF_A_LAYER},
+    "attention": _attention,
     "optimizer": _optimizer,
     **dict.fromkeys(("host_dense", "host_few", "host_many"), _host),
     **dict.fromkeys(("ring_near", "ring_far", "ring_both"), _ring),

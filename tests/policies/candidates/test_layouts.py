@@ -102,6 +102,14 @@ def test_what_is_free_is_left_off_where_it_is_suspected_of_a_failure() -> None:
     assert all(recipe.knob("cpu_affinity") != "spread" and recipe.knob("manual_gc") for recipe in filled(found))
 
 
+def test_buffers_are_registered_once_a_burst_has_run() -> None:
+    avoid = Avoid([trial(gpu_recipe())])
+    for incumbent, is_on in ((None, False), (gpu_recipe(), True)):
+        group = layouts(space(), gpu_recipe(), incumbent, before_any_burst(79.0), avoid, min_fit=0.5)
+        found = [each.recipe for each in islice(best_first([group], avoid, runs=is_on), 10)]
+        assert any(recipe.knob("nccl_ub") for recipe in filled(found)) is is_on
+
+
 def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:
     free = {"manual_gc": True, "manual_gc_interval": 100, "moe_router_fusion": True, "cpu_affinity": "spread"}
     best = gpu_recipe(free)

@@ -82,3 +82,12 @@ def test_pairs_join_two_decisions_and_leave_out_what_was_tried_or_refused() -> N
 def test_one_move_has_no_pair() -> None:
     one: list[Move] = [move for move in moves(BASE) if move.decision == "micro batch"][:1]
     assert pairs(BASE, one, SURROGATE, Avoid([]), min_fit=0.5) is None
+
+
+def test_groups_of_twice_as_many_micro_batches_are_a_move_of_chunks() -> None:
+    chunks = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2, "overlap_p2p_comm": True}
+    chunks["expert_model_parallel_size"] = 4
+    knob = "microbatch_group_size_per_vp_stage"
+    found = [move for move in moves(gpu_recipe(chunks)) if move.decision == knob]
+    assert [move.changes for move in filled(found)] == [{knob: 8}]
+    assert knob in KNOBS  # so that it is offered as a single setting where its price is nothing

@@ -85,6 +85,18 @@ def test_a_row_says_what_the_tables_expect_and_which_factors_it_informs(moved: R
     assert told["launch"].expected is None
 
 
+def test_attention_is_expected_to_see_the_whole_sequence_where_layers_see_a_window() -> None:
+    model: dict[str, Any] = {"num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 32000}
+    windows = {"window_size": (127, 0), "window_attn_skip_freq": 2}
+    found = []
+    for architecture in (model, model | windows):
+        base = recipe({}).model_dump(exclude_unset=True) | {"model": architecture, "parallelism": {}, "knobs": {}}
+        told = Recipe.model_validate(base)
+        (row,) = [row for row in rows_of(told) if row.kind == "attention"]
+        found.append(tells([row], told)[0].expected)
+    assert found[0] == pytest.approx(found[1])
+
+
 def test_memory_that_a_probe_saw_is_believed_before_the_first_burst() -> None:
     tight = {"activations": 1.2, "outside_gib": 4.0, "fragmentation": 0.08, "second_step_gib": 2.0}
     base = recipe({"memory": tight})

@@ -36,7 +36,7 @@ CLASSES = {  # of a layer's kernels: as traces count them
     "gemm": ("gemm",),
     "grouped": ("grouped_gemm",),
     "attention": ("attention_forward", "attention_backward"),
-    "memory_bound": ("norm", "norm_backward", "rope", "residual", "activation", "activation_backward", "scan"),
+    "memory_bound": ("norm", "norm_backward", "rope", "residual", "activation", "activation_backward"),
     "permute": ("router", "preprocess", "permute"),
     "quantize": ("quantize",),
 }

@@ -339,3 +339,17 @@ def test_neighbours_stretch_what_goes_between_nodes_by_its_cpu_time_only(own_nod
     assert busy.optimizer == pytest.approx(3.0 * calm.optimizer)
     assert bool(busy.step[0] < 2.9 * calm.step[0]) is own_node
     assert busy.busy == pytest.approx(3 * calm.busy - 3 * calm.parts["ep_exposed"] + busy.parts["ep_exposed"])
+
+
+def test_larger_groups_of_chunks_hide_sends() -> None:
+    chunks: dict[str, Any] = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 3}
+    plain = recipe_of(**chunks)
+    whole, exposed = (
+        [
+            getattr(stages_of(one(plain.replace({"microbatch_group_size_per_vp_stage": size}))), name)[0]
+            for size in (4, 8)
+        ]
+        for name in ("pp", "pp_exposed")
+    )
+    assert whole[0] == whole[1]
+    assert exposed[0] > exposed[1] == 0
