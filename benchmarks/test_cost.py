@@ -5,8 +5,8 @@
     python -m benchmarks.test_cost -- python -m pytest tests/policies
 
 The seconds are user + system time. Processes whose parent ended before them are adopted (PR_SET_CHILD_SUBREAPER) and
-waited for, so that services count as well; what still runs when the command has ended is ended first. A process whose
-parent ignores SIGCHLD is not counted: the kernel forgets its times. No process of the suite does that.
+waited for as they end, so that services count as well; what still runs when the command has ended is ended first. A
+process whose parent ignores SIGCHLD is not counted: the kernel forgets its times. No process of the suite does that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def measure(command: Sequence[str], *, cwd: Path | None = None) -> Cost:
     _adopt_orphans()
     before_s, start_s = _children_cpu_s(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        exit_code = subprocess.run(command, cwd=cwd, env=_environment(folder), check=False).returncode
+        exit_code = _run(command, cwd=cwd, env=_environment(folder))
         wall_s = time.monotonic() - start_s
         _end_the_rest()
         by_test: Counter[str] = Counter()
@@ -68,6 +68,17 @@ def measure(command: Sequence[str], *, cwd: Path | None = None) -> Cost:
 
 def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _run(command: Sequence[str], *, cwd: Path | None, env: dict[str, str]) -> int:
+    """Runs the command and returns its exit code. Reaps the adopted meanwhile, as init would: a test that waits for its
+    daemon to be gone would wait for a zombie."""
+    process = subprocess.Popen(command, cwd=cwd, env=env)
+    while True:
+        pid, status = os.wait()
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode
 
 
 def _children_cpu_s() -> float:

@@ -25,6 +25,19 @@ def test_with_a_service_left_running():
         os._exit(0)
     os.wait()
     assert os.read(done, 1)
+
+
+def test_with_a_service_that_ends():
+    said, done = os.pipe()
+    if os.fork() == 0:
+        if (service := os.fork()) == 0:
+            os._exit(0)
+        os.write(done, str(service).encode())
+        os._exit(0)
+    os.wait()
+    service = int(os.read(said, 20))
+    while os.path.exists(f"/proc/{{service}}"):  # adopted and reaped
+        time.sleep(0.01)
 """
 
 
