@@ -10,7 +10,10 @@ STAMP  := $(VENV)/.installed
 TRAINERS := .venv-trainers
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
 LATER  := faults or browser or cold or thorough or slurm or trainers
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+WORKERS := 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# modules are compiled once, not by every process that a test starts, also where the environment asks otherwise
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-full test-trainers check lint types layers docs unit clean
 
@@ -38,6 +41,8 @@ docs: $(STAMP)
 unit: $(STAMP)
 	$(PYTEST) -m "not ($(LATER))"
 
+# tests of launchers wait most of the time: for deadlines, for Slurm's next look, for a suspension to end
+test-full: WORKERS := 4
 test-full: $(STAMP)
 	$(PYTEST) -m "($(LATER)) and not trainers"
 

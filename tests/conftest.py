@@ -23,17 +23,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 HANG_S = 600.0
 settings.register_profile("without deadline", deadline=None)  # hypothesis would fail a draw that takes 0.2 s
 settings.load_profile("without deadline")
-# What runs longest comes first: the rest fills the other worker.
+# What runs longest comes first: the rest fills the other workers.
 TOGETHER = {
-    # they start ranks, and end processes by their marks: two at once would be in each other's way
+    # a real Slurm each, in which they mostly wait
+    "Slurm ends": ("test_ended_by_slurm", "test_study_job"),
+    "Slurm starts": ("test_on_slurm", "test_engines_on_slurm", "test_adoption", "test_probe_on_slurm"),
+    # they start ranks of this machine, and end processes by their marks: two at once would be in each other's way
     "ranks": (
         "test_megatron_engine",
         "test_local_faults",
         "test_local_ranks",
         "test_processes",
         "test_tuner_killed",
-        "test_on_slurm",
-        "test_engines_on_slurm",
         "test_real_walls",
     ),
     # Megatron-Core in the process of the tests: one worker imports it

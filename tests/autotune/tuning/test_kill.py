@@ -18,7 +18,7 @@ from tests.draws import few
 from tests.places import ROOT
 
 BUDGET = "3"
-SEEDS = 20
+SEEDS = 6
 
 
 def tuner(folder: Path, *words: str) -> subprocess.Popen[bytes]:

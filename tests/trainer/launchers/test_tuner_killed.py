@@ -50,7 +50,7 @@ def grandchildren(folder: Path) -> list[int]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("wave", range(4))
+@pytest.mark.parametrize("wave", range(2))
 def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: Path) -> None:
     draw = random.Random(wave)
     moments = [EACH_S * (number + draw.random()) for number in range(AT_ONCE)]

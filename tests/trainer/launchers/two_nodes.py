@@ -19,7 +19,7 @@ WORKERS = Path(__file__).parent  # where fake_worker is
 Launch = Callable[..., WarmRanks]
 MakeBurst = Callable[..., Path]
 FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
-BURST_S = 20.0  # deadline of a burst that hangs, from when its ranks are up: what they do before takes milliseconds
+BURST_S = 10.0  # deadline of a burst that hangs, from when its ranks are up: what they do before takes milliseconds
 
 
 def until(done: Callable[[], object]) -> None:
@@ -94,6 +94,7 @@ class Case:
         assert all(node in failure.evidence for node in left_out)
 
 
+# every launcher that starts keepers reports these in words of its own
 FAULTS = {
     "a rank of the second node is killed": Case(
         acts={0: [FORWARD, ["hang"]], 3: [BACKWARD, ["grandchild", "wiped"], ["kill", "SIGKILL"]]},
@@ -102,6 +103,15 @@ FAULTS = {
         phase=BurstPhase.BACKWARD,
         evidence="rank 3 was killed by SIGKILL in backward",
     ),
+    "the agent of the second node is killed": Case(
+        acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        evidence="the launcher was killed by SIGKILL",
+        avoids=1,
+    ),
+}
+# these the keepers report alike, whoever started them
+HANGS = {
     "a rank of the second node hangs, its stacks say where": Case(
         acts={3: [BACKWARD, ["hang"]]},
         kind=FailureKind.HANG,
@@ -116,12 +126,6 @@ FAULTS = {
         rank=2,
         evidence="rank 2 is stopped in forward",
         deadline_s=BURST_S,
-    ),
-    "the agent of the second node is killed": Case(
-        acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},
-        kind=FailureKind.INFRASTRUCTURE,
-        evidence="the launcher was killed by SIGKILL",
-        avoids=1,
     ),
 }
 KEEPER_KILLED: dict[int, list[list[Any]]] = {2: [FORWARD, ["kill_above", 2]], 0: [["hang"]]}

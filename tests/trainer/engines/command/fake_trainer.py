@@ -3,8 +3,8 @@
 ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
 short (ends there with code 0), hang (all ranks), linger (does all, then does not end). `{"tell": ["PATH"]}` prints
 variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it. `{"first": 1001}` is where it
-begins, `{"noise_mib": 9}` what it prints beside, `{"orphan": "own"}` leaves a process with its own or an empty
-environment, and `{"looks": […]}` is how its lines look: see LOOKS.
+begins, `{"noise_mib": 9}` what it prints beside, `{"orphan": ["own", "empty"]}` leaves processes with its own and an
+empty environment, and `{"looks": [["bar"], …]}` is how the line of each iteration looks, in turn: see LOOKS.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def main() -> None:
         os.write(1, f"env {RANK} {name}={os.environ.get(name)}\n".encode())  # whole: ranks may share the file
     if "refuse" in acts:
         raise AssertionError(acts["refuse"])
-    if "orphan" in acts:
-        leave(acts["orphan"])
+    for environment in acts.get("orphan", ()):
+        leave(environment)
     last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)
+    looks = acts.get("looks", [[]])
     first = acts.get("first", 1)
     last = -(-first // last) * last  # Megatron ends where the iteration can be divided by it
     for _ in range(acts.get("noise_mib", 0)):
@@ -93,7 +94,7 @@ def main() -> None:
         if RANK == WORLD - 1:
             nan = int(acts.get("at", {}).get(str(i)) == "nan")
             line = LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan, norm="nan" if nan else "0.700")
-            for look in acts.get("looks", ()):
+            for look in looks[(i - 1) % len(looks)]:
                 line = LOOKS[look](line)
             print(line, flush=True)
         time.sleep(step_s)

@@ -73,10 +73,8 @@ def test_a_burst_reads_the_measured_steps_between_warm_up_and_profile(tmp_path: 
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "looks", [["bar"], ["colour"], ["twice"], ["joined"], ["comma"], ["comma", "colour", "joined", "bar"]], ids="+".join
-)
-def test_lines_are_read_however_they_look(looks: list[str], tmp_path: Path) -> None:
+def test_lines_are_read_however_they_look(tmp_path: Path) -> None:
+    looks = [["bar"], ["colour"], ["twice"], ["joined"], ["comma"], ["comma", "colour", "joined", "bar"]]
     outcome = run(tmp_path, {"looks": looks, "step_s": 1.2}, trace="none")
     assert outcome.failure is None
     assert outcome.step_us == [1203000.0, 1204000.0, 1205000.0, 1206000.0]
@@ -101,10 +99,9 @@ def test_a_trainer_that_ends_well_without_an_iteration_has_failed(tmp_path: Path
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("environment", ["own", "empty"])
-def test_no_process_that_a_trainer_leaves_outlives_its_burst(environment: str, tmp_path: Path) -> None:
+def test_no_process_that_a_trainer_leaves_outlives_its_burst(tmp_path: Path) -> None:
     before = sleepers()
-    outcome = run(tmp_path, {"orphan": environment})
+    outcome = run(tmp_path, {"orphan": ["own", "empty"]})
     assert outcome.failure is None
     assert sleepers() <= before
 
@@ -135,9 +132,9 @@ def test_of_a_log_that_is_large_the_ends_are_kept_and_all_is_read(tmp_path: Path
 @pytest.mark.parametrize(
     ("acts", "kind", "phase", "evidence"),
     [
-        ({"at": {"4": "oom"}}, FailureKind.OOM, BurstPhase.BACKWARD, "CUDA out of memory"),
+        # an exception that was caught before is not the cause
+        ({"at": {"3": "handled", "4": "oom"}}, FailureKind.OOM, BurstPhase.BACKWARD, "CUDA out of memory"),
         ({"at": {"4": "crash"}}, FailureKind.CRASH, BurstPhase.BACKWARD, "something broke"),
-        ({"at": {"4": "nan"}}, FailureKind.NAN, BurstPhase.FORWARD, "NaN iteration at iteration 4"),
         ({"refuse": "EP must divide"}, FailureKind.CONFIG, BurstPhase.INIT, "EP must divide"),
     ],
 )
@@ -206,17 +203,11 @@ def test_ranks_without_our_sitecustomize_are_asked_by_py_spy(tmp_path: Path) -> 
 def test_a_value_that_is_not_a_number_is_reported_and_does_not_spoil_the_journal(tmp_path: Path) -> None:
     outcome = run(tmp_path, {"at": {"4": "nan"}})
     assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.NAN
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.NAN, BurstPhase.FORWARD)
+    assert "NaN iteration at iteration 4" in outcome.failure.evidence
     written = (tmp_path / "0001" / "outcome.json").read_bytes()
     assert msgspec.json.decode(written, type=Outcome) == outcome
     assert len(outcome.grad_norm) == len(outcome.loss) - 1
-
-
-@pytest.mark.faults
-def test_an_exception_that_was_caught_is_not_why_a_rank_ended(tmp_path: Path) -> None:
-    failure = run(tmp_path, {"at": {"3": "handled", "4": "oom"}}).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.OOM
 
 
 @pytest.mark.faults
@@ -249,21 +240,20 @@ exec "$@"
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", ["MY_HUB_TOKEN", "MY_PLAIN_NAME"])
-def test_secrets_that_nsights_files_may_hold_are_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_that_nsights_files_may_hold_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nsys = tmp_path / "bin" / "nsys"
     nsys.parent.mkdir()
     nsys.write_text(NSYS)
     nsys.chmod(0o755)
     monkeypatch.setenv("PATH", f"{nsys.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv(name, "correct-horse")
+    monkeypatch.setenv("MY_HUB_TOKEN", "correct-horse")
+    monkeypatch.setenv("MY_PLAIN_NAME", "battery-staple")
     outcome = run(tmp_path, {}, trace="nsys")
     assert outcome.failure is None
     assert (tmp_path / "0001/trace/rank0.nsys-rep").exists()
     said = [text for text in outcome.warnings if "Nsight's files in trace/ may hold the values of" in text]
-    assert any(name in text for text in said) == (name == "MY_HUB_TOKEN")
+    assert any("MY_HUB_TOKEN" in text for text in said)
+    assert not any("MY_PLAIN_NAME" in text for text in said)
 
 
 @pytest.mark.faults

@@ -44,6 +44,12 @@ def test_ranks_of_two_hosts_stay_up_between_bursts(
     came = list(notes.nodes_that_came(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
     assert [each.address for each in came] == hosts.addresses
+    # what the tests below count: keepers, agents and ranks of both hosts carry the mark of their start
+    found = [
+        Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
+    ]
+    assert sum("nodes.keeper" in each for each in found) >= 2
+    assert sum("fake_worker" in each and "torch" not in each for each in found) == 4
 
 
 CASES = FAULTS | {
@@ -148,14 +154,3 @@ def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts
         said = (tmp_path / f"0001/log/rank{rank}.log").read_text()
         assert f"env {rank} MODULE=cuda" in said
         assert f"env {rank} PYTHONPATH={INJECTED}" in said
-
-
-def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
-    """Checks what the tests above count: keepers, agents and ranks of both hosts carry the mark of their start."""
-    ranks = launch_on_hosts()
-    assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
-    found = [
-        Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
-    ]
-    assert sum("nodes.keeper" in each for each in found) >= 2
-    assert sum("fake_worker" in each and "torch" not in each for each in found) == 4

@@ -28,13 +28,15 @@ from tests.trainer.launchers.two_nodes import Launch, MakeBurst, processes_of, u
 from trainer.burst import Failure, FailureKind
 from trainer.errors import OverError
 from trainer.launchers.nodes.avoid import avoided
+from trainer.launchers.slurm import monitor
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.stopwatch import STOPPED_S
 from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
 
-DEADLINE_S = 60.0  # a suspended job is seen sooner
+DEADLINE_S = 30.0  # of a burst that is suspended for longer
+LOOK_S = 0.5  # at a job's state by the tuner: it sees a suspension long before the deadline
 End = Callable[[Cluster, str], AbstractContextManager[None]]
 
 
@@ -139,6 +141,7 @@ def test_a_burst_that_slurm_suspends_has_no_deadline_meanwhile_and_goes_on(
     make_burst: MakeBurst,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(monitor, "_ASK_S", LOOK_S)
     with cluster.allocation() if not settings else nullcontext({"SLURM_CONF": str(cluster.conf)}) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

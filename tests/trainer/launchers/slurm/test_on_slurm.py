@@ -20,6 +20,7 @@ from tests.trainer.launchers.two_nodes import (
     BACKWARD,
     FAULTS,
     FORWARD,
+    HANGS,
     KEEPER_KILLED,
     Case,
     Launch,
@@ -62,11 +63,15 @@ def test_ranks_of_two_nodes_stay_up_between_bursts(
     assert named("moe-") == []
 
 
-CASES = FAULTS | {
-    "the keeper of the second node is killed": Case(
-        acts=KEEPER_KILLED, kind=FailureKind.INFRASTRUCTURE, evidence="Slurm says: srun: error:", avoids=1
-    ),
-}
+CASES = (
+    FAULTS
+    | HANGS
+    | {
+        "the keeper of the second node is killed": Case(
+            acts=KEEPER_KILLED, kind=FailureKind.INFRASTRUCTURE, evidence="Slurm says: srun: error:", avoids=1
+        ),
+    }
+)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
