@@ -11,7 +11,7 @@ from autotune.looks.segments import counted_steps, mean_of, mean_segments, mean_
 from policies.situation import EP_KINDS
 from policies.surrogate.evidence import PARTS as READS
 from policies.surrogate.evidence import WAITED
-from policies.surrogate.time import PART_DEVIATION, PART_DEVIATIONS, expected_parts
+from policies.surrogate.step_parts import PART_DEVIATION, PART_DEVIATIONS, expected_parts
 from trainer.estimate.candidates import Floats
 from trainer.estimate.gap.costs import tokens_per_gpu
 from trainer.estimate.gap.parts import EXPERTS_WAIT, OTHER, Traced

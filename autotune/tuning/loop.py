@@ -19,9 +19,10 @@ from autotune.tuning.ablation import AblationRun
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import AblationStarted, Ended, Proposed
+from autotune.tuning.full_size import FullSize, Sizing, is_at_full_size
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
-from autotune.tuning.judge import MIN_FIT_PROBABILITY, MIN_GAIN_PROBABILITY, Judgement, gain_probability, judge
+from autotune.tuning.judge import Judgement, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
 from policies.ablation.ablation import ablation_of
@@ -29,13 +30,12 @@ from policies.candidates.knowledge import Knowledge
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
 from policies.search.avoid import without_gain
-from policies.trial import PHASES, ChangeShare, Phase, Prediction, Proposal, Status, Trial, Verdict
+from policies.trial import PHASES, ChangeShare, Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
 MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
-MAX_CHOICES = 3  # recipes that are measured at full size one after the other, each likely to beat the last
 MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
@@ -55,23 +55,6 @@ class Adviser(Protocol):
 
     def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge | None:
         """Returns what is known beside an incumbent; None if nothing is."""
-        ...
-
-
-class Sizing(Protocol):
-    """The part of the policy that chooses the size of every burst, and predicts recipes at full size from smaller ones.
-    Pure, as the adviser."""
-
-    def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
-        """Returns the proposal with the fidelity of its bursts."""
-        ...
-
-    def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:
-        """Returns the gain of a trial's recipe over the best's, and P(fits), after all these trials."""
-        ...
-
-    def choice(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the trial whose recipe is predicted to be the fastest at full size, of those that ran."""
         ...
 
 
@@ -164,7 +147,7 @@ class Loop:
     def _make_sure(self, before: Settled) -> Settled:
         """Re-measures inconclusive trials, measures a reference unless one is known, and confirms a new best."""
         self._reconsider()
-        self._measure_at_full_size()
+        self._full_size.measure()
         known = self._measure_reference(known=before.reference)
         best = self._history.best
         if best is not None and best.number != before.confirmed:
@@ -177,6 +160,10 @@ class Loop:
         return self._history.best or self._history.attempted[0]
 
     @property
+    def _full_size(self) -> FullSize:
+        return FullSize(base=self.base, bench=self.bench, sizing=self.sizing, settle=self._settle)
+
+    @property
     def _history(self) -> History:
         return self.bench.journal.history
 
@@ -186,7 +173,7 @@ class Loop:
         if past is None:
             proposal = self._wanted(phase)
             return None if proposal is None else self.bench.enter(proposal)
-        apart = isinstance(past, Proposed) and (_is_at_full_size(past) or self._is_reference(past))
+        apart = isinstance(past, Proposed) and (is_at_full_size(past) or self._is_reference(past))
         if isinstance(past, Proposed) and past.phase is phase and not apart:
             return self.bench.journal.once(Proposed, lambda: past).trial
         return None
@@ -200,12 +187,12 @@ class Loop:
         """Returns the policy's proposal; None if budget or patience is spent, it was tried, or it costs too much."""
         if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
             return None
-        if not self._leaves_room():
+        if not self._full_size.leaves_room:
             return None
         proposal = self.policy.propose(self.best, phase, self._history.trials)
         if proposal is None or self._tried(proposal.recipe) or self._too_expensive(proposal):
             return None
-        if proposal.fidelity is None and self._owes_the_best():
+        if proposal.fidelity is None and self._full_size.owes_the_best:
             return None
         if self._out_of_patience and not self._beats_noise(proposal):
             return None
@@ -307,84 +294,6 @@ class Loop:
             predicted = self.sizing.at_full_size(trial, best, trials)
         return judge(trial, against=best, trials=trials, at_full_size=predicted)
 
-    def _measure_at_full_size(self) -> None:
-        """Measures the best choice and the reference by bursts of the recipes themselves, where smaller runs stood for
-        them and the launcher has the nodes. Choices that are likely to be faster come next, up to MAX_CHOICES."""
-        while (past := self.bench.journal.next_past) is not None:
-            if not isinstance(past, Proposed) or not _is_at_full_size(past):
-                return
-            self.bench.journal.take()
-            self._settle(self.bench.attempt(past.trial))
-        if self.sizing is None:
-            return
-        self._measure_choice()
-        if (reference := self._reference_to_run()) is not None:
-            self._run_at_full_size(reference, best=False)
-        for _ in range(MAX_CHOICES - 1):
-            if not self._measure_choice():
-                break
-
-    def _measure_choice(self) -> bool:
-        """Measures at full size what is predicted to be the fastest there; returns False where that is known already,
-        is not likely to beat the best at full size, or cannot be measured."""
-        assert self.sizing is not None
-        choice, best = self.sizing.choice(self._history.trials), self._history.best_at_full_size
-        if choice is None:
-            return False
-        if best is not None:
-            predicted = self.sizing.at_full_size(choice, best, self._history.trials)
-            if gain_probability(predicted) < MIN_GAIN_PROBABILITY:
-                return False
-        return self._run_at_full_size(choice, best=True)
-
-    def _owes_the_best(self) -> bool:
-        """Returns whether the best recipe should run at full size before any other does: it tells most of the rest."""
-        best = self._history.best
-        if self.sizing is None or best is None or self._history.at_full_size(best.recipe) is not None:
-            return False
-        return self.bench.affords(best.recipe)
-
-    def _leaves_room(self) -> bool:
-        """Returns whether another burst leaves the limits room for those at full size that the study still owes."""
-        if self.sizing is None or self._history.best is None:
-            return True
-        pair = (self._history.best, self._history.reference)
-        owed = {t.number for t in pair if t is not None and self._history.at_full_size(t.recipe) is None}
-        if not owed or not self.bench.affords(self.base, bursts=len(owed)):
-            return True
-        left = self.bench.budget - self.bench.spent
-        return left > len(owed) and self.bench.affords(self.base, bursts=len(owed), beside=self.bench.burst_gpu_hours)
-
-    def _run_at_full_size(self, trial: Trial, *, best: bool) -> bool:
-        """Measures a trial's recipe itself; returns False where that was done, or cannot be."""
-        known = self._history.at_full_size(trial.recipe) is not None
-        if known or not self.bench.may_burst or not self.bench.affords(trial.recipe):
-            return False
-        assert self.sizing is not None
-        proposal = Proposal(
-            recipe=trial.recipe,
-            parent=trial.number,
-            phase=Phase.FIT,
-            fix=trial.proposal.fix,
-            reason=Reason(kind=ReasonKind.FULL_SIZE, figures={"trial": trial.number, "best": best}),
-            predicted=self.sizing.at_full_size(trial, self._history.best_at_full_size, self._history.trials),
-        )
-        self._settle(self.bench.attempt(self.bench.enter(proposal)))
-        return True
-
-    def _reference_to_run(self) -> Trial | None:
-        """Returns the recipe as given if it should fit, else the reference of the smaller runs; None where neither
-        should."""
-        assert self.sizing is not None
-        if self._history.best is None:
-            return None
-        for trial in (self._history.attempted[0], self._history.reference):
-            if trial is not None and trial.fidelity is not None:
-                found = self.sizing.at_full_size(trial, None, self._history.trials)
-                if (found.fits_probability or 0.0) >= MIN_FIT_PROBABILITY:
-                    return trial
-        return None
-
     def _tried(self, recipe: Recipe) -> bool:
         digest = recipe.digest()
         return any(trial.recipe.digest() == digest for trial in self._history.attempted.values())
@@ -463,11 +372,6 @@ class Loop:
             or self.policy.why_stopped(self.best, self._history.trials)
         )
         return Ended(status="converged", reason=why)
-
-
-def _is_at_full_size(proposed: Proposed) -> bool:
-    """Returns whether a proposal repeats a recipe at full size that a smaller run stood for."""
-    return proposed.reason is not None and proposed.reason.kind is ReasonKind.FULL_SIZE
 
 
 def _gain(trial: Trial, best: Trial) -> float:

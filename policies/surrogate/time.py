@@ -23,32 +23,22 @@ from policies.constants import constant
 from policies.noise import PINNED
 from policies.surrogate.evidence import PARTS, Evidence, by_size, merge_cpu_parts
 from policies.surrogate.factors import Factor, factors, move_constants
+from policies.surrogate.huber import huber_loss
 from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
-from trainer.estimate.candidates import Candidates, Floats, Integers, one, tabulate
-from trainer.estimate.gap.parts import EXPERTS_WAIT
+from policies.surrogate.step_parts import PART_DEVIATION, PART_DEVIATIONS, parts_at, work_of
+from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.estimate import stages_of
 from trainer.estimate.time.layer_time import imbalance
-from trainer.estimate.time.stage_table import EXPOSED, StageTable
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
-PART_DEVIATION = constant("part_deviation")
-PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
-    "waiting": 0.30,
-    "host": 0.20,
-    "dp_exposed": 0.30,
-    "ep_exposed": 0.15,
-    "tp_exposed": 0.20,
-    "recompute": 0.15,
-}
 PART_NOISE = constant("part_noise")
 WORK_DEVIATION, WORK_NOISE = constant("work_deviation"), constant("work_noise")
 STAGE_CORRELATION = constant("stage_correlation")
 PART_FLOOR = constant("part_floor")
-HUBER_DELTA = constant("huber_delta")
 RESIDUAL_DEVIATION = {
     False: constant("residual_deviation_gpu"),
     True: constant("residual_deviation_cpu"),
@@ -241,7 +231,7 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]
         start,
         jac=slopes_at,
         x_scale=np.concatenate([prior.spread[places], more]),
-        loss=_robust(len(form.observed)),
+        loss=huber_loss(len(form.observed)),
         max_nfev=MAX_EVALUATIONS,
         ftol=RELATIVE_TOLERANCE,
         xtol=RELATIVE_TOLERANCE,
@@ -274,20 +264,6 @@ def _moved(theta: Mapping[str, float]) -> dict[str, float]:
 
 def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
     return dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
-
-
-def _robust(count: int) -> Callable[[Floats], Floats]:
-    """Returns Huber's loss for the first `count` residuals and squares for the priors behind them, in SciPy's form
-    (value, slope, curvature)."""
-
-    def loss(squares: Floats) -> Floats:
-        inside = (squares <= HUBER_DELTA**2) | (np.arange(len(squares)) >= count)
-        root = np.sqrt(np.maximum(squares, 1e-12))
-        value = np.where(inside, squares, 2 * HUBER_DELTA * root - HUBER_DELTA**2)
-        slope = np.where(inside, 1.0, HUBER_DELTA / root)
-        return np.stack([value, slope, np.where(inside, 0.0, -0.5 * HUBER_DELTA / root**3)])
-
-    return loss
 
 
 def slopes_of(
@@ -410,56 +386,6 @@ def _solved(root: Floats, figures: Floats) -> Floats:
     rows = figures.reshape(math.prod(figures.shape[:-1]), figures.shape[-1])
     solved: Floats = solve_triangular(root, rows.T, lower=True).T
     return solved.reshape(figures.shape)
-
-
-def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
-    """Returns the CPU seconds of a mean rank in a step, [N].
-
-    gloo moves and reduces its bytes on threads of the rank, which counts with the share `moved`.
-    """
-    moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
-    stretch, links, share = (np.asarray(each)[..., None] for each in (stages.stretch, stages.links_stretch, moved))
-    own = ((stages.busy - moving) / stretch + share * moving / links).sum(axis=-1)
-    once = (stages.optimizer + stages.fixed + stages.gc) / stages.stretch
-    seconds: Floats = own / (stages.busy > 0).sum(axis=-1) + once + moved * stages.dp_exposed / stages.links_stretch
-    return seconds
-
-
-def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
-    """Returns the seconds of PARTS in the trace of a rank with mean expert load, for some rows at some pipeline ranks.
-
-    The step is that of the ranks with `load` times the mean; the others wait for them in dispatch and combine.
-    """
-    at = {name: part[..., rows, ranks] for name, part in stages.parts.items()}
-    waits = at["grouped"] * (1 - 1 / load)
-    at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
-    once = stages.dp_exposed + stages.optimizer + stages.offload_exposed + stages.gc
-    work = stages.busy[..., rows, ranks] + once[..., rows] + stages.fixed
-    return {
-        "gemm": at["gemm"] + at["head"],
-        **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
-        "memory_bound": at["memory_bound"] + at["loss"],
-        "optimizer": stages.optimizer[..., rows],
-        **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
-        "dp_exposed": stages.dp_exposed[..., rows],
-        "host": at["host"] + stages.offload_exposed[..., rows] + stages.fixed,
-        "gc": stages.gc[..., rows],
-        "waiting": np.maximum(stages.step[..., rows] - work, 0.0),
-    }
-
-
-def expected_parts(
-    recipe: Recipe, pipeline_rank: int, *, release: str | None, constants: Constants
-) -> dict[str, Floats]:
-    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] by K sets of constants; and as
-    EXPERTS_WAIT the waiting for the rank with most tokens, which is part of EP there."""
-    candidates, values = one(recipe), {**fitted(), **constants}
-    stages = stages_of(candidates, release=release, constants=constants)
-    step = np.atleast_2d(stages.step)
-    load = np.broadcast_to(imbalance(candidates, values), step.shape)
-    found = parts_at(stages, np.zeros(1, dtype=np.int64), np.array([pipeline_rank]), load=load)
-    found[EXPERTS_WAIT] = found["grouped"] * (load - 1)
-    return {name: np.broadcast_to(part, (len(step), 1))[:, 0] for name, part in found.items()}
 
 
 def constants_by_factor(hardware: Hardware) -> Constants:

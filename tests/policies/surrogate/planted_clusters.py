@@ -9,7 +9,7 @@ import numpy as np
 
 from policies.surrogate.evidence import Evidence, RankParts
 from policies.surrogate.factors import move_constants
-from policies.surrogate.time import parts_at
+from policies.surrogate.step_parts import parts_at
 from tests.policies.drawn import gpu_recipe
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.constants import constants

@@ -15,7 +15,8 @@ from policies.surrogate.corrections import corrections
 from policies.surrogate.evidence import Evidence, evidence_of, merge_cpu_parts
 from policies.surrogate.factors import factors, move_constants
 from policies.surrogate.prior import lesson_of, prior_of
-from policies.surrogate.time import fit_time, work_of
+from policies.surrogate.step_parts import work_of
+from policies.surrogate.time import fit_time
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, outcome, trial
 from tests.policies.surrogate.planted_clusters import evidence, true_step_s
 from trainer.burst import Outcome
