@@ -149,21 +149,24 @@ class JudgedRuns:
 
 
 def judge_runs(runs: Sequence[Run], pairs: Sequence[Run]) -> JudgedRuns:
-    """Fits and judges: the constants of scans by hybrids beside the table's others, which models without scans fit."""
+    """Fits and judges: the constants of scans by hybrids, beside the others as models without scans fit them."""
     apart, predict, table = contradicting(runs), Estimates(), constant_table()
     rest = [run for run in runs if run not in apart]
     plain, hybrids = ([run for run in rest if (run.family == "hybrid") is wanted] for wanted in (False, True))
     scans = {name for name in table if name.startswith("scan_")}
     fit = Fit([*plain, *pairs], rows=[_only(row, row.name not in scans) for row in table.values()], predict=predict)
-    own = Fit(hybrids, rows=[_only(row, row.name in scans) for row in table.values()], predict=predict)
-    theta, scanned = (each.solve(each.start, np.ones(len(each.runs)), steps=STEPS) for each in (fit, own))
-    values, errors, count = fit.values(theta), fit.errors(theta), len(plain)
+    theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
+    found, errors, count = fit.values(theta), fit.errors(theta), len(plain)
+    rows = [replace(_only(row, row.name in scans), value=found[row.name]) for row in table.values()]
+    own = Fit(hybrids, rows=rows, predict=predict)
+    scanned = own.solve(own.start, np.ones(len(hybrids)), steps=STEPS)
+    values = own.values(scanned)
     return JudgedRuns(
         runs=[*plain, *hybrids],
         held_out=np.concatenate([leave_one_cell_out(fit, theta)[:count], leave_one_cell_out(own, scanned)]),
         fitted=np.concatenate([errors[:count], own.errors(scanned)]),
         table=_errors([*plain, *hybrids], {name: row.value for name, row in table.items()}, predict),
-        values={**values, **{name: value for name, value in own.values(scanned).items() if name in scans}},
+        values=values,
         apart=apart,
         apart_errors=_errors(apart, values, predict),
         pairs=list(pairs),

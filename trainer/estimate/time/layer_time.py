@@ -130,12 +130,12 @@ def imbalance(candidates: Candidates, values: Constants, *, given: float | None 
 
 
 def notify_s(candidates: Candidates, values: Constants) -> Floats:
-    """Returns the time to exchange token counts before a dispatch: a small exchange and, outside whole-iteration
-    graphs, a wait of the host for its result. Backward reuses it."""
+    """Returns the time to exchange token counts before a dispatch: a small exchange and, unless an iteration is
+    captured or buffers have a capacity, a wait of the host for its result. Backward reuses it."""
     ranks = candidates.ep * candidates.etp
     one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
-    whole = candidates.whole_iteration
-    return np.where(ranks > 1, one * np.where(whole, PREPROCESS_CAPTURED, 1.0), 0.0)
+    unwaited = candidates.whole_iteration | candidates.on("moe_expert_rank_capacity_factor")
+    return np.where(ranks > 1, one * np.where(unwaited, PREPROCESS_CAPTURED, 1.0), 0.0)
 
 
 def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Floats]:

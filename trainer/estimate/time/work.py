@@ -33,6 +33,7 @@ ATTENTION_BACKWARD = 2.5  # five products where forward has two
 FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
+PACE_TFLOPS = 1000.0  # of the long products that grouped_half_width is for
 FEED_LAUNCHES = 0.15  # of a layer's launches where a layer has no mixer, those of its routing and experts apart
 SCAN_BACKWARD = 2.5  # of a scan's forward: it is done again, then its gradients
 DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # of a layer, forward and backward
@@ -157,7 +158,9 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
     if candidates.base.hardware.is_cpu:  # no kernel joins the experts: few rows read each one's weights again
         return rows / (rows + constants["cpu_half_rows"])
     grouped = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["ungrouped_efficiency"])
-    full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"])
+    # What short products lose to their ends is a time: at twice the rate it is twice the work
+    pace = gemm_tflops(candidates, constants) / PACE_TFLOPS
+    full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"] * pace)
     return constants["grouped_efficiency"] * grouped * full
 
 
@@ -300,7 +303,9 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     if is_moe:
         unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
         unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")
-        held = experts / candidates.ep * np.where(_fused(candidates, constants, release) < 1, 0.0, 1.0)
+        # With room of a fixed size the host knows no counts: the fused experts take them from the device
+        apart = (_fused(candidates, constants, release) == 1) & ~candidates.on("moe_expert_rank_capacity_factor")
+        held = experts / candidates.ep * apart
         padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)
         routed = constants["host_moe_us"] * router * (1 + unfused) * quantized
         seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
