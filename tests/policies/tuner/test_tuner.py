@@ -22,6 +22,7 @@ from policies.tuner import decision as decision_module
 from policies.tuner.decision import MIN_EXPECTED_IMPROVEMENT
 from policies.tuner.phases import phase_of
 from policies.tuner.tuner import Tuner
+from tests.draws import few
 from tests.policies.drawn import analysis, cpu_recipe, knowledge, out_of_memory, outcome, ran, trial, tuned_by
 from tests.rows import filled
 from trainer.burst import Burst, Failure, FailureKind, Outcome
@@ -245,7 +246,7 @@ def sampled(sampler: str) -> list[Trial]:
     return [first, trial(better, number=1, parent=first, phase=Phase.PROFILE, given=rate, seen=seen)]
 
 
-@pytest.mark.parametrize("sampler", [SURROGATE, *OTHERS])
+@pytest.mark.parametrize("sampler", few([SURROGATE, *OTHERS], 2))
 def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
     sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,9 +147,20 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+# all of these compute the same numbers as plain EP2, each in its own way
+SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "recompute moe", "recompute layernorm"]
+QUICK = ("dp", "ep", *SAME_AS_EP2, "pp vpp", "recompute mla_up_proj", "gated delta net")
+
+
 def layouts() -> list[Any]:
     """Returns the layouts; those that set the environment of ranks need their own ranks, and are `cold`."""
-    return [pytest.param(name, marks=[pytest.mark.cold] * ("threads_per_rank" in LAYOUTS[name][0])) for name in LAYOUTS]
+    return [pytest.param(name, marks=_marks(name)) for name in LAYOUTS]
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    if "threads_per_rank" in LAYOUTS[name][0]:
+        return [pytest.mark.cold]
+    return [pytest.mark.thorough] * (name not in QUICK)
 
 
 @pytest.mark.parametrize("name", layouts())
@@ -169,10 +180,6 @@ def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     for knob in set(knobs) & set(outcome.acting):
         wanted = knobs[knob]
         assert outcome.acting[knob] == (",".join(wanted) if isinstance(wanted, tuple) else wanted)
-
-
-# all of these compute the same numbers as plain EP2, each in its own way
-SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "recompute moe", "recompute layernorm"]
 
 
 @pytest.mark.parametrize("name", SAME_AS_EP2)

@@ -48,8 +48,11 @@ def reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def launch_on_nodes(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
-    """Starts ranks of the fake worker, two on each of two nodes."""
+def launch_on_nodes(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., WarmRanks]]:
+    """Starts ranks of the fake worker, two on each of two nodes; ends them while Slurm's programs still find it."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
 
     def gone(ranks: WarmRanks) -> None:
         assert left_of(ranks) == []
