@@ -80,8 +80,9 @@ def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int
         assert result["peak_bytes"] > sum(result["bytes"].values())
 
 
-def test_no_configuration_of_a_tuned_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVIDIA's hand-tuned recipes all run on Megatron-Core; of each layout one is configured, none is built."""
+@pytest.mark.parametrize("every", few([6, 2], 1))
+def test_no_configuration_of_a_tuned_recipe_is_refused(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's hand-tuned recipes all run on Megatron-Core; of some layouts one is configured, none is built."""
 
     def no_further() -> None:
         raise dry_run.NotFollowed("configured")
@@ -89,7 +90,8 @@ def test_no_configuration_of_a_tuned_recipe_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(fake, "fake_tensors", no_further)
     recipes = (tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows())
     layouts = {(r.architecture, r.parallelism, str(r.knobs)): r for r in recipes if r.architecture.hybrid is None}
-    refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in layouts.values()}
+    refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in [*layouts.values()][::every]}
+    assert refused
     assert {name: why for name, why in refused.items() if why} == {}
 
 
