@@ -18,7 +18,8 @@ them and the policy is printed below with its paired bootstrap over scenarios.
     python -m benchmarks.policy --wide [--judged]
 
 plays the scenarios of `wide.py` instead, whose clusters are unlike the tables: those for development, or those to
-judge by, of which only figures over all are printed. *beyond* is what the search for the best known recipe found over
+judge by, of which only figures over all are printed. *first choice* is what would run first by the probe alone, and by
+the tables alone, before the recipe as given has run. *beyond* is what the search for the best known recipe found over
 the best that the contenders exported.
 """
 
@@ -41,6 +42,7 @@ from benchmarks.places import DATA, ROOT
 from benchmarks.policy.best import BETTER, SIMULATION, Effort, Known, read_best, search_best, write_best
 from benchmarks.policy.bootstrap import differences
 from benchmarks.policy.figures import rows_of, table_of, write_studies
+from benchmarks.policy.first import first_choice
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import Scenario, scenarios
@@ -57,6 +59,8 @@ CONTENDERS = {
     "policy unprobed": tuned_by(SURROGATE, probe=False),
     **{sampler: tuned_by(sampler) for sampler in ("tpe", "gp", "random")},
     "plan": plan_in_order,
+    "first choice": first_choice(probe=True),
+    "first choice unprobed": first_choice(probe=False),
 }
 BUDGET = 20
 WIDE_BUDGET = 10

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.policy.__main__ import Result, play
+from benchmarks.policy.__main__ import CONTENDERS, Result, play
 from benchmarks.policy.best import Effort, read_best, write_best
 from benchmarks.policy.figures import rows_of
+from benchmarks.policy.ground import Ground
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
 from benchmarks.policy.study import Fitting, Paid, Predicted, Study
@@ -79,6 +80,12 @@ def test_the_same_scenario_gives_the_same_studies(result: Result) -> None:
     again = play(result.scenario, only=("random",), budget=BUDGET, known={}, effort=LITTLE)
     before = next(one for one in result.studies if one.contender == "random")
     assert again.studies[0].paid == before.paid
+
+
+def test_a_first_choice_runs_and_pays_nothing(result: Result) -> None:
+    chosen = CONTENDERS["first choice"](Ground(result.scenario), 1)
+    assert 0 < chosen.tuned_after(1) <= 1.1 * result.best.tokens_per_s_per_gpu  # little was searched here
+    assert chosen.paid == ()
 
 
 def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(result: Result, tmp_path: Path) -> None:
