@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from tests.places import ROOT
+from tests.places import ROOT, TRACES, WITHOUT_SHARED
 
 SHARE = 0.05  # docs/simulated.md
 FIGURES = 0.1  # of other examples
@@ -131,3 +132,42 @@ def test_the_first_night_prints_what_its_document_shows(
         recipe = Path("base_recipe.yaml")
         if "memory_gib" not in recipe.read_text():
             recipe.write_text(recipe.read_text().replace("cluster:\n", "cluster:\n  memory_gib: 0.42\n"))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
+def test_the_compared_traces_print_what_their_document_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(TRACES)
+    monkeypatch.setenv("COLUMNS", "84")
+    command = "moe-autotune compare resnet50_w0.json.gz resnet50_w4.json.gz"
+    assert unlike(block("reading-traces.md", command), printed(command, capsys)) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
+def test_the_notebook_of_a_document_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "reading-traces.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    assert "load_study" in code
+    monkeypatch.chdir(tmp_path)
+    Path("trace").mkdir()
+    shutil.copy(TRACES / "resnet50_w0.json.gz", "trace")
+    kept, study = ROOT / "tests" / "autotune" / "tuning" / "journals" / "before_probe", Path("studies/cpu-moe-slow-1")
+    study.mkdir(parents=True)
+    shutil.copy(kept / "recipe.yaml", study)
+    (study / "journal.jsonl").write_bytes(gzip.decompress((kept / "journal.jsonl.gz").read_bytes()))
+    exec(code, {})
+
+
+@pytest.mark.thorough
+def test_the_dry_run_prints_what_its_document_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "84")
+    command = "moe-autotune estimate deepseek-v3-1024xh100 --dry-run"
+    (shown, *table), (found, *rows) = block("estimates.md", command), printed(command, capsys)
+    assert shown.rpartition(", ")[0] == found.rpartition(", ")[0]  # without its seconds
+    end = table.index("...")
+    assert unlike(table[:end], rows[:end]) == []
