@@ -65,10 +65,10 @@ def _from_to(values: Sequence[float]) -> str:
 
 
 def ms(us: float) -> str:
-    """Returns milliseconds with as many digits as are significant: 140, 21, 3.2, 0.05."""
+    """Returns milliseconds with as many digits as are significant: 1,140, 21, 3.2, 0.05."""
     value = us / 1000
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
-    return f"{value:.{digits}f}"
+    return f"{value:,.{digits}f}"
 
 
 def short(us: float) -> str:

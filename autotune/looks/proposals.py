@@ -64,7 +64,7 @@ def _share(us: float, step_us: float) -> str:
 
 
 def _ms(us: float) -> str:
-    return f"{us / 1000:.3g}" if us < 1e6 else f"{us / 1000:.0f}"
+    return f"{us / 1000:.3g}" if us < 1e6 else f"{us / 1000:,.0f}"
 
 
 def _seconds(value: float) -> str:
