@@ -25,6 +25,10 @@ from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
+LOOK_S = 0.25  # between two questions to Slurm
+ANSWER_S = 20.0  # of a controller that may be gone, when all is stopped
+_SUBMIT = ("sbatch", "salloc")  # these may have been heard where no answer came
+_BUSY = re.compile(r"[Ss]ocket timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Connection re")
 USUAL, POLITE, URGENT = "debug", "polite", "urgent"
 # of all nodes each: a job of the urgent one takes the place of those of the others, which the polite one warns before
 PARTITIONS = {
@@ -64,14 +68,30 @@ class Cluster:
         return [f"{self.name}{number}" for number in range(1, NODES + 1)]
 
     def run(self, *argv: str, timeout_s: float = HANG_S) -> str:
-        env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s)
-        said = done.stdout + done.stderr
-        if done.returncode:
-            error = subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
-            error.add_note(said)
-            raise error
-        return said
+        """Runs a program of Slurm's, again where the controller was too busy to answer, and returns what it printed."""
+        env, give_up = {**os.environ, "SLURM_CONF": str(self.conf)}, time.monotonic() + timeout_s
+        while True:
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s)
+            said = done.stdout + done.stderr
+            if not done.returncode:
+                return said
+            if argv[0] in _SUBMIT or not _BUSY.search(said) or time.monotonic() > give_up:
+                error = subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
+                error.add_note(said)
+                raise error
+            time.sleep(LOOK_S)
+
+    def change(self, *argv: str, job: str) -> None:
+        """Runs a command until Slurm accepts it: a busy controller refuses one now and then, also in other words."""
+
+        def accepted() -> bool:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self.run(*argv)
+                return True
+            assert job in self.run("squeue", "-h", "-o", "%i"), f"job {job} was over before {argv}"
+            return False
+
+        self._await(accepted)
 
     def start(self) -> None:
         """NotJoinedError where the nodes cannot have a network of their own."""
@@ -96,7 +116,7 @@ class Cluster:
         give_up = time.monotonic() + HANG_S
         while not done():
             assert time.monotonic() < give_up, self.run("sinfo")
-            time.sleep(0.1)
+            time.sleep(LOOK_S)
 
     def _idle(self) -> int:
         try:
@@ -176,15 +196,7 @@ class Cluster:
 
     def let_run_out(self, job: str, *, in_s: int = 0) -> None:
         """The job's time limit is then: Slurm ends it by its time, as it looks at them every half minute."""
-
-        def updated() -> bool:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                self.run("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}")
-                return True
-            assert job in self.run("squeue", "-h", "-o", "%i"), "the job was over before its time"
-            return False
-
-        self._await(updated)  # a busy controller refuses now and then
+        self.change("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}", job=job)
 
     @contextlib.contextmanager
     def without_slurmd(self, node: str) -> Iterator[None]:
@@ -199,7 +211,7 @@ class Cluster:
     def stop(self) -> None:
         """Everything that was started, and what slurmd left behind it."""
         with contextlib.suppress(subprocess.SubprocessError):
-            self.run("scancel", "--me")
+            self.run("scancel", "--me", timeout_s=ANSWER_S)
         for path in sorted(self.folder.glob("*.pid"), reverse=True):  # slurmd, slurmctld, munged
             with contextlib.suppress(FileNotFoundError):  # one that ends takes its file along
                 _end(int(path.read_text()))

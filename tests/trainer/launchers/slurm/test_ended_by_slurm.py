@@ -151,10 +151,10 @@ def test_a_burst_that_slurm_suspends_has_no_deadline_meanwhile_and_goes_on(
         def suspend() -> None:
             until((folder / "log/rank3.log").exists)
             job = variables.get("SLURM_JOB_ID") or next(each for each in named("moe-") if "." not in each)
-            cluster.run("scontrol", "suspend", job)
+            cluster.change("scontrol", "suspend", job, job=job)
             until(lambda: processes_of(ranks).pending == f"job {job} is suspended")
             time.sleep(1.2 * DEADLINE_S)  # that the ranks do not have
-            cluster.run("scontrol", "resume", job)
+            cluster.change("scontrol", "resume", job, job=job)
             (folder / "go").touch()
 
         suspending = threading.Thread(target=suspend)
@@ -263,9 +263,9 @@ def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachab
         *("--wrap", f"export PYTHONPATH={ROOT}; exec {shlex.join(argv)}"),
     ).strip()
     until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/*/node1/**/stdout.log")))
-    reachable.run("scontrol", "suspend", job)
+    reachable.change("scontrol", "suspend", job, job=job)
     time.sleep(STOPPED_S + 5.0)
-    reachable.run("scontrol", "resume", job)
+    reachable.change("scontrol", "resume", job, job=job)
     until(lambda: job not in reachable.run("squeue", "-h", "-o", "%i"))
     said = (tmp_path / "tuner.log").read_text()
     assert finished(tmp_path) == [1], said

@@ -97,7 +97,7 @@ def test_a_step_that_somebody_cancels_is_an_interruption(
 ) -> None:
     ranks = launch_on_nodes()
     folder = make_burst({rank: [["hang"]] for rank in range(4)})
-    cancelling = threading.Timer(0.0, lambda: cancel_when_up(ranks, folder))
+    cancelling = threading.Thread(target=lambda: cancel_when_up(allocated, ranks, folder))
     cancelling.start()
     failure = failed(ranks, folder)
     cancelling.join()
@@ -105,9 +105,9 @@ def test_a_step_that_somebody_cancels_is_an_interruption(
     assert "CANCELLED AT" in failure.evidence
 
 
-def cancel_when_up(ranks: WarmRanks, folder: Path) -> None:
+def cancel_when_up(cluster: Cluster, ranks: WarmRanks, folder: Path) -> None:
     until((folder / "log" / "rank3.log").exists)
-    subprocess.run(["scancel", *named(name_of(ranks))], check=True)
+    cluster.run("scancel", *named(name_of(ranks)))
 
 
 def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst) -> None:
@@ -265,12 +265,7 @@ def test_a_job_that_somebody_cancels_is_an_interruption(
 ) -> None:
     ranks = launch_on_nodes(job="per-burst")
     folder = make_burst({rank: [["hang"]] for rank in range(4)})
-
-    def cancel() -> None:
-        until((folder / "log" / "rank3.log").exists)
-        subprocess.run(["scancel", *named(name_of(ranks))], check=True)
-
-    cancelling = threading.Thread(target=cancel)
+    cancelling = threading.Thread(target=lambda: cancel_when_up(reachable, ranks, folder))
     cancelling.start()
     failure = failed(ranks, folder)
     cancelling.join()

@@ -174,7 +174,7 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
-    reachable.run("scancel", "--signal=KILL", "--batch", job)
+    reachable.change("scancel", "--signal=KILL", "--batch", job, job=job)
     said, _ = looking.communicate(timeout=HANG_S)
     assert looking.returncode == 130, said
     assert "before the study did; resume with: moe-autotune run" in said
