@@ -1,6 +1,7 @@
 """The tuner against walls planted on real CPU ranks of Megatron-Core: layouts frozen, no measured time asserted.
 
-Communication has no scene: with the layout frozen, nothing that two ranks of one machine exchange costs enough.
+Communication has no scene: with the layout frozen, nothing that two ranks of one machine exchange costs enough. The
+host wall has one on two nodes: tests/benchmarks/test_real_walls.py.
 """
 
 from __future__ import annotations
@@ -37,10 +38,6 @@ class Scene:
 PLANTED = {
     "memory: everything is recomputed with room": Scene(
         knobs=FULL | {"micro_batch_size": 4}, fixes=frozenset({"drop_recompute"})
-    ),
-    "host: tiny micro batches, and garbage is collected before each step": Scene(
-        knobs={"manual_gc": True, "manual_gc_interval": 1, "micro_batch_size": 1, "seq_length": 32},
-        fixes=frozenset({"manual_gc", "micro_batch_up", "manual_gc_interval"}),
     ),
     "compute: one thread on two cores": Scene(
         knobs={"threads_per_rank": 1, "micro_batch_size": 8, "expert_model_parallel_size": 1},
