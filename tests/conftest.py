@@ -26,8 +26,9 @@ settings.load_profile("without deadline")
 # What runs longest comes first: the rest fills the other workers.
 TOGETHER = {
     # a real Slurm each, in which they mostly wait
-    "Slurm ends": ("test_ended_by_slurm", "test_study_job"),
-    "Slurm starts": ("test_on_slurm", "test_engines_on_slurm", "test_adoption", "test_probe_on_slurm"),
+    "ends": ("test_ended_by_slurm",),
+    "starts": ("test_on_slurm", "test_probe_on_slurm"),
+    "studies": ("test_study_job", "test_engines_on_slurm", "test_adoption"),
     # they start ranks of this machine, and end processes by their marks: two at once would be in each other's way
     "ranks": (
         "test_megatron_engine",

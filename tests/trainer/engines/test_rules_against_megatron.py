@@ -29,7 +29,7 @@ from trainer.recipe.tables import read_table
 
 pytestmark = pytest.mark.megatron
 
-CASES = (3_000, 6_000)
+CASES = (3_000, 12_000)
 MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
 ROWS = read_table("rules/comparison.csv")
 
