@@ -49,7 +49,7 @@ class Expected(TypedDict):
     interaction: float | None  # the predicted gain that no fix has by itself
     because: str
     changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
-    tokens_per_s_per_gpu: float | None
+    tokens_per_s_per_gpu: float | None  # of the recipe at full size, whatever its bursts are
     fits_probability: float | None  # 0..1
     fidelity: Fidelity | None  # of its bursts; null: the recipe itself runs
 
@@ -77,6 +77,15 @@ class Preview(TypedDict):
     startup_hours: float | None  # of `hours`: assumed, not predicted
     sizes: list[SizePreview]  # one without proxies
     probe_gpu_hours: float | None  # of the probe before them, at most; None: there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A trial of the expected path as it would run, and the tokens/s of a GPU predicted of its recipe at full size
+    before it runs; None where it does not fit."""
+
+    trial: Trial
+    tokens_per_s_per_gpu: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +119,8 @@ def preview(
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    costs = costs_of(path, budget)
+    trials = [step.trial for step in path]
+    costs = costs_of(trials, budget)
     console = plain_console()
     _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, costs)
     if probe_hours is not None:
@@ -122,7 +132,7 @@ def preview(
         "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
-        "proposals": [_document(trial, path[0].recipe) for trial in path[1:]],
+        "proposals": [_document(step, trials[0].recipe) for step in path[1:]],
         "bursts": sum(cost.bursts for cost in every) if costs else None,
         "hours": sum(cost.hours for cost in every) if costs else None,
         "gpu_hours": sum(cost.gpu_hours for cost in every) if costs else None,
@@ -141,15 +151,24 @@ def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -
     return None if seconds is None else seconds * probed_ranks(recipe) / 3600
 
 
-def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
+def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Step]:
     """Returns the base recipe and the proposals that follow if every burst gives its predicted figures."""
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
+    path = [_step(tuner, trials[0], [])]
     while len(trials) <= MAX_PROPOSALS and (proposal := _next(tuner, trials)):
         outcome = _predicted(tuner, proposal.ran, trials)
         parent = trials[proposal.parent].recipe if proposal.parent is not None else proposal.recipe
-        trials.append(_trial(len(trials), proposal, outcome, parent.diff(proposal.recipe)))
-    return trials
+        trial = _trial(len(trials), proposal, outcome, parent.diff(proposal.recipe))
+        path.append(_step(tuner, trial, trials))
+        trials.append(trial)
+    return path
+
+
+def _step(tuner: Tuner, trial: Trial, before: Sequence[Trial]) -> Step:
+    outcome = trial.outcomes[0]
+    whole = outcome if trial.fidelity is None else _predicted(tuner, trial.recipe, before)
+    return Step(trial=trial, tokens_per_s_per_gpu=whole.tokens_per_s_per_gpu if outcome.ok else None)
 
 
 def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
@@ -238,8 +257,8 @@ def cost_of(path: Sequence[Trial], budget: int) -> CostPreview | None:
     )
 
 
-def _document(trial: Trial, base: Recipe) -> Expected:
-    proposal, outcome = trial.proposal, trial.outcomes[0]
+def _document(step: Step, base: Recipe) -> Expected:
+    trial, proposal = step.trial, step.trial.proposal
     return {
         "phase": proposal.phase,
         "fix": proposal.fix,
@@ -247,7 +266,7 @@ def _document(trial: Trial, base: Recipe) -> Expected:
         "interaction": proposal.interaction,
         "because": _because(trial),
         "changes": base.diff(proposal.recipe),
-        "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "fits_probability": proposal.predicted.fits_probability,
         "fidelity": proposal.fidelity,
     }
@@ -258,7 +277,7 @@ def _show(
     recipe: Recipe,
     findings: Sequence[str],
     memory: Memory,
-    path: Sequence[Trial],
+    path: Sequence[Step],
     costs: Mapping[Fidelity | None, CostPreview],
 ) -> None:
     cluster = f"{recipe.world_size} {recipe.cluster.gpu_name.upper()}"
@@ -269,9 +288,11 @@ def _show(
     console.print()
     say(console, "The expected path, by estimate only; nothing is run:")
     unit = share_of(recipe.cluster.gpu_name)
+    if any(step.trial.fidelity is not None for step in path):
+        say(console, "Tokens/s, gains and P(fits) are of the recipes at full size, whatever runs.")
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
-    print_entries(console, "phase, layout, settings", figures, [_entry(trial) for trial in path], first=0)
-    for trial in path[1:2]:
+    print_entries(console, "phase, layout, settings", figures, [_entry(step) for step in path], first=0)
+    for trial in [step.trial for step in path[1:2]]:
         console.print()
         say(console, names_text(trial.proposal, trial.changes), lead=f"{trial.number}: ")
         if trial.changes and not is_spelled_out(trial.proposal, trial.changes):
@@ -307,20 +328,20 @@ def _names(trial: Trial) -> tuple[str, ...]:
 
 
 def _size(trial: Trial) -> tuple[str, ...]:
-    """Returns the proxy of a trial's burst, whose tokens/s the entry shows; empty for the recipe itself."""
+    """Returns the proxy that a trial's burst runs; empty for the recipe itself."""
     return () if trial.fidelity is None else (fidelity_words(trial.fidelity),)
 
 
-def _entry(trial: Trial) -> Entry:
-    predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
+def _entry(step: Step) -> Entry:
+    trial, predicted = step.trial, step.trial.proposal.predicted
     interval = ""
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
         interval = gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high, digits=0)
-    rate = significant(outcome.tokens_per_s_per_gpu, 4) if outcome.tokens_per_s_per_gpu else ""
+    rate = "does not fit" if step.tokens_per_s_per_gpu is None else significant(step.tokens_per_s_per_gpu, 4)
     fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
     phase = "base" if trial.number == 0 else trial.proposal.phase.value
     return Entry(
         title=f"{phase:<7}  {layout_words(trial.recipe)}",
-        figures=(rate if outcome.ok else "does not fit", interval, fits),
+        figures=(rate, interval, fits),
         below=(*_names(trial), setting_words(trial.recipe), *_size(trial)),
     )

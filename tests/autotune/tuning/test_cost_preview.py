@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from autotune.tuning.preview import CostPreview, cost_of
+import math
+
+import pytest
+
+from autotune.estimate.memory import memory_document
+from autotune.tuning import preview
+from autotune.tuning.preview import CostPreview, cost_of, expected_path
+from policies.tuner.tuner import Tuner
 from tests.policies.drawn import gpu_recipe, trial
+from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.launching import Launching, SlurmSettings
 
@@ -24,3 +32,24 @@ def test_ranks_that_stay_up_are_started_once_and_those_of_one_job_per_burst_each
     each = cost(per_burst, 20)
     assert each.startup_s == 20 * once.first_start_s
     assert each.steps_s == once.steps_s
+
+
+def test_a_dry_run_with_proxies_gives_the_tokens_of_the_full_size_as_its_gains_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preview, "MAX_PROPOSALS", 0)
+    recipe = Recipe.model_validate(
+        {
+            "name": "proxied",
+            "model": "qwen3-30b-a3b",
+            "cluster": {"gpu": "h100", "nodes": 8},
+            "parallelism": {"pipeline_model_parallel_size": 4, "expert_model_parallel_size": 8},
+            "tune": {"proxy_nodes": 2},
+        }
+    )
+    (base,) = expected_path(recipe, memory_document(recipe), seed=1)
+    assert base.trial.fidelity is not None
+    log_step, _ = Tuner(recipe, 1).surrogate([]).time.predict(tabulate([recipe]))
+    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    assert base.tokens_per_s_per_gpu == pytest.approx(tokens / recipe.world_size / math.exp(float(log_step[0])))
+    assert base.trial.outcomes[0].tokens_per_s_per_gpu != pytest.approx(base.tokens_per_s_per_gpu, rel=0.2)
