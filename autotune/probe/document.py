@@ -99,7 +99,6 @@ def document_of(
     environment: dict[str, str] | None = None,
 ) -> ProbeDocument:
     """Returns the document of a probe's rows."""
-    told = tells(rows, recipe)
     return ProbeDocument(
         recipe=recipe.name,
         gpu=recipe.cluster.gpu_name,
@@ -110,9 +109,14 @@ def document_of(
         links=links,
         failure=failure,
         environment=environment or {},
-        rows=[_row(row, tell) for row, tell in zip(rows, told, strict=True)],
+        rows=probed_rows(rows, recipe),
         factors=[_moved(found) for found in factors_of(rows, recipe)],
     )
+
+
+def probed_rows(rows: Sequence[Row], recipe: Recipe) -> list[ProbedRow]:
+    """Returns the rows with what the tables expect of them."""
+    return [_row(row, tell) for row, tell in zip(rows, tells(rows, recipe), strict=True)]
 
 
 def factors_of(rows: Sequence[Row], recipe: Recipe) -> list[Correction]:

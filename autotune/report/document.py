@@ -16,6 +16,7 @@ import msgspec
 from analyzers.diagnosis import Diagnosis, Wall
 from autotune.looks.fix_names import parts_of
 from autotune.looks.reasons import proposal_text, verdict_text
+from autotune.probe.document import ProbedRow, probed_rows
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_speedup
@@ -27,6 +28,7 @@ from policies.trial import ChangeShare, Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome
 from trainer.fidelity import Fidelity
 from trainer.probe.links import Links
+from trainer.recipe import Recipe
 from trainer.recipe.knobs import Numerics
 
 SCHEMA = 1
@@ -115,6 +117,16 @@ class SizeEntry(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hours: float
 
 
+class ProbeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The probe before the first burst: its cost, and its rows beside what the tables expect."""
+
+    ranks: int
+    seconds: float  # start-up included
+    gpu_hours: float
+    failure: Failure | None
+    rows: list[ProbedRow]
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of report.json. `reference` is the trial that the speed-up is relative to: the base recipe if it runs,
     else the recipe that runs with the fewest changes; `base` is an older name of this field (the base recipe is trial
@@ -145,6 +157,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     sizes: list[SizeEntry] = []  # the smallest first
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
+    probe: ProbeEntry | None = None  # null: no rows were probed
     fixes: list[ChangeShare] = []  # the named changes of the tuned recipe over the base recipe, at the last end
     unlike_production: list[Difference]  # of the best trial's bursts, where an engine reports it
     trials: list[TrialEntry]
@@ -178,9 +191,23 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         sizes=_sizes(history),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         links=history.links,
+        probe=_probe(history),
         fixes=list(history.ended.changes) if history.ended else [],
         unlike_production=_differences(best),
         trials=[_entry(trial, history) for trial in history.trials],
+    )
+
+
+def _probe(history: History) -> ProbeEntry | None:
+    found, study = history.probed, history.study
+    if found is None or study is None or not found.rows:
+        return None
+    return ProbeEntry(
+        ranks=found.ranks,
+        seconds=found.seconds,
+        gpu_hours=found.ranks * found.seconds / 3600,
+        failure=found.failure,
+        rows=probed_rows(found.rows, Recipe.model_validate(study.recipe)),
     )
 
 

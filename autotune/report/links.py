@@ -19,7 +19,7 @@ LESSON_NOTE = "The network model starts from these values instead of the tables.
 def links(material: Material) -> Section | None:
     """Returns the section; None if no links were probed: one node, or a recipe that disables it."""
     probed = material.history.probed
-    if probed is None or probed.rows:
+    if probed is None or (probed.rows and probed.links is None):
         return None
     found = probed.links
     said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."

@@ -15,6 +15,7 @@ from autotune.report.learnt import learnt
 from autotune.report.links import links
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
+from autotune.report.probed import probed
 from autotune.report.shares import shares
 from autotune.report.sizes import sizes
 
@@ -29,6 +30,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     path,
     shares,
     learnt,
+    probed,
     links,
     memory,
     losses,

@@ -24,7 +24,8 @@ from trainer.recipe.load_machine import load_machine_file
 
 @dataclass(frozen=True, kw_only=True)
 class Taught:
-    """A study, and what its own bursts taught: the lessons it began with are left out, so no evidence counts twice."""
+    """A study, and what its own probe and bursts taught: the lessons it began with are left out, so no evidence counts
+    twice."""
 
     recipe: Recipe
     history: History
@@ -38,11 +39,12 @@ def lessons_for(recipe: Recipe, sources: Sequence[Path]) -> list[LessonAdded]:
 
 
 def taught_in(folder: Path) -> Taught:
-    """Returns a study with the surrogate of its own bursts."""
+    """Returns a study with the surrogate of its own probe and bursts."""
     history = read_study(folder)
     assert history.study is not None  # read_study refuses a journal without its first line
     recipe = Recipe.model_validate(history.study.recipe)
-    return Taught(recipe=recipe, history=history, surrogate=Tuner(recipe, history.study.seed).surrogate(history.trials))
+    tuner = Tuner(recipe, history.study.seed, probed=history.rows)
+    return Taught(recipe=recipe, history=history, surrogate=tuner.surrogate(history.trials))
 
 
 def _of_study(recipe: Recipe, folder: Path) -> LessonAdded:

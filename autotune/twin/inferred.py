@@ -15,6 +15,7 @@ from statistics import fmean, median
 from autotune.tuning.lessons import Taught
 from autotune.twin.matching import PART_DEVIATIONS, Observed, matched, parts_of
 from autotune.twin.playing import Played, as_played, is_measured, mean_outside_gib, play, traced_collection_us
+from autotune.twin.probed import own_keys, probe_on
 from autotune.twin.translation import default_of, intervals, machine_of, moved_keys
 from policies.surrogate.evidence import Evidence
 from policies.surrogate.factors import factors
@@ -33,16 +34,24 @@ def inferred_keys(taught: Taught, lesson: Lesson) -> dict[str, float]:
     trials = [trial for trial in taught.history.trials if is_measured(trial)]
     spreads = {factor.name: factor.spread for factor in factors() if factor.name in lesson.mean}
     learned = {name: 1 - (lesson.deviation[name] / spread) ** 2 for name, spread in spreads.items()}
-    found = play(trials, Machine())
+    base, rows = taught.recipe, taught.history.rows
+    found = play(trials, Machine(), base=base, rows=rows)
     theirs = {name: at for name, at in found.surrogate.time.theta.items() if name in lesson.mean}
-    prior = moved_keys({}, lesson.mean, theirs, learned) | _collections(trials) | _limit(taught)
+    prior = moved_keys({}, lesson.mean, theirs, learned) | _of_rows(taught) | _collections(trials) | _limit(taught)
     keys = prior | _memory({}, taught.surrogate.memory, trials, found)
     movable = {name: deviation for name, deviation in log_deviations(prior, spreads).items() if prior[name] > 0}
     for _ in range(MATCHES):
-        found = play(trials, machine_of(keys))
+        found = play(trials, machine_of(keys), base=base, rows=rows)
         observed = list(_observed(taught.surrogate.time.measured, found))
         keys = matched(keys, prior, movable, observed) | _memory(keys, taught.surrogate.memory, trials, found)
     return keys
+
+
+def _of_rows(taught: Taught) -> dict[str, float]:
+    """Returns the keys that only the probe's rows measure; {} without any."""
+    rows = [row for row in taught.history.rows if row.measured is not None]
+    found = own_keys(rows, probe_on(taught.recipe, rows, Machine()))
+    return {name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)}  # as bursts have it
 
 
 def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, float]:

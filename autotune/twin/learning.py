@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.tuning.lessons import taught_in
 from autotune.twin.inferred import inferred_keys
+from autotune.twin.probed import DIGITS
 from autotune.twin.translation import Theta, intervals, machine_of, moved_keys, translation
 from policies.surrogate.corrections import Correction, corrections
 from policies.surrogate.learned import LIMIT, OUTSIDE
@@ -21,7 +22,6 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.machine_file import Estimate, Learned, MachineFile
 
 LESSON_ROUNDS = 6  # of a lesson, whose factors go only a share of the way
-DIGITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)

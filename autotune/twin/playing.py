@@ -1,4 +1,4 @@
-"""Plays the measured recipes of a study on a simulated machine, and learns of them as of the study's own bursts."""
+"""Plays a study's probe and measured recipes on a simulated machine, and learns of them as the study did of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from analyzers import analyze
+from autotune.twin.probed import probe_on
 from policies.surrogate.evidence import GARBAGE
+from policies.surrogate.prior import prior_of
+from policies.surrogate.probed import with_probe
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import Trial
 from trainer.burst import Burst
 from trainer.engines.simulated import SimulatedEngine
+from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine, Noise
 
@@ -30,12 +34,14 @@ class Played:
     outside_gib: float | None
 
 
-def play(trials: Sequence[Trial], machine: Machine) -> Played:
-    """Plays every trial that was measured, once and without noise, traced where the study has its trace."""
+def play(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> Played:
+    """Plays every trial that was measured, once and without noise, traced where the study has its trace, and the `rows`
+    of the probe of `base` before them."""
     quiet = machine.model_copy(update={"noise": Noise(step=0.0, burst=0.0), "stragglers": (), "faults": ()})
     with TemporaryDirectory(prefix="twin-") as folder:
         played = [_played(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
-    return Played(surrogate=fit_surrogate(played, limit_gib=None), outside_gib=mean_outside_gib(played))
+    prior = with_probe(prior_of([]), probe_on(base, rows, quiet), base)
+    return Played(surrogate=fit_surrogate(played, limit_gib=None, prior=prior), outside_gib=mean_outside_gib(played))
 
 
 def is_measured(trial: Trial) -> bool:

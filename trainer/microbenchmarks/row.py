@@ -73,6 +73,11 @@ def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float |
     )
 
 
+def unmeasured(row: Row) -> Row:
+    """Returns the row as it was planned."""
+    return Row(group=row.group, kind=row.kind, name=row.name, unit=row.unit, changes=row.changes, sizes=row.sizes)
+
+
 def failed(row: Row, why: str) -> Row:
     """Returns the row with the reason why it has no figure."""
     return msgspec.structs.replace(row, failure=why)

@@ -11,7 +11,8 @@ from rich.console import Console
 from autotune.cli import main
 from autotune.probe.document import Consequence, document_of
 from autotune.probe.study import probe_before
-from autotune.probe.terminal import consequence, show_probe
+from autotune.probe.terminal import show_probe
+from autotune.probe.words import consequence
 from autotune.tuning.journal import read_study
 from autotune.tuning.study import begin
 from policies.tuner.probe_allowance import probe_s

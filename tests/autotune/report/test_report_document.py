@@ -21,7 +21,7 @@ TOP = {
     "schema", "study", "status", "base", "reference", "best", "speedup", "speedup_ci", "gpu_hours", "simulated",
     "environment", "links", "unlike_production", "trials", "gpu_hour_price", "planned_gpu_hours", "saved_gpu_hours",
     "speedup_provisional", "speedup_since", "warnings", "idle_gpu_hours", "fixes",
-    "measured_at_full_size", "sizes",
+    "measured_at_full_size", "sizes", "probe",
 }  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",
