@@ -59,7 +59,7 @@ def bisect(
         int | None,
         Parameter(converter=whole, validator=Number(gte=0, lt=2**32), help="Seed of data and weights; default 1234."),
     ] = None,
-    gpu: Annotated[str | None, Parameter(help="GPU of a launch script that does not say it, as in import.")] = None,
+    gpu: Annotated[str | None, Parameter(help="GPU type, as in import, if the launch script does not say.")] = None,
 ) -> Answer:
     """Find which differences between two recipes make B slower than A, or make it fail, by short bursts."""
     from autotune.bisect.inputs import Named, ends_named

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FixName = Annotated[str | None, Parameter(name="--explain", help="Explain one fix by its name; no trace needed.")]
 RangeName = Annotated[
     str | None,
-    Parameter(name="--range", help="Analyze only ranges of this name; they are the steps where none are inside."),
+    Parameter(name="--range", help="Analyze only ranges of this name; they count as steps if none are inside."),
 ]
 MarkerName = Annotated[
     str | None, Parameter(name="--step-marker", help="Ranges of this name, numbered or not, mark the steps.")

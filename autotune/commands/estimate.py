@@ -17,7 +17,7 @@ def estimate(
         float | None,
         Parameter(
             validator=Number(gte=1, lte=10_000),
-            help="Tokens of the hottest expert rank over the mean, for the upper bound of memory and for the time.",
+            help="Tokens of the hottest expert rank over the mean, in time and in the upper bound of memory.",
         ),
     ] = None,
     software: Annotated[

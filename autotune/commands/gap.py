@@ -28,7 +28,8 @@ def gap(
     ] = None,
     against_trace: Annotated[Path | None, Parameter(help="Traces of that other run.")] = None,
     recipe: Annotated[
-        str | None, Parameter(help="The recipe of the run, its launch script or configuration, if the run says none.")
+        str | None,
+        Parameter(help="The recipe, launch script or configuration of the run, if the run does not name one."),
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Traces of the same run: the gap is divided by their parts.")] = None,
     probe: Annotated[
@@ -37,7 +38,7 @@ def gap(
     software: Annotated[
         str | None, Parameter(help="Your software release by its NeMo number, such as 26.04; default the reference's.")
     ] = None,
-    gpu: Annotated[str | None, Parameter(help="GPU of a log or script that does not say it, as in import.")] = None,
+    gpu: Annotated[str | None, Parameter(help="GPU type, as in import, if the log or script does not say.")] = None,
     nodes: Annotated[Count, Parameter(help="Number of nodes; overrides the file.")] = None,
     gpus_per_node: Annotated[Count, Parameter(help="GPUs per node; overrides the file.")] = None,
     vocab_size: Annotated[Count, Parameter(help="Size of the vocabulary, if the file does not say.")] = None,

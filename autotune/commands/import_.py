@@ -38,15 +38,15 @@ def import_(
     ] = None,
     exists: Annotated[
         list[str] | None,
-        Parameter(name="--exists", negative=(), help="A file that the script shall find, even if it is not here."),
+        Parameter(name="--exists", negative=(), help="A file that the script should find, even if it is not here."),
     ] = None,
     absent: Annotated[
         list[str] | None,
-        Parameter(name="--absent", negative=(), help="A file that the script shall not find, even if it is here."),
+        Parameter(name="--absent", negative=(), help="A file that the script should not find, even if it is here."),
     ] = None,
     cwd: Annotated[Path | None, Parameter(help="The folder that the script is started in; default its own.")] = None,
     trust: Annotated[
-        bool, Parameter(name="--trust", negative=(), help="Run the script also where the system isolates nothing.")
+        bool, Parameter(name="--trust", negative=(), help="Run the script even where the system offers no isolation.")
     ] = False,
     force: Force = False,
 ) -> Answer:

@@ -16,16 +16,16 @@ from autotune.commands.import_ import Count
 def record(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="Behind --: the launcher, with its arguments.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
-    nodes: Annotated[Count, Parameter(help="Nodes of the job that the command is to run in.")] = None,
-    gpus_per_node: Annotated[Count, Parameter(help="GPUs of each of them.")] = None,
+    nodes: Annotated[Count, Parameter(help="Number of nodes of the job that the command would run in.")] = None,
+    gpus_per_node: Annotated[Count, Parameter(help="GPUs per node of that job.")] = None,
     trust: Annotated[
-        bool, Parameter(name="--trust", negative=(), help="Run the command also where the system isolates nothing.")
+        bool, Parameter(name="--trust", negative=(), help="Run the command even where the system offers no isolation.")
     ] = False,
     force: Force = False,
 ) -> Answer:
     """Run a launcher in isolation with every trainer a stub, and write what it would start: a file for import.
 
-    Without a COMMAND: print the variables that have a real start record itself.
+    Without a COMMAND: print the variables that make a real start record itself.
     """
     import json
 

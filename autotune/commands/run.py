@@ -60,7 +60,7 @@ def run(
         Parameter(
             converter=whole,
             validator=Number(gt=0, lte=MOST_BURSTS),
-            help="Tune by smaller runs on at most so many nodes; measure the best at full size in the end.",
+            help="Tune by smaller runs on at most this many nodes, then measure the best at full size.",
         ),
     ] = None,
     study: Annotated[

@@ -66,7 +66,7 @@ def predictions(material: Material) -> Section | None:
     held = f" {sum(judged)} of {len(judged)} obtained gains are inside." if judged else ""
     said = (
         "Gain over the parent of each trial: the bar is the 90 % interval predicted before its first burst, the stroke "
-        "in it the expected gain; the mark is what all bursts of both gave, with its 95 % interval."
+        "in it the expected gain; the mark is the gain over all bursts of both, with its 95 % interval."
         f"{held} Small gains are drawn wider than large ones.",
     )
     columns = ("trial", "fixes", "predicted (90 %)", "obtained (95 %)", "obtained is")

@@ -38,7 +38,7 @@ def steps(material: Material) -> Section | None:
         rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in families()), str(wall)))
     said = (
         "One bar per traced trial: the average traced step of one rank, partitioned completely. It is the slowest rank "
-        "of the first trial; of a trial without a trace of that rank, its own slowest. "
+        "of the first trial; for a trial without a trace of that rank, its own slowest. "
         "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
     )
     words = tuple(OF_NO_WALL[f] if isinstance(f, NoWall) else wall_kinds()[f].column for f in families())
