@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
+from benchmarks.fit_probability import said_and_happened
 from benchmarks.golden_runs import golden_runs
 from benchmarks.memory_accuracy import (
     LARGE_GIB,
@@ -85,6 +86,7 @@ def memory(facts: Path, *, write: bool) -> None:
     _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured > LARGE_GIB])
     _print_rows(console, f"errors above {WORST:.0%}", [each for each in judged if abs(each.error) > WORST])
     _print_features(console, judged)
+    _print_fits(console, {"MoE": moe, "dense": dense, "all": judged})
     for title, rows in (
         ("DeepSeek-V3, BF16, PP4 VPP4 EP64, a middle rank", breakdown()),
         ("published savings on DeepSeek-V3, the same rank", savings()),
@@ -127,6 +129,16 @@ def _print_features(console: Console, judged: Sequence[Judged]) -> None:
     grid = Table("group", *columns, box=None, title="calibration", title_justify="left")
     for name, found in groups(judged).items():
         grid.add_row(name, *(str(value) for value in asdict(found).values()))
+    console.print(grid)
+
+
+def _print_fits(console: Console, groups: dict[str, list[Judged]]) -> None:
+    columns = [Column(name, justify="right") for name in ("P(fits)", "said", "happened", "questions", "cases")]
+    grid = Table("", *columns, box=None, title="P(fits) before any burst, cases left out", title_justify="left")
+    for name, judged in groups.items():
+        for each in said_and_happened(judged):
+            figures = (f"{each.said:.2f}", f"{each.happened:.2f}", f"{each.questions:,}", str(each.cases))
+            grid.add_row(name, f"{each.low:.1f}–{each.high:.1f}", *figures)
     console.print(grid)
 
 

@@ -148,8 +148,13 @@ class MemorySurrogate:
         if self.limit_gib is None:
             return np.ones(candidates.count)
         need, deviation = self.needs(candidates)
-        chance: Floats = ndtr(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
-        return chance
+        return fit_probability(need, deviation, self.limit_gib)
+
+
+def fit_probability(need_gib: Floats, deviation: Floats, limit_gib: float | Floats) -> Floats:
+    """Returns P(fits) of a need and the standard deviation of its log below a limit."""
+    chance: Floats = ndtr(np.log(limit_gib / need_gib) / np.sqrt(deviation**2 + EDGE**2))
+    return chance
 
 
 def _peaks(parts: Floats, phi: Floats) -> Floats:

@@ -26,6 +26,7 @@ SIZES = (TP, PP, VPP, CP, EP, ETP)
 MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
 MICRO_BATCHES = (1, 2, 4, 8)
+EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")
 LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it from about 8K, near seq/4096 (guides)
 Option = dict[str, Any]
 OFFLOAD = (
@@ -67,15 +68,30 @@ def _errors(recipe: Recipe) -> set[str]:
 
 def layouts(base: Recipe) -> Candidates:
     """Every size worth a try, with the pipeline splits of each PP and the micro batches; most are illegal."""
-    sizes = product(_tensor(base), _context(base), _experts(base), _micro_batches(base))
-    rest = list(sizes)
+    context = [{CP: cp} | option for cp in _context(base) for option in exchanges(base, cp)]
+    rest = list(product(_tensor(base), context, _experts(base), _micro_batches(base)))
     rows = [
-        split | {TP: tp, CP: cp, EP: ep, ETP: etp, MBS: batch, "sequence_parallel": tp > 1}
+        split | cp | {TP: tp, EP: ep, ETP: etp, MBS: batch, "sequence_parallel": tp > 1}
         for split in _splits(base)
         for tp, cp, ep, batch in rest
         for etp in _expert_tensor(base, tp)
     ]
     return table(base, _columns(base, rows))
+
+
+def exchanges(base: Recipe, cp: int) -> list[Option]:
+    """Returns how `cp` context ranks may exchange what attention needs: the recipe's own way, a ring, heads for
+    sequence, heads inside a node with a ring of nodes. Keys and values are gathered where the model needs it."""
+    own: Option = {name: base.knob(name) for name in EXCHANGE}
+    if cp == 1 or base.hardware.is_cpu:
+        return [own]
+    plain: Option = dict.fromkeys(EXCHANGE)
+    model, node = base.architecture, base.hardware.gpus_per_node
+    gathers = model.window_size is not None or model.experimental_attention_variant is not None
+    ways = [plain | {EXCHANGE[0]: kind} for kind in (None, "a2a", *(["all_gather"] * gathers))]
+    if cp > node and cp % node == 0:
+        ways.append({EXCHANGE[0]: "a2a+p2p", EXCHANGE[1]: (node, cp // node)})
+    return _with_own(base, ways)
 
 
 def settings(base: Recipe, *, offload: bool = False) -> Candidates:

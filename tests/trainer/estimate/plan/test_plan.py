@@ -168,3 +168,22 @@ def test_offload_is_chosen_where_nothing_else_fits_and_said_to_cost() -> None:
     assert choice.because.startswith("offload exposed")
     roomy = recipe_from(Source(name="roomy", data=data | {"cluster": {"gpu": "h100", "nodes": 2}}))
     assert not any(each.recipe.knob("optimizer_cpu_offload") for each in choices(search(roomy), 3))
+
+
+def test_context_ranks_exchange_in_the_fastest_legal_way_and_a_frozen_way_stays() -> None:
+    long = recipe(
+        "deepseek-v3",
+        cluster={"gpu": "h100", "nodes": 32},
+        training={"seq_length": 65536, "global_batch_size": 512, "precision": "fp8_blockwise"},
+        knobs={"cp_comm_type": "p2p"},
+    )
+    sizes = {"tensor_model_parallel_size": 1, "context_parallel_size": 16, "pipeline_model_parallel_size": 8}
+    sizes |= {"expert_model_parallel_size": 32, "micro_batch_size": 1}
+    base = long.replace(sizes)
+    free, frozen = (
+        base.model_copy(update={"tune": base.tune.model_copy(update={"freeze": tuple(names)})})
+        for names in (sizes, [*sizes, "cp_comm_type"])
+    )
+    kinds = {each.recipe.knob("cp_comm_type") for each in filled(choices(search(free), 5))}
+    assert kinds <= {"a2a", "a2a+p2p"}
+    assert {each.recipe.knob("cp_comm_type") for each in filled(choices(search(frozen), 5))} == {"p2p"}
