@@ -1,14 +1,15 @@
 """Compares P(fits) before any burst with what happened: each measured run is given limits around its peak.
 
 A run of one pipeline stage fits a limit if its measured peak is below it. The limits are LIMITS times the peak, even in
-their logarithm, and are of torch's allocator: what a GPU holds beside it was not measured. The constants of the memory estimate
-are those fitted without the run's own test case; spreads are the surrogate's priors, which no run has fitted.
+their logarithm, and are of torch's allocator: what a GPU holds beside it was not measured. The constants of the memory
+estimate are those fitted without the run's own test case; spreads are the surrogate's priors, which no run has fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def said_and_happened(judged: Sequence[Judged]) -> list[Interval]:
     fit = np.broadcast_to(LIMITS >= 1.0, said.shape)
     cases = np.array([each.run.case for each in known])
     found = []
-    for low, high in zip(EDGES, EDGES[1:], strict=False):
+    for low, high in pairwise(EDGES):
         inside = (said >= low) & ((said < high) | (high == 1.0))
         if inside.any():
             found.append(

@@ -23,9 +23,11 @@ from trainer.estimate.not_priced import NotPriced, not_priced
 from trainer.estimate.time.bound import time_calibration
 from trainer.estimate.time.estimate import TimeEstimate, estimate_time
 from trainer.estimate.time.parts import STEP_PARTS
+from trainer.frameworks.registry import framework_of
 from trainer.recipe import Recipe
 
 SCHEMA = 1
+UNPACKED = "it packs sequences of several lengths: every sequence is counted as long as seq_length, attention too"
 BAR = 26  # characters of the longest bar if there is room; a rank's bar is twice as long
 OTHER_COLUMNS, OTHER_RANK_COLUMNS = 42, 26  # characters of the columns besides the bar
 SHOWN = 0.0005  # shares below would read as 0.0 %
@@ -144,8 +146,14 @@ def estimate_document(
         },
         "calibration": timed,
         "assumptions": [*memory.assumptions, *time.assumptions],
-        "not_priced": not_priced(recipe),
+        "not_priced": (*not_priced(recipe), *_packed(recipe)),
     }
+
+
+def _packed(recipe: Recipe) -> Iterator[NotPriced]:
+    """Yields the words of the user's command that pack sequences: no field of a recipe holds their lengths."""
+    for words in framework_of(recipe).packing(() if recipe.trainer is None else recipe.trainer.command):
+        yield NotPriced(setting=words, parts=("time", "memory"), why=UNPACKED)
 
 
 def show_estimate(estimate: Estimate) -> None:

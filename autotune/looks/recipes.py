@@ -30,15 +30,19 @@ def fidelity_words(fidelity: Fidelity | None) -> str:
 
 
 def setting_words(recipe: Recipe) -> str:
-    """Returns the main settings besides the layout: precision, recompute, dispatcher, overlap, graphs."""
+    """Returns the main settings besides the layout: precision, recompute, dispatcher, exchange of context ranks where
+    it is written, overlap, graphs."""
     granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
     recompute = "recompute " + (
         " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"
     )
     flex = recipe.knob("moe_token_dispatcher_type") == "flex"
     dispatcher = recipe.knob("moe_flex_dispatcher_backend" if flex else "moe_token_dispatcher_type")
+    exchanges = recipe.parallelism.context_parallel_size > 1 and recipe.knob("cp_comm_type")
+    exchange = f"CP {recipe.knob('cp_comm_type')}" if exchanges else ""
     overlap = "EP overlap" if recipe.knob("overlap_moe_expert_parallel_comm") else ""
     graphs = recipe.knob("cuda_graph_impl") != "none"
     scope = f"graphs {' + '.join(recipe.knob('cuda_graph_scope') or ('whole layers',))}" if graphs else ""
     moe = recipe.architecture.num_moe_experts is not None
-    return ", ".join(filter(None, (recipe.training.precision, recompute, dispatcher if moe else "", overlap, scope)))
+    words = (recipe.training.precision, recompute, dispatcher if moe else "", exchange, overlap, scope)
+    return ", ".join(filter(None, words))

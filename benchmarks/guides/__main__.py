@@ -19,7 +19,6 @@ from benchmarks.places import DATA, data_file
 from trainer.errors import BadInputError
 
 ASKS: dict[str, Ask] = {**long_context.ASKS, **runs.ASKS, **models.ASKS}
-VERDICTS = {True: "agrees", False: "DISAGREES", None: "cannot be computed"}
 
 
 def answered(row: str) -> Answer:
@@ -42,7 +41,7 @@ def main() -> None:
         rows = [row for row in csv.DictReader(file) if not asked.rows or row["id"] in asked.rows]
     for row in rows:
         found = answered(row["id"])
-        console.print(f"{row['id']} {VERDICTS[found.agrees]}", style="bold", highlight=False)
+        console.print(f"{row['id']} {found.verdict}", style="bold", highlight=False)
         for name, text in (("guide", row["says"]), ("figures", row["figures"]), ("now", found.says)):
             if text:
                 console.print(f"    {name}: {text}", highlight=False, markup=False)

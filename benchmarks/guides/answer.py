@@ -26,10 +26,20 @@ EVEN_LOAD: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One row's answer. `agrees` is None where the row cannot be computed; `says` then says why."""
+    """One row's answer. `agrees` is None where the row cannot be computed; `says` then says why.
+
+    `unknown` is the note of an estimate that names what it does not know of a figure that disagrees.
+    """
 
     says: str
     agrees: bool | None
+    unknown: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.agrees is False and self.unknown:
+            return f"not known, and said: {self.unknown}"
+        return {True: "agrees", False: "DISAGREES", None: "cannot be computed"}[self.agrees]
 
 
 Ask = Callable[[], Answer]
@@ -70,7 +80,9 @@ def together(*answers: Answer) -> Answer:
     """Returns one answer for several: it agrees if all do, and is open where none disagrees and one is open."""
     verdicts = [answer.agrees for answer in answers]
     agrees = False if False in verdicts else None if None in verdicts else True
-    return Answer(says="; ".join(answer.says for answer in answers), agrees=agrees)
+    wrong = [answer.unknown for answer in answers if answer.agrees is False]
+    unknown = "; ".join(dict.fromkeys(wrong)) if all(wrong) else ""
+    return Answer(says="; ".join(answer.says for answer in answers), agrees=agrees, unknown=unknown)
 
 
 def holds(statements: dict[str, bool]) -> Answer:

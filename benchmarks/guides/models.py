@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.check.frameworks import findings_of_framework
+from autotune.estimate.document import estimated
 from autotune.init.starter import starter
 from autotune.plan.document import planned
 from benchmarks.guides.answer import EVEN_LOAD, Answer, Ask, holds, recipe_of, together
 from trainer.errors import BadInputError
+from trainer.frameworks.packing import PACKED_WITH_GRAPHS
+from trainer.legality import findings_of
 from trainer.recipe.announced import announced
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.hugging_face import model_types
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.load import recipe_from
 from trainer.recipe.rules.check import check, errors_of
+from trainer.recipe.source import Source
 
 # model_type of the language model's part of a configuration, as transformers and the models' own files write it
 FAMILIES = (
@@ -37,15 +42,21 @@ def families() -> Answer:
 
 
 def packing() -> Answer:
-    """Packed sequences are no setting of a recipe; the order of recompute is asked of `plan`."""
-    known = [name for name in KNOBS if "pack" in name]
+    """Packed sequences are words of the user's command; the order of recompute is asked of `plan`."""
+    graphed = EVEN_LOAD | {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}
+    data = recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=TRAINING, knobs=graphed, ep=8).model_dump()
+    trainer = {"kind": "megatron-lm", "command": ["pretrain_gpt.py", "--sft"]}
+    packed = recipe_from(Source(name="guides", data=data | {"trainer": trainer}))
+    named = [each for each in findings_of(packed) if each.rule == PACKED_WITH_GRAPHS]
+    unpriced = [each.setting for each in estimated(packed).document["not_priced"]]
     training = TRAINING | {"seq_length": 262144, "global_batch_size": 64}
     plan = planned(recipe_of("qwen3-235b-a22b", "gb200", 256, each=4, training=training, knobs={}), top=5)
     again = [choice.recipe.knob("recompute_modules") or () for choice in plan.choices]
     full = [choice for choice in plan.choices if choice.recipe.knob("recompute_granularity") == "full"]
     return holds(
         {
-            "a recipe can say that sequences are packed": bool(known),
+            "check names packing beside graphs": bool(named),
+            "estimate says that packing is not priced": "--sft" in unpriced,
             "plan repeats no attention at 256K": not full and not any("core_attn" in modules for modules in again),
         }
     )

@@ -45,6 +45,7 @@ class Framework:
     # everything that it refuses of a recipe in a version; None if no rule is its own
     findings: Callable[[Recipe, str | None], list[Finding]] | None = None
     command_findings: Callable[[Sequence[str], Recipe], list[Finding]] = lambda command, recipe: []
+    packing: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # its words that pack sequences
     # the export of a recipe without a trainer of its own, under these lines of origin
     script: Callable[[Recipe, str | None, Sequence[str]], str] | None = None
     reader: Reader | None = None

@@ -41,6 +41,15 @@ def test_a_recipe_lists_what_it_sets_and_nobody_prices() -> None:
     assert all(effective(plain, each.setting) != KNOBS[each.setting].default for each in not_priced(plain))
 
 
+def test_packed_sequences_are_said_not_to_be_priced() -> None:
+    from autotune.estimate.document import estimated
+
+    for command, settings in ((["train.py", "--sft"], {"--sft"}), (["train.py"], set())):
+        data = base().model_dump() | {"trainer": {"kind": "megatron-lm", "command": command}}
+        found = estimated(Recipe.model_validate(data)).document["not_priced"]
+        assert {each.setting for each in found if "packs" in each.why} == settings
+
+
 def test_an_optimizer_that_is_not_adam_is_said() -> None:
     for command in (["train.py", "--optimizer", "dist_muon"], ["run.py", "optimizer.optimizer=muon"]):
         data = base().model_dump() | {"trainer": {"kind": "megatron-lm", "command": command}}

@@ -172,13 +172,17 @@ def _overlap(base: Recipe) -> list[Option]:
 
 
 def _graphs(base: Recipe) -> list[Option]:
-    """None, attention, and attention with the router and what prepares dispatch; the recipe's own."""
+    """None, attention, and attention with the router and what prepares dispatch; the recipe's own. The whole iteration
+    where capacities give experts one shape: Megatron-Core knows the value since 0.18, as it knows rank capacities."""
     none: Option = {"cuda_graph_impl": "none", "cuda_graph_scope": None, "use_te_rng_tracker": False}
     if base.hardware.is_cpu:
         return _with_own(base, [none])
     captured = none | {"cuda_graph_impl": "transformer_engine", "use_te_rng_tracker": True}
     scopes = [("attn",), ("attn", "moe_router", "moe_preprocess")] if is_moe(base) else [("attn", "mlp")]
-    return _with_own(base, [none, *(captured | {"cuda_graph_scope": scope} for scope in scopes)])
+    whole = captured | {"cuda_graph_impl": "full_iteration"}
+    padded = base.knob("moe_pad_expert_input_to_capacity") or base.knob("moe_expert_rank_capacity_factor") is not None
+    wholes = [whole] if is_moe(base) and padded else []
+    return _with_own(base, [none, *(captured | {"cuda_graph_scope": scope} for scope in scopes), *wholes])
 
 
 def _precision(base: Recipe) -> list[Option]:

@@ -58,6 +58,7 @@ TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     | {f"precision {name}": _in(name) for name in KNOBS["precision"].domain.words if name != "fp32"}
     | {
         "tensor parallel": lambda c: c.tp > 1,
+        "linear layers over context ranks": lambda c: (c.cp > 1) & bool(model_shares(c.base.architecture).scans),
         "EP overlap": lambda c: c.on("overlap_moe_expert_parallel_comm"),
         "whole-iteration CUDA graphs": lambda c: c.whole_iteration,
         "natural routing": lambda c: ~c.on("moe_router_force_load_balancing") & (c.ep > 1),

@@ -6,6 +6,7 @@ from trainer.frameworks.framework import Framework
 from trainer.frameworks.megatron_bridge.acting import acting_in_folder
 from trainer.frameworks.megatron_bridge.burst import burst_argv
 from trainer.frameworks.megatron_bridge.command import CONFIGURATION, rank_command, words_by_path
+from trainer.frameworks.megatron_bridge.read import packing_of
 from trainer.frameworks.megatron_bridge.reader import READER
 from trainer.frameworks.megatron_bridge.refusals import command_findings, findings_for
 from trainer.frameworks.megatron_bridge.script import script
@@ -22,6 +23,7 @@ FRAMEWORK = Framework(
     words_by_setting=words_by_path,
     findings=findings_for,
     command_findings=command_findings,
+    packing=packing_of,
     script=script,
     reader=READER,
 )

@@ -7,6 +7,7 @@ from trainer.frameworks.megatron_lm.acting import acting_knobs
 from trainer.frameworks.megatron_lm.burst import burst_argv
 from trainer.frameworks.megatron_lm.command import rank_command
 from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
+from trainer.frameworks.megatron_lm.packing import packing_flags
 from trainer.frameworks.megatron_lm.reader import READER
 from trainer.frameworks.megatron_lm.refusals import command_findings, findings_for
 from trainer.frameworks.megatron_lm.required import demanded_variables
@@ -23,6 +24,7 @@ FRAMEWORK = Framework(
     variables=demanded_variables,
     findings=findings_for,
     command_findings=command_findings,
+    packing=packing_flags,
     script=script,
     reader=READER,
 )

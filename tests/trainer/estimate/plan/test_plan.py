@@ -187,3 +187,11 @@ def test_context_ranks_exchange_in_the_fastest_legal_way_and_a_frozen_way_stays(
     kinds = {each.recipe.knob("cp_comm_type") for each in filled(choices(search(free), 5))}
     assert kinds <= {"a2a", "a2a+p2p"}
     assert {each.recipe.knob("cp_comm_type") for each in filled(choices(search(frozen), 5))} == {"p2p"}
+
+
+def test_the_whole_iteration_is_captured_only_where_experts_have_one_shape() -> None:
+    from trainer.estimate.plan.space import settings
+
+    static = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+    kinds = [set(settings(recipe(knobs=knobs)).column("cuda_graph_impl").choices) for knobs in ({}, static)]
+    assert ["full_iteration" in each for each in kinds] == [False, True]
