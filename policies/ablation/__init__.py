@@ -1,1 +1,1 @@
-"""Finds the changes of a tuned recipe that production does not need: what taking each out costs, by bursts."""
+"""Finds the changes of a tuned recipe that production does not need, by running bursts without some of them."""

@@ -1,4 +1,4 @@
-"""An ablation: the tuned recipe, the changes that it consists of, and what bursts without some of them say."""
+"""An ablation: the tuned recipe, the changes that it consists of, and the results of bursts without some of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ UNEXPECTED, UNSEEN = constant("ablation_unexpected"), constant("ablation_unseen"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """The tuned recipe's changes before a burst was spent on them; subsets are of `parts`, by number."""
+    """The ablation of one tuned recipe, before any burst without some of its changes.
+
+    Subsets are of indices into `parts`.
+    """
 
     know: Knowledge
     ends: Ends
@@ -46,11 +49,12 @@ class Ablation:
 
     @one_blas_thread()
     def step(self, seen: Sequence[Seen]) -> AblationStep:
-        """Returns which changes may go by these bursts, and the next ones to take out."""
+        """Returns the largest set of changes that the bursts so far allow to drop, and the set to take out next."""
         return ablation_step(self.question, self._terms, self._small, seen)
 
     def subset(self, recipe: Recipe) -> Subset | None:
-        """Returns the changes that a recipe lacks; None if it is not the tuned recipe without some that may go."""
+        """Returns the changes that a recipe lacks; None if it is not the tuned recipe without some changes that may be
+        taken out."""
         differing = self.ends.a.diff(recipe)
         taken = frozenset(at for at, part in enumerate(self.parts) if set(part.knobs) & set(differing))
         if taken and not self.question.legal(taken):
@@ -58,7 +62,7 @@ class Ablation:
         return taken if self.ends.recipe(taken).digest() == recipe.digest() else None
 
     def proposal(self, removal: Removal) -> Proposal:
-        """Returns the trial of the tuned recipe without some changes."""
+        """Returns the proposal to run the tuned recipe without some changes."""
         recipe = self.ends.recipe(removal.taken)
         table, memory = tabulate([recipe]), self.know.surrogate.memory
         gain, low, high = (math.expm1(-cost) for cost in figures_of(removal.effect))
@@ -83,8 +87,8 @@ class Ablation:
         return [self.parts[at].name for at in sorted(subset)]
 
     def shares(self, seen: Sequence[Seen], gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
-        """Returns every change with its predicted share and, where bursts show it, the obtained one; the largest
-        predicted first. `gone` are those that were taken out."""
+        """Returns every change with its predicted share and, where bursts measured it, the obtained one; the largest
+        predicted share first. `gone` are the changes that were taken out in the end."""
         deviation = self.question.deviation
         found = [self._share(at, _obtained(at, seen, deviation), gone) for at in range(len(self.parts))]
         return tuple(sorted(found, key=lambda each: -(each.predicted_share or 0.0)))
@@ -119,7 +123,11 @@ class Ablation:
 
     @cached_property
     def _small(self) -> Small:
-        """Returns the effects as predicted; those of what the estimate does not see are terms, which act or do not."""
+        """Returns the predicted effect of each change.
+
+        It is 0 for a change that the estimate does not see: such a change is a term of the posterior, which has an
+        effect or none.
+        """
         predicted = [part.predicted for part in self.parts]
         return Small(
             mean=np.array([0.0 if each.published else each.log_cost for each in predicted]),
@@ -137,8 +145,11 @@ def ablation_of(know: Knowledge) -> Ablation | None:
 
 
 def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
-    """Returns the measured cost of taking a change out: by two recipes that differ in it alone, else that of the
-    smallest set with it; None if no burst lacked it."""
+    """Returns the measured cost of taking change number `at` out; None if no burst lacked it.
+
+    Compares two recipes that differ in it alone, else the tuned recipe with the smallest set of changes that contains
+    it.
+    """
     ran = [subset for subset in dict.fromkeys(each.subset for each in seen) if log_costs(seen, subset)]
     alone = [(subset - {at}, subset) for subset in ran if at in subset and subset - {at} in ran]
     if alone:

@@ -35,7 +35,7 @@ class Part:
 
 
 def ends_between(tuned: Recipe, given: Recipe) -> Ends:
-    """Returns the tuned recipe (A) and the one as given (B): a difference takes one named change out."""
+    """Returns the tuned recipe as A and the given one as B: taking a difference from B takes one named change out."""
     differences = tuple(
         Difference(name=each.name, changes={knob: (tuned.knob(knob), given.knob(knob)) for knob in each.knobs})
         for each in members(given, tuned)
@@ -44,7 +44,7 @@ def ends_between(tuned: Recipe, given: Recipe) -> Ends:
 
 
 def parts_between(ends: Ends, know: Knowledge) -> tuple[Part, ...]:
-    """Returns the changes in the order of the differences; `know` is of the tuned recipe."""
+    """Returns the changes in the order of `ends.differences`. `know` has the tuned recipe as its incumbent."""
     predicted = predicted_effects(ends, know.surrogate.time)
     rows = zip(members(ends.b, ends.a), predicted, strict=True)
     return tuple(
@@ -60,7 +60,8 @@ def parts_between(ends: Ends, know: Knowledge) -> tuple[Part, ...]:
 
 
 def may_run(subset: Subset, ends: Ends, know: Knowledge) -> bool:
-    """Returns whether the tuned recipe without some changes is legal, should fit, and is not known to be refused."""
+    """Returns whether the tuned recipe without some changes is legal, should fit, and is not known to be refused by the
+    trainer."""
     return ends.legal(subset) and _fits(ends.recipe(subset), know)
 
 

@@ -1,8 +1,8 @@
-"""Chooses which changes of a tuned recipe to take out next, and which of them cost nothing, from the bursts alone.
+"""Chooses which changes of a tuned recipe to take out next, and finds those that cost nothing, from the bursts alone.
 
-The model is that of a bisection (`policies.bisect.posterior`) between the tuned recipe and the one as given: every
-change has an effect around the one that the surrogate predicts, or, where it sees none, none or one of a percent or so;
-any of them, or two only together, may have another that no prediction knows.
+The model is that of a bisection (`policies.bisect.posterior`) between the tuned recipe and the one as given. Every
+change has an effect around the predicted one; where the estimate sees none, it has either no effect or one of about a
+percent. Any change, or two of them only together, may also have an effect that no prediction knows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ EMPTY: Subset = frozenset()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Changes that are taken out, and their cost, with the probabilities that it is at most COSTS_NOTHING (`nothing`)
-    and at most LIMIT (`bearable`)."""
+    """Changes that are taken out, and their cost.
+
+    `nothing` is the probability that the cost is at most COSTS_NOTHING, `bearable` that it is at most LIMIT.
+    """
 
     taken: Subset
     effect: Effect
@@ -44,9 +46,11 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class AblationStep:
-    """The largest removal that the bursts confirm, and the one to run next; None if there is none.
+    """The state of an ablation after some bursts.
 
-    `repeat_tuned`: run the tuned recipe again instead, it has fewer bursts. `deviation` is that of a burst.
+    `confirmed` is the largest removal that the bursts confirm, `ask` the one to run next; None if there is none. If
+    `repeat_tuned`, the tuned recipe runs again instead, since it has fewer bursts. `deviation` is the relative standard
+    deviation of one burst.
     """
 
     confirmed: Removal | None
@@ -56,7 +60,10 @@ class AblationStep:
 
 
 def ablation_step(question: Question, terms: Terms, small: Small, seen: Sequence[Seen]) -> AblationStep:
-    """Returns what the bursts so far confirm, and what to run next. Pure: the same bursts give the same."""
+    """Returns the removal that the bursts so far confirm, and the one to run next.
+
+    Pure: the same bursts give the same step.
+    """
     measured = [each for each in seen if each.log_cost is not None]
     costs = [each.log_cost for each in measured if each.log_cost is not None]
     subsets = flags([each.subset for each in measured], len(question.guilt))
@@ -71,7 +78,10 @@ def ablation_step(question: Question, terms: Terms, small: Small, seen: Sequence
 
 
 def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[Subset, int]) -> Removal | None:
-    """Returns the removal that is expected to take out most changes beyond those confirmed; None if that is too few."""
+    """Returns the removal with the highest expected number of changes beyond the confirmed ones; None if it is too low.
+
+    A confirmed removal runs BURSTS_EACH times first.
+    """
     if confirmed is not None and counts[confirmed.taken] < BURSTS_EACH:
         return confirmed
     gone = len(confirmed.taken) if confirmed else 0
@@ -81,8 +91,8 @@ def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[S
 
 
 def _considered(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Iterator[Subset]:
-    """Yields subsets worth considering: cuts of the changes by their probability to cost nothing, single ones, and
-    those around subsets that ran; none that contains one that failed."""
+    """Yields removals worth considering: changes by descending probability of costing nothing (each prefix), single
+    changes, and removals one change away from those that ran. Leaves out removals that contain one that failed."""
     failed = [each.subset for each in seen if each.symptom is not None]
     single = [frozenset({each}) for each in sorted(question.all)]
     chance = {removal.taken: removal.nothing for removal in _removals(posterior, single)}
@@ -115,7 +125,7 @@ def _removals(posterior: Posterior, subsets: Sequence[Subset]) -> list[Removal]:
 
 
 def figures_of(effect: Effect) -> tuple[float, float, float]:
-    """Returns the log cost of an effect and its interval."""
+    """Returns (log cost, low, high) of an effect, with its 90 % interval."""
     assert effect.log_cost is not None
     assert effect.low is not None
     assert effect.high is not None

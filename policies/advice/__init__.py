@@ -1,1 +1,1 @@
-"""Advice on what to try next from traces without a tuning run, and answers to causes that are not walls."""
+"""Advice on what to try next from traces without a tuning run, and answers to losses that are not walls."""

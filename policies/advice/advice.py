@@ -1,8 +1,8 @@
-"""Advises what to try next: the fixes of the wall, by how much they could give back, as Megatron-LM's flags.
+"""Advises what to try next: the fixes of a wall, ranked by how much time they could give back, as Megatron-LM's flags.
 
-With the recipe that was traced, only what is legal from it, not on already and not slower by the estimate. A trace
-alone does not give the recipe: then the fixes are applied to example recipes that agree with what the trace shows, and
-sizes are left open. No fix claims waiting for data, which has its own advice, nor loading kernels once.
+If the traced recipe is known, only changes of it that are legal, new and not slower by estimate are advised. A trace
+alone does not give the recipe: then the fixes are applied to example recipes that agree with the trace, and the values
+of sizes are left open. Waiting for data is no fix's claim: it has advice of its own (`loader_workers`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, LOADER_WORKERS.name: LOADER_W
 class Advice:
     """A fix that may be tried next.
 
-    gives_back_us: what it claims of the wall's part of an average step; gain: how much faster steps would be then (a
-    fraction); both None if it gives back memory. flags: Megatron-LM's flags and environment variables; without:
-    flags to remove; changes: by knob, only if the recipe is known.
+    `gives_back_us` is the part of an average step's loss to the wall that the fix claims, `gain` the throughput that
+    this would gain (a fraction); both are None if it gives back memory. `flags` are Megatron-LM's flags and environment
+    variables to add, `without` the flags to remove; `changes` are by knob, empty if the recipe is not known.
     """
 
     fix: str
@@ -56,9 +56,10 @@ class Advice:
 
 
 def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -> list[Advice]:
-    """Returns the fixes of a wall, most to give back first; those that end a lack of memory by their cost in step time.
+    """Returns the fixes of a wall, those that give back most first. If the job did not fit in memory, returns the fixes
+    that free memory, the cheapest in step time first.
 
-    situation: what was traced; None if only the traces are known.
+    situation: the traced recipe with its evidence; None if only the traces are known.
     """
     finding = analysis.diagnosis.finding(wall)
     if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
@@ -75,7 +76,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
 
 
 def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
-    """The advice for a device that waits for data, where it waits long enough."""
+    """Returns the advice to use more loader workers if the device waits long enough for data; else []."""
     finding = analysis.diagnosis.finding(wall)
     us = finding.parts.get(DATA_LOADING, 0.0) if finding is not None and wall is Wall.HOST else 0.0
     step_us = _step_us(analysis)
@@ -96,7 +97,7 @@ def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
 
 
 def _left_to_fixes(analysis: Analysis) -> Analysis:
-    """Returns the analysis with what the host wall leaves to fixes, without the parts that none of them answers."""
+    """Returns the analysis without the parts of the host wall that no fix answers (OF_NO_FIX)."""
     diagnosis = analysis.diagnosis
     return msgspec.structs.replace(
         analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])
@@ -154,8 +155,8 @@ def _changed(
 ) -> tuple[Recipe, Recipe, KnobChanges] | None:
     """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none.
 
-    faster: leaves out changes that are slower by the estimate, which does not know what the traces show to be lost to
-    a cause.
+    faster: skips changes that are slower by estimate. False for a fix of the diagnosed cause, whose loss the estimate
+    does not know.
     """
     if fix.precondition(situation) is not None:
         return None
@@ -172,7 +173,7 @@ def _changed(
 
 
 def _has_units(after: Recipe, shown: Shown) -> bool:
-    """False where the GPU that was traced cannot multiply in the recipe's precision."""
+    """Returns false if the traced GPU has no units for the recipe's precision."""
     capability = shown.compute_capability
     eight_bits = after.training.precision.startswith(("fp8", "mxfp8", "nvfp4"))
     return capability is None or not eight_bits or capability >= FP8_SINCE
@@ -181,8 +182,10 @@ def _has_units(after: Recipe, shown: Shown) -> bool:
 def _words(
     before: Recipe, after: Recipe, named: KnobChanges, *, known: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the flags to add and those to remove with the knobs that the fix names; a knob without a flag as
-    `knob=value`."""
+    """Returns the flags to add and the flags to remove, those of the knobs that the fix names.
+
+    A knob without a flag is shown as `knob=value`.
+    """
     moved = named | {knob: to for knob, (_, to) in before.diff(after).items()}
     was, now = (
         {one.name: one.words or one.wanted for one in knob_spellings(recipe) if one.name in moved}
@@ -198,7 +201,7 @@ def _words(
 
 
 def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
-    """Returns the flag's words, with a size left open if the recipe is not known."""
+    """Returns the flag's words; a size is left open if the recipe is not known."""
     size = not known and KNOBS[name].domain.kind == "int" and len(words) == 2
     return (words[0], OPEN) if size else words
 

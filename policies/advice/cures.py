@@ -1,6 +1,7 @@
-"""Answers to a loss that is not a wall's, or to a wall on some ranks only: fixes, walls, and words.
+"""Answers to a loss that is not a wall's, or to a wall on some ranks only.
 
-The analyzers name the cause of a verdict without a wall (`Cause.name`); this table gives the answer to each.
+The analyzers name the cause of a verdict without a wall (`Cause.name`); this table gives the fixes, the wall and the
+advice for each cause.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from analyzers.diagnosis import Cause, Diagnosis, Wall
 class Cure:
     """The answer to a cause.
 
-    fixes: files of policies/fixes that act on it, in addition to those of `wall`; wall: the wall whose knobs act on
-    it, if any; said: advice that is not a setting.
+    `fixes` are files of policies/fixes that act on it, in addition to those of `wall`; `wall` is the wall whose knobs
+    act on it, if any; `said` is advice that is not a setting.
     """
 
     fixes: tuple[str, ...] = ()
@@ -57,22 +58,20 @@ NOTHING = Cure()
 
 
 def cure_of(diagnosis: Diagnosis) -> Cure:
-    """Returns the answer to the cause of a verdict; NOTHING if it has none."""
+    """Returns the answer to the cause of a verdict; NOTHING if the verdict has no cause."""
     return CURES.get(diagnosis.cause.name, NOTHING) if diagnosis.cause is not None else NOTHING
 
 
 def said_of(cause: Cause) -> str:
-    """Returns the advice on a cause that is not a setting, with the cause's ranks; empty if there is none."""
+    """Returns the advice on a cause that is not a setting, with the ranks concerned; empty if there is none."""
     ranks = ", ".join(f"rank {rank}" for rank in cause.ranks[:2]) or "the late ranks"
     more = f" and {len(cause.ranks) - 2} more" if len(cause.ranks) > 2 else ""
     return CURES.get(cause.name, NOTHING).said.format(f"{ranks}{more}")
 
 
 def walls_of(diagnosis: Diagnosis) -> set[Wall]:
-    """Returns the walls whose knobs act on the loss: the verdict's, its cause's, or those too close to distinguish.
-
-    Empty if nothing is named.
-    """
+    """Returns the walls whose knobs act on the loss: the verdict's, its cause's, or several that are too close to
+    distinguish. Empty if the diagnosis names none."""
     if diagnosis.wall is not Wall.UNDETERMINED:
         return {diagnosis.wall}
     wall = cure_of(diagnosis).wall

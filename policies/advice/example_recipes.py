@@ -1,7 +1,7 @@
-"""Example recipes in place of an unknown one: each leaves to the fixes what they turn on, split or take back, unless
-the traces show that it is on, or that there is nothing to split.
+"""Example recipes in place of an unknown one, to which fixes are applied.
 
-Only the knobs that a fix moves from them are shown; their sizes are not advice, and sizes stay open.
+In each of them the switches that a fix turns on are off, and what it splits is whole, unless the traces show otherwise.
+Only the knobs that a fix changes are shown to the user; the sizes of these recipes are not advice.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _FIRST_BLACKWELL = (10, 0)
 
 @cache
 def example_recipes(shown: Shown) -> tuple[Recipe, ...]:
-    """Returns example recipes of GPUs or of CPU ranks as the traces show them, to be tried in order."""
+    """Returns example recipes for GPUs or for CPU ranks, as the traces show, in the order in which to try them."""
     made = _ON_CPUS if shown.on_cpu else tuple(_as_shown(data, shown) for data in _ON_GPUS)
     return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in made)
 

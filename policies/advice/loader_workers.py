@@ -1,6 +1,6 @@
-"""More workers for the data loader: what to try where the device waits for data.
+"""Advice to use more data-loader workers where the device waits for data.
 
-No knob of a recipe sets it, so that it is no fix that the tuner tries.
+No knob of a recipe sets it, so it is not a fix that the tuner tries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WORKERS_FLAG = "--num-workers"  # Megatron-LM's; torch's DataLoader calls it num
 
 @dataclass(frozen=True, kw_only=True)
 class OwnAdvice:
-    """An advice that is no fix: its name, its title and its page."""
+    """Advice that is not a fix: its name, its title and its page."""
 
     name: str
     title: str

@@ -1,8 +1,6 @@
-"""The properties of a job that its traces show, for advice without a recipe: the stand-in recipes agree with them.
-
-Only what a trace surely shows rules something out. Communication of an unnamed group may be of any kind, and kernels
-inside a CUDA graph may be of any class. All-to-all next to kernels of sharded embedding tables is theirs.
-"""
+"""The properties of a job that its traces show, for advice without a recipe; example recipes are made to agree with
+them. A property is ruled out only by certain evidence: communication of an unnamed group may be of any kind, and
+kernels inside a CUDA graph of any class."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ EXPERT_CLASSES = {"grouped_gemm", "router"}
 class Shown:
     """The properties of one job.
 
-    absent: members of `SPLITS` that the traces rule out; dense: kernels were recorded, and none works for experts;
-    grouped_gemm: the experts of a rank are computed in one kernel; compute_capability: of the GPU, None if unknown.
+    `absent` are members of `SPLITS` that the traces rule out; `dense`: kernels were recorded, and none of them is of
+    MoE layers; `grouped_gemm`: one kernel computes all experts of a rank; `compute_capability` of the GPU, None if
+    unknown.
     """
 
     on_cpu: bool = False
@@ -37,7 +36,10 @@ class Shown:
 
 
 def shown_by(analysis: Analysis) -> Shown:
-    """Returns the properties that the traces show; only CPUs or GPUs if no kernel was recorded."""
+    """Returns the properties that the traces show.
+
+    If no kernel was recorded, only whether the job ran on CPUs or GPUs.
+    """
     traces = analysis.traces
     capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)
     if not traces or not any(trace.devices for trace in traces):
@@ -59,7 +61,7 @@ def shown_by(analysis: Analysis) -> Shown:
 
 
 def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
-    """Splits that something else than their own kind of communication shows."""
+    """Yields the splits (members of `SPLITS`) that show by an effect other than their own kind of communication."""
     diagnosis = analysis.diagnosis
     causes = {*diagnosis.waits, *([diagnosis.cause.name] if diagnosis.cause is not None else [])}
     if causes & {*PIPELINE_CAUSES} or any(span.idle_by_cause.bubble_us > 0 for span in spans):

@@ -1,8 +1,8 @@
 """The differences between two recipes, and the recipe that takes some of them from B.
 
-A difference is a change of knobs that belong together (`policies.tuner.decomposition`), or of one place of the user's
-trainer: a variable, an option of the command, the lines before it. Changes without any effect beside the others are
-left out.
+A difference is a change of knobs that belong together (`policies.tuner.decomposition`), or of one item of the user's
+trainer: an environment variable, an option of the command, the lines before it. Changes that have no effect with the
+other settings are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ COMMAND, ENV, RANKS_ENV = "trainer.command", "trainer.env.", "burst.env."
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One difference. `changes`: knob or place of the recipe → its value in A and in B; None: it is not there."""
+    """One difference.
+
+    `changes` maps a knob or a place of the recipe to its values in A and in B; None: absent there.
+    """
 
     name: str
     changes: Mapping[str, tuple[Any, Any]]
@@ -36,7 +39,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """Two recipes that train one model on one cluster, and what they differ in; `idle` has no effect here."""
+    """Two recipes that train one model on one cluster, and their differences.
+
+    `idle` are differences without effect on a measurement.
+    """
 
     a: Recipe
     b: Recipe
@@ -44,13 +50,13 @@ class Ends:
     idle: tuple[Difference, ...] = ()
 
     def recipe(self, subset: Subset) -> Recipe:
-        """Returns A with these differences taken from B. Raises BadInputError if no recipe has these values."""
+        """Returns A with these differences taken from B. Raises BadInputError if the result is not a valid recipe."""
         taken = {place: after for at in sorted(subset) for place, (_, after) in self.differences[at].changes.items()}
         return _with(self.a, taken)
 
     @cached_property
     def legal(self) -> Callable[[Subset], bool]:
-        """Returns whether a subset breaks no rule; remembers what it was asked."""
+        """Returns a cached function that tells whether the recipe of a subset violates no rule."""
         return cache(self._is_legal)
 
     def _is_legal(self, subset: Subset) -> bool:
@@ -132,7 +138,7 @@ def _with(recipe: Recipe, values: Places) -> Recipe:
 
 
 def _places(recipe: Recipe) -> dict[str, Any]:
-    """Returns the settings that are no knobs, by place: each variable and each option of the command by itself."""
+    """Returns the settings that are not knobs, by place; each variable and each option of the command is one."""
     ours = {f"{RANKS_ENV}{name}": value for name, value in recipe.burst.env.items()}
     if recipe.trainer is None:
         return ours
@@ -144,8 +150,8 @@ def _places(recipe: Recipe) -> dict[str, Any]:
 
 
 def _options(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the words of a command by option, `trainer.command --flag`; the words before the first one by the place
-    itself."""
+    """Returns the arguments of a command by option, as `trainer.command --flag`; those before the first option are
+    under `trainer.command`."""
     found: dict[str, tuple[str, ...]] = {}
     place = COMMAND
     for word in command:
@@ -156,7 +162,7 @@ def _options(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _trainer(places: Places) -> dict[str, Any]:
-    """Returns the data of a trainer from its places."""
+    """Returns the data of the recipe's `trainer` section from its places."""
     options = [words for place, words in places.items() if place == COMMAND or place.startswith(f"{COMMAND} ")]
     others = {place: value for place, value in places.items() if not place.startswith((COMMAND, ENV, RANKS_ENV))}
     command = tuple(word for words in options for word in words)

@@ -1,4 +1,4 @@
-"""Predicted effects of differences: by the estimate, by published effects where it sees none."""
+"""Predicted effects of differences: by estimate, or by published effects where the estimate predicts no change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ UNMODELLED = constant("unmodelled_log_step")
 
 @one_blas_thread()
 def predicted_effects(ends: Ends, time: TimeSurrogate | None = None) -> tuple[Predicted, ...]:
-    """Returns the predicted effect of each difference: alone on A, or, where that is illegal, the last one to B.
+    """Returns the predicted effect of each difference, applied to A alone, or, where that is illegal, on top of all
+    others.
 
     time: the surrogate of their cluster, None before any burst.
     """
@@ -32,7 +33,7 @@ def predicted_effects(ends: Ends, time: TimeSurrogate | None = None) -> tuple[Pr
 
 
 def _pairs(ends: Ends) -> Iterator[tuple[Recipe, Recipe]]:
-    """Yields a recipe without and with each difference; A twice where neither is legal."""
+    """Yields (recipe without, recipe with) for each difference; (A, A) where neither pair is legal."""
     legal, everything = ends.legal, frozenset(range(len(ends.differences)))
     for at in sorted(everything):
         if legal(frozenset({at})):
@@ -44,14 +45,17 @@ def _pairs(ends: Ends) -> Iterator[tuple[Recipe, Recipe]]:
 
 
 def _modelled(time: TimeSurrogate, before: Recipe, after: Recipe) -> Predicted | None:
-    """Returns the effect by estimate; None if it sees none."""
+    """Returns the effect by estimate; None if the estimate predicts no change."""
     mean, deviation = time.difference(time.closed_form(tabulate([after])), time.closed_form_of(before))
     log_cost = float(mean[0]) - math.log(_tokens(after) / _tokens(before))
     return Predicted(log_cost=log_cost, deviation=float(deviation[0])) if abs(log_cost) > UNMODELLED else None
 
 
 def _published(a: Recipe, difference: Difference) -> Predicted:
-    """Returns the largest published effect of the knobs; that of any other setting for a place without one."""
+    """Returns the largest published effect of the knobs of a difference.
+
+    A difference without a knob has the effect of `*`, the row for all other settings.
+    """
     known = [effect_of(a, place, after) for place, (_, after) in difference.changes.items() if place in KNOBS]
     largest = max(known, key=lambda each: abs(each.gain), default=effects()[OTHERS])
     return Predicted(log_cost=-largest.gain, deviation=largest.spread, published=True)

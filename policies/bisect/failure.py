@@ -30,7 +30,7 @@ def failure_step(question: Question, symptom: str, seen: Sequence[Seen]) -> Step
 
 
 def _verdict(question: Question, found: tuple[Subset, ...], symptom: str, seen: Sequence[Seen]) -> Verdict:
-    """Returns the sets found; confident if each failed by itself and no burst failed in another way."""
+    """Returns the sets found; confident if each failed by itself and no burst failed with another symptom."""
     failed = {each.subset for each in seen if each.symptom == symptom}
     sure = bool(found) and all(question.closed(each) in failed for each in found)
     clouded = any(each.symptom not in (None, symptom) for each in seen)
@@ -43,7 +43,7 @@ def _verdict(question: Question, found: tuple[Subset, ...], symptom: str, seen: 
 
 
 def _sets(question: Question) -> Search:
-    """Finds every independent failing set: until the differences that are left do not fail."""
+    """Finds independent failing sets one after another, until the differences that are left do not fail."""
     left, found = question.all, list[Subset]()
     while left and (yield from _fails(question, left)):
         several = yield from _needed(question, frozenset(), False, _ordered(question, left))
@@ -56,7 +56,10 @@ def _sets(question: Question) -> Search:
 
 
 def _needed(question: Question, kept: Subset, changed: bool, items: Sequence[int]) -> Generator[Subset, bool, Subset]:
-    """Returns the members of `items` that are needed, each with what the rules add to it, for a failure with `kept`."""
+    """Returns the members of `items` without which `kept` plus `items` does not fail (QuickXplain).
+
+    Each is run with the differences that the rules require with it. `changed`: `kept` has grown since it last ran.
+    """
     if changed and (yield from _fails(question, kept)):
         return frozenset()
     if len(items) == 1:
@@ -70,7 +73,8 @@ def _needed(question: Question, kept: Subset, changed: bool, items: Sequence[int
 
 
 def _without_the_idle(question: Question, subset: Subset) -> Generator[Subset, bool, Subset]:
-    """Takes out members that only rules had added, or that need one that is not needed: the rest fails without them."""
+    """Returns a failing subset without members that it does not need: those that only the rules added, and those that
+    require such a member."""
     for member in reversed(_ordered(question, subset)):
         rest = frozenset(each for each in subset if member not in question.with_needed(frozenset({each})))
         if rest and _is_tied(question, member, subset) and (yield from _fails(question, rest)):
@@ -79,24 +83,27 @@ def _without_the_idle(question: Question, subset: Subset) -> Generator[Subset, b
 
 
 def _is_tied(question: Question, member: int, subset: Subset) -> bool:
-    """Returns whether a member needs another one of the subset, or is needed by it."""
+    """Returns whether the rules tie a member to another one of the subset: either requires the other."""
     needed = question.with_needed
     return any(each in needed(frozenset({member})) or member in needed(frozenset({each})) for each in subset - {member})
 
 
 def _fails(question: Question, subset: Subset) -> Generator[Subset, bool, bool]:
-    """Asks for a subset, with what the rules add to it; one that stays illegal counts as one that does not fail."""
+    """Yields the subset to run, with the differences that the rules require, and returns whether it failed.
+
+    A subset that cannot be made legal counts as one that does not fail.
+    """
     closed = question.closed(subset)
     return False if closed is None else (yield closed)
 
 
 def _ordered(question: Question, subset: Subset) -> list[int]:
-    """Returns the differences, the most suspect first."""
+    """Returns the differences by descending probability of guilt."""
     return sorted(subset, key=lambda each: (-question.guilt[each], each))
 
 
 def _middle(chances: Sequence[float]) -> int:
-    """Returns how many of the items have half of the probability, at least one and not all."""
+    """Returns the number of leading items that hold about half of the probability; at least one, and not all."""
     half = sum(chances) / 2
     cut = next(at for at, total in enumerate(accumulate(chances), 1) if total >= half)
     return min(max(cut, 1), len(chances) - 1)

@@ -1,4 +1,4 @@
-"""Expectations before the first burst of a subset: the guilt of each difference, and the noise of a burst."""
+"""Expectations before any burst: the probability of guilt of each difference, and the noise of a burst."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_GUILT = 0.6  # however large the predicted effect: what was predicted is no 
 class Predicted:
     """The predicted effect of a difference: mean and standard deviation of the log ratio of cost.
 
-    `published`: from published effects, because the estimate sees none.
+    `published`: taken from published effects, because the estimate predicts no change.
     """
 
     log_cost: float
@@ -31,7 +31,8 @@ class Predicted:
 
 
 def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
-    """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in all, shared out by prediction."""
+    """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in total, distributed by predicted
+    effect."""
     chances = [each.exceeds(least) for each in predicted]
     total = sum(chances) or 1.0
     lowest = min(LEAST_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
@@ -39,6 +40,6 @@ def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
 
 
 def expected_deviation(shown: Sequence[float]) -> float:
-    """Returns the deviation expected of a burst: as the steps of the bursts so far show it, at least that between
-    allocations of the same nodes, which no step shows."""
+    """Returns the expected relative deviation of a burst: as the scatter of the steps in `shown` suggests, and at least
+    the deviation between allocations of the same nodes, which does not show within a burst."""
     return max([MIN_HALF_SPREAD, *shown])

@@ -51,7 +51,7 @@ class Small:
 
 
 def small_effects(count: int) -> Small:
-    """Returns the small effects of differences of which nothing is known."""
+    """Returns the small effects of differences about which nothing is known."""
     return Small(mean=np.zeros(count), deviation=np.full(count, SMALL_DEVIATION))
 
 
@@ -85,21 +85,24 @@ class Posterior:
         return mean + expected, deviation
 
     def over_the_empty(self, subsets: Flags) -> tuple[Floats, Floats]:
-        """Returns the mean and the standard deviation [H, C] of the log cost of each subset over that of the empty one,
-        without the noise of a burst."""
+        """Returns the mean and the standard deviation [H, C] of the log cost of each subset relative to the empty
+        subset (recipe A), without the noise of a burst."""
         mean, variance = self._conditioned(subsets, base=0.0)
         return mean + self.small.expected(subsets), np.sqrt(np.maximum(variance, 0.0))
 
     def cost(self, subsets: Flags) -> tuple[Floats, Floats]:
-        """Returns the same [C] over all hypotheses, weighed by their probabilities."""
+        """Returns the mean and the standard deviation [C] of the log cost of each subset relative to recipe A, averaged
+        over the hypotheses by probability."""
         mean, deviation = self.over_the_empty(subsets)
         middle: Floats = self.probability @ mean
         variance = self.probability @ (deviation**2 + mean**2) - middle**2
         return middle, np.sqrt(np.maximum(variance, 0.0))
 
     def _conditioned(self, subsets: Flags, *, base: float) -> tuple[Floats, Floats]:
-        """Returns mean and variance [H, C] of the effects inside subsets, and of the base with variance `base`, given
-        the bursts."""
+        """Returns the mean and the variance [H, C] of the sum of base and effects inside each subset, given the bursts.
+
+        `base` is the prior variance of the base.
+        """
         inside = self._inside(subsets)
         shared = base + self.small.shared(subsets, self.subsets)
         cross = shared + self.scale**2 * inside @ np.swapaxes(self._inside(self.subsets), 1, 2)
@@ -110,13 +113,13 @@ class Posterior:
 
     @cached_property
     def _places(self) -> Integers:
-        """The terms of each hypothesis [H, R]; T for none."""
+        """Returns the indices of the terms of each hypothesis, [H, R], padded with T."""
         most = max(1, *map(len, self.hypotheses))
         none = len(self.terms.sets)
         return np.array([(*each, *[none] * (most - len(each))) for each in self.hypotheses], dtype=np.int64)
 
     def _inside(self, subsets: Flags) -> Floats:
-        """Returns [H, C, R]: whether each subset has each term of each hypothesis."""
+        """Returns [H, C, R]: 1 where a subset contains all members of a term of a hypothesis."""
         columns = self.terms.columns(subsets)
         padded = np.concatenate([columns, np.zeros((len(columns), 1))], axis=1)
         return np.moveaxis(padded[:, self._places], 0, 1)
@@ -145,8 +148,8 @@ def fit_posterior(
 ) -> Posterior:
     """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
 
-    deviation: expected of a burst; its own is estimated with everything else. small: None where nothing is known.
-    scale: expected of the effect of a term that acts.
+    `deviation` is the relative standard deviation expected of a burst; the posterior estimates its own. `small` is None
+    where nothing is known of the small effects. `scale` is the prior standard deviation of the effect of a term.
     """
     small = small or small_effects(subsets.shape[1])
     expected = small.expected(subsets)
@@ -183,7 +186,7 @@ def fit_posterior(
 
 
 def _background(small: Small, subsets: Flags, deviation: float) -> Floats:
-    """Returns the covariance [M, M] of the bursts without any term."""
+    """Returns the covariance [M, M] of the bursts' log costs under the hypothesis without terms."""
     found: Floats = BASE_DEVIATION**2 + small.shared(subsets, subsets) + deviation**2 * np.eye(len(subsets))
     return found
 
@@ -194,7 +197,7 @@ def _log_prior(deviation: float, expected: float) -> float:
 
 
 def _evidence(posterior: Posterior, deviation: float) -> Floats:
-    """Returns the log evidence [H] of the hypotheses at a deviation."""
+    """Returns the log evidence [H] of the hypotheses if a burst has this deviation."""
     inside = posterior._inside(posterior.subsets)
     background = _background(posterior.small, posterior.subsets, deviation)
     covariance = background + posterior.scale**2 * inside @ np.swapaxes(inside, 1, 2)
@@ -208,9 +211,9 @@ def _evidence(posterior: Posterior, deviation: float) -> Floats:
 def _grown(
     terms: Terms, columns: Floats, kind: Integers, costs: Floats, background: Floats, scale: float
 ) -> tuple[Hypothesis, ...]:
-    """Returns the most probable hypotheses, grown from none by one term at a time.
+    """Returns the most probable hypotheses, grown term by term from the empty one.
 
-    `columns` [M, K] are the different columns of the terms, `kind` [T] the one of each.
+    `columns` [M, K] are the distinct columns of the terms, `kind` [T] the index of each term's column.
     """
     found: dict[Hypothesis, float] = {(): 0.0}
     frontier: list[Hypothesis] = [()]
@@ -232,7 +235,7 @@ def _grown(
 
 
 def _frontier(new: Mapping[Hypothesis, float], kind: Integers) -> list[Hypothesis]:
-    """Returns the best of the new hypotheses, and the best of those that the bursts tell apart."""
+    """Returns the best of the new hypotheses, and the best of those that the bursts can distinguish."""
     ordered = sorted(new, key=lambda each: -new[each])
     apart: dict[tuple[int, ...], Hypothesis] = {}
     for each in ordered:
@@ -241,7 +244,8 @@ def _frontier(new: Mapping[Hypothesis, float], kind: Integers) -> list[Hypothesi
 
 
 def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats, scale: float) -> Floats:
-    """Returns what each further column [M, K] adds to the log evidence of a hypothesis with the columns `has`."""
+    """Returns how much each further column [M, K] adds to the log evidence of a hypothesis that has the columns
+    `has`."""
     inside = columns[:, has]
     inverse = np.linalg.inv(background + scale**2 * inside @ inside.T)
     size = scale**2 * np.einsum("mk,mk->k", inverse @ columns, columns)
@@ -251,5 +255,5 @@ def _gains(columns: Floats, has: Integers, costs: Floats, background: Floats, sc
 
 
 def as_subset(terms: Terms, hypothesis: Sequence[int]) -> Subset:
-    """Returns the differences of some terms."""
+    """Returns the union of the differences of some terms."""
     return frozenset(member for term in hypothesis for member in terms.sets[term])

@@ -19,7 +19,7 @@ LEAST_EFFECT = constant("bisect_least_effect")
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One burst of a subset: the log of its median cost per token, or the `symptom` by which it failed."""
+    """The result of one burst of a subset: the log of its median cost per token, or the `symptom` of its failure."""
 
     subset: Subset
     log_cost: float | None = None
@@ -40,12 +40,14 @@ class Question:
     legal: Callable[[Subset], bool] = lambda subset: True
 
     def closed(self, subset: Subset) -> Subset | None:
-        """Returns the subset with the differences that its members need by the rules; None if that is not legal."""
+        """Returns the subset with the differences that the rules require with its members; None if that is still not
+        legal."""
         found = self.with_needed(subset)
         return found if self.legal(found) else None
 
     def with_needed(self, subset: Subset) -> Subset:
-        """Returns the subset with the differences that its members need by the rules, as far as pairs show it."""
+        """Returns the subset with the differences that the rules require with its members, as far as they show in
+        pairs."""
         found, before = subset, None
         while found != before:
             before, found = found, found.union(*(self._needs[each] for each in found))
@@ -53,7 +55,8 @@ class Question:
 
     @cached_property
     def _needs(self) -> tuple[Subset, ...]:
-        """The differences that each needs: without one of them it is legal neither alone nor beside all others."""
+        """Returns the differences that each one requires: without them it is legal neither alone nor with all the
+        others."""
         alone = [_needed_by(each, self.legal, self.all) for each in sorted(self.all)]
         for other in sorted(self.all):
             if not self.legal(self.all - {other}):
@@ -69,10 +72,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The effect of differences that act only together (one: by itself), with its 90 % interval: log ratios of cost.
-
-    None for the differences behind a failure, which have no cost.
-    """
+    """The effect of differences that act only together (or of a single one), with its 90 % interval, as log ratios of
+    cost. The figures are None for differences that cause a failure, which has no cost."""
 
     members: tuple[int, ...]
     log_cost: float | None = None
@@ -90,10 +91,10 @@ def effect_of(members: tuple[int, ...], log_cost: float, deviation: float) -> Ef
 class Verdict:
     """The result of a bisection so far.
 
-    `culprits` are the guilty effects, the largest first, `helpers` those by which B gains; `probability` is that the
-    guilty set is `guilty`, and `confident` whether that is enough to stop. `others` are the next sets with their
-    probabilities. `symptom`: None for a slowdown. `total` is the effect of all differences together, `rest` that of
-    those that are neither culprits nor helpers.
+    `culprits` are the guilty effects, the largest first, `helpers` those by which B is faster. `probability` is the
+    probability that `guilty` is the guilty set; `confident` is true if it is high enough to stop. `others` are the next
+    most probable sets, with their probabilities. `symptom`: None for a slowdown. `total` is the effect of all
+    differences together, `rest` that of those that are neither culprits nor helpers.
     """
 
     culprits: tuple[Effect, ...] = ()
@@ -120,7 +121,8 @@ class Step:
 
 
 def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -> Subset:
-    """Returns the one difference that makes another legal alone; empty if it is legal, or needs several."""
+    """Returns the one difference whose addition makes another one legal; empty if it is legal alone or requires
+    several."""
     if legal(frozenset({each})):
         return frozenset()
     found = (other for other in sorted(everything - {each}) if legal(frozenset({each, other})))

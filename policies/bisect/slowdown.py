@@ -1,4 +1,5 @@
-"""Chooses the next burst of a slowdown: the subset that says most about the guilty set, a repeat if that says most."""
+"""Chooses the next burst of a slowdown: the subset whose result carries most information about the guilty set, new or
+repeated."""
 
 from __future__ import annotations
 
@@ -41,16 +42,21 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
 
 
 def _less_measured(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
-    """Returns the end with fewer bursts: the difference between the two is not known to `least` yet. None if it is, or
-    if the noise hides it."""
+    """Returns the end (A or B) with fewer bursts, while their difference is not known to within `least`.
+
+    None if it is, or if noise hides it.
+    """
     few = min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
     count = len(log_costs(seen, few))
     return few if count < ENDS_AT_MOST and posterior.deviation < HIDING * question.least else None
 
 
 def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
-    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`, or that may: the
-    mean of an effect that no burst resolves is near zero."""
+    """Returns the guilty set of each hypothesis: the members of its terms that cost at least `least`.
+
+    Terms with a small positive effect that no burst resolves count too, since the mean of an unresolved effect is near
+    zero.
+    """
     effects, covariance = posterior.effects()
     unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED * question.least) ** 2
     costs = (effects >= question.least) | ((effects > 0) & unresolved)
@@ -101,7 +107,7 @@ def _effects(posterior: Posterior, row: int) -> Iterator[Effect]:
 
 
 def _helps(posterior: Posterior, members: tuple[int, ...], least: float) -> bool:
-    """Returns whether B gains by a term as surely as a culprit is called guilty."""
+    """Returns whether B is faster by a term with the confidence that a culprit needs."""
     mean, _ = posterior.effects()
     helping = [
         any(posterior.terms.sets[term] == members and cost <= -least for term, cost in zip(each, row, strict=False))
@@ -111,7 +117,7 @@ def _helps(posterior: Posterior, members: tuple[int, ...], least: float) -> bool
 
 
 def _rest(question: Question, posterior: Posterior, named: Subset) -> Effect | None:
-    """Returns the effect of the differences that are not named; None if all are."""
+    """Returns the joint effect of the differences that are not named; None if all are."""
     rest = question.all - named
     if not rest:
         return None
@@ -128,7 +134,8 @@ def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Ef
 
 
 def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
-    """Returns the legal subset whose burst says most about the guilty set; None if none says enough."""
+    """Returns the legal subset whose burst carries most information about the guilty set; None if none carries
+    enough."""
     failed = {each.subset for each in seen if each.log_cost is None}
     considered = [each for each in _considered(question, posterior) if each not in failed]
     information = _information(question, posterior, considered)
@@ -138,8 +145,8 @@ def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]
 
 
 def _considered(question: Question, posterior: Posterior) -> list[Subset]:
-    """Returns subsets worth considering: cuts of the differences by suspicion, drawn ones, those that check the first
-    guilty sets, and those that have been run."""
+    """Returns subsets worth considering: differences by descending guilt (each prefix), random ones, those that check
+    the most probable guilty sets, and those that have been run."""
     count = len(question.guilt)
     suspicion = np.zeros(count)
     for each, chance in zip(posterior.hypotheses, posterior.probability, strict=True):
@@ -162,7 +169,7 @@ def _considered(question: Question, posterior: Posterior) -> list[Subset]:
 
 
 def _information(question: Question, posterior: Posterior, subsets: Sequence[Subset]) -> Floats:
-    """Returns the mutual information [C], nats, of a burst of each subset and the guilty set."""
+    """Returns the mutual information [C], in nats, between the result of a burst of each subset and the guilty set."""
     if not subsets:
         return np.zeros(0)
     mean, deviation = (each[:WEIGHED] for each in posterior.predicted(flags(subsets, len(question.guilt))))

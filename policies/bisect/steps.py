@@ -1,7 +1,7 @@
-"""The next burst of a bisection and its verdict so far, from the bursts alone: nothing else is remembered.
+"""The next burst of a bisection and its verdict so far: a pure function of the bursts.
 
-The two ends are run first. If B fails, the smallest failing sets are searched for, else the differences that make it
-slower; a slowdown that is not there is a verdict too.
+The two ends run first. If B fails, the smallest failing sets are searched for; else the differences that make it
+slower. If B is neither slower nor fails, the verdict says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from policies.surrogate.blas import one_blas_thread
 
 @one_blas_thread()
 def next_step(question: Question, seen: Sequence[Seen]) -> Step:
-    """Returns the verdict after some bursts and the subset to run next, None at the end. Pure."""
+    """Returns the verdict after some bursts and the subset to run next, which is None at the end. Pure."""
     good, bad = frozenset[int](), question.all
     for end in (good, bad):
         if not any(each.subset == end for each in seen):

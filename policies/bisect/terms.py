@@ -1,4 +1,4 @@
-"""The terms of which a slowdown is made: one difference, or two or three that act only together."""
+"""The terms that a slowdown is modelled with: one difference, or two or three that act only together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Terms:
 
 
 def terms_of(guilt: Sequence[float]) -> Terms:
-    """Returns all terms of differences with these probabilities of guilt."""
+    """Returns all terms of differences, given each difference's probability of guilt."""
     count = len(guilt)
     sizes = [1, *(size for size, most in MAX_DIFFERENCES_FOR.items() if size <= count <= most)]
     sets = [members for size in sizes for members in combinations(range(count), size)]
@@ -45,12 +45,12 @@ def terms_of(guilt: Sequence[float]) -> Terms:
 
 
 def _chance(size: int, count: int) -> float:
-    """Returns the probability of one term of this size."""
+    """Returns the prior probability of one term of `size` out of `count` differences."""
     return min(EXPECTED[size] / comb(count, size), 0.5)
 
 
 def flags(subsets: Sequence[Subset], count: int) -> Flags:
-    """Returns subsets as rows [M, n]."""
+    """Returns subsets as rows [M, n] of zeros and ones."""
     found = np.zeros((len(subsets), count), dtype=bool)
     for row, subset in enumerate(subsets):
         found[row, list(subset)] = True
