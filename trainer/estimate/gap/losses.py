@@ -2,7 +2,8 @@
 
 Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
 traced part that is longer than expected counts to the settings that move it, up to MOST_OFF times what they are
-predicted to: an effect is more often underrated than a machine is slow in just that part.
+predicted to: an effect is more often underrated than a machine is slow in just that part. A part is measured, what of
+it the cause costs is not: it is known to EFFECT_OFF.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from trainer.estimate.gap.parts import Cause
-from trainer.estimate.gap.waterfall import Gap, Interval, Kind, Waterfall
+from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, Waterfall
 
 FORCED = "moe_router_force_load_balancing"
 LEAST = 0.005  # of the first level: smaller causes are not listed
@@ -46,7 +47,10 @@ def losses(found: Waterfall) -> list[Loss]:
 
 def _loss(name: str, gaps: list[Gap]) -> Loss:
     own = next((gap for gap in gaps if gap.kind is not Kind.PART), gaps[0])
-    time = Interval(s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(*(gap.time.deviation_s for gap in gaps)))
+    off_s = EFFECT_OFF * sum(gap.time.s for gap in gaps if gap.kind is Kind.PART)
+    time = Interval(
+        s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(off_s, *(gap.time.deviation_s for gap in gaps))
+    )
     return Loss(name=name, kind=own.kind, time=time, gaps=tuple(gaps))
 
 

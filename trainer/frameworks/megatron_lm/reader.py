@@ -75,7 +75,7 @@ def read_log(text: str, request: ImportRequest) -> Reading:
         reported_tflops=logged_tflops(text),
         notes=(
             "a log has no command: bursts run our own model (engine megatron); import the script for yours",
-            *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),
+            *((f"taken to be {nodes} × {per_node} ranks: else give --gpus-per-node",) if nodes else ()),
         ),
     )
 
