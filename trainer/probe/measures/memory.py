@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trainer.microbenchmarks.row import Row
 from trainer.probe.bench import Bench, NotHereError
 
@@ -38,20 +40,32 @@ def fragmentation(bench: Bench, row: Row) -> list[float]:
 
 
 def second_step(bench: Bench, row: Row) -> list[float]:
-    """Returns how much the peak of a layer's second step is over that of its first, with its optimizer's state made
-    before."""
+    """Returns how much the peak of a layer's second step is over that of its first, less the optimizer's state, which
+    is made between them."""
     from trainer.engines.megatron.one_layer import one_layer
 
-    cuda = bench.torch.cuda
     moe = bench.recipe.architecture.num_moe_experts is not None
-    peaks = []
+    bench.torch.cuda.empty_cache()
     with one_layer(bench.recipe, bench.device, moe=moe) as found:
-        for _ in range(STEPS):
-            cuda.reset_peak_memory_stats()
-            found.step()
-            bench.device.synchronize()
-            peaks.append(cuda.max_memory_reserved() / GIB)
-    return [max(0.0, peaks[-1] - peaks[0])]
+        optimizer = bench.torch.optim.Adam(found.model.parameters(), fused=True)  # as Megatron's: no temporaries
+        first = _peak_gib(bench, lambda: found.forward().backward())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+        def second() -> None:
+            found.forward().backward()
+            optimizer.step()
+
+        growth = _peak_gib(bench, second) - first
+        state = sum(each.nbytes for made in optimizer.state.values() for each in made.values())
+    return [max(0.0, growth - state / GIB)]
+
+
+def _peak_gib(bench: Bench, work: Callable[[], object]) -> float:
+    bench.torch.cuda.reset_peak_memory_stats()
+    work()
+    bench.device.synchronize()
+    return float(bench.torch.cuda.max_memory_reserved()) / GIB
 
 
 MEASURES = {"layer_kept": layer_kept, "outside": outside, "fragmentation": fragmentation, "second_step": second_step}
