@@ -1,7 +1,7 @@
-"""The fitted and judged numbers of the policy, from `constants.csv`: value, unit, and origin.
+"""The fitted and judged numbers of the policy, from `constants.csv`: value, unit and origin.
 
-`origin` is `fitted` (to the runs that `source` names), `measured` (read off a measurement), `numerical` (precision
-of a computation: no result depends on it) or `judged` (not measured).
+`origin` is `fitted` (to the runs that `source` names), `measured` (read from a measurement), `numerical` (precision of
+a computation: no result depends on it) or `judged` (chosen without a measurement).
 """
 
 from __future__ import annotations

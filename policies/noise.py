@@ -2,9 +2,9 @@
 
 A burst is summarised by the median cost of its measured steps: microseconds of one GPU per token. Noise is how that
 median moves from burst to burst, not the spread of steps inside one: a busy neighbour slows whole bursts. The few
-repeats a study can pay for are pooled over all trials, with a weak prior from the steps themselves. The judge
-compares trials by it, the policy uses it to decide what is worth a burst, and the interval of a speed-up is computed
-from it. The surrogate weighs each trial by its own: `deviation_of_a_burst`.
+repeats a study can pay for are pooled over all trials, with a weak prior from the steps themselves. The judge compares
+trials by it, the policy decides by it what is worth a burst, and the interval of a speed-up is computed from it. The
+surrogate weighs each trial by the trial's own noise: `deviation_of_a_burst`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cpu_cost(outcome: Outcome) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Relative standard deviation of a burst's median, and its degrees of freedom (prior included)."""
+    """The relative standard deviation of a burst's median, and its degrees of freedom (prior included)."""
 
     deviation: float
     freedom: int
@@ -70,7 +70,7 @@ class Spread:
         return max(MIN_FREEDOM, self.repeats)
 
     def band(self, bursts: int, others: int, confidence: float) -> float:
-        """Returns how far the medians of `bursts` and `others` bursts of one recipe may differ, as a log ratio."""
+        """Returns how far apart the medians of `bursts` and of `others` bursts of one recipe may be, as a log ratio."""
         quantile = student(max(self.freedom, MIN_FREEDOM), confidence)
         return quantile * self.deviation * math.sqrt(1 / bursts + 1 / others)
 
@@ -83,24 +83,23 @@ class Noise:
     cost: Cost = wall_cost
 
     def between_bursts(self) -> Spread:
-        """Pools the deviation over every repeated trial, with the prior while there are few."""
+        """Returns the deviation between bursts, pooled over every repeated trial, with the prior counted as
+        PRIOR_REPEATS repeats."""
         groups = [medians(trial, self.cost) for trial in self.trials]
         squares = sum((value - fmean(group)) ** 2 for group in groups if len(group) > 1 for value in group)
         return self._pooled(squares)
 
     def between_neighbours(self) -> Spread:
-        """Pools the deviation between consecutive bursts, from successive differences of repeats (von Neumann).
-
-        Leaves out a slow drift of the machine, which interleaving cancels.
-        """
+        """Returns the deviation between consecutive bursts, pooled from successive differences of repeats (von
+        Neumann). It leaves out a slow drift of the machine, which interleaved pairs cancel."""
         steps = [after - before for trial in self.trials for before, after in pairwise(medians(trial, self.cost))]
         return self._pooled(sum(step**2 for step in steps) / 2)
 
     def half_spread(self) -> float:
         """Returns the relative half-spread of the throughput of repeated bursts, the median over repeated trials.
 
-        A fix whose bound is below it is not worth a burst. Narrower than a verdict's band, since a burst costs less
-        than a missed gain.
+        A fix that could gain less is not worth a burst. It is narrower than the band of a verdict, since a burst costs
+        less than a missed gain.
         """
         spreads = [
             (max(rates) - min(rates)) / 2 / median(rates) for trial in self.trials if len(rates := _rates(trial)) >= 2
@@ -114,7 +113,7 @@ class Noise:
     def variance_of(self, trial: Trial) -> float:
         """Returns the variance of the log of a trial's median cost over its bursts.
 
-        From the noise between bursts, or from the steps' own scatter if that is larger.
+        Computed from the deviation between bursts, or from the scatter of the steps if that is larger.
         """
         errors = [median_error(self.cost(outcome)) for outcome in trial.outcomes if outcome.ok]
         own = fmean(error**2 for error in errors)
@@ -147,19 +146,17 @@ def throughput(trial: Trial) -> float | None:
 
 
 def cpu_throughput(trial: Trial) -> float | None:
-    """Returns tokens per microsecond of the ranks' CPU time, the median over bursts.
+    """Returns tokens per microsecond of the ranks' CPU time, the median over bursts; None if CPU time was not measured.
 
-    Steadier on a busy machine. None if CPU time was not measured.
+    On a busy machine it is steadier than throughput.
     """
     figures = [o.tokens_per_step / median(o.cpu_us) for o in trial.outcomes if o.ok and any(o.cpu_us)]
     return median(figures) if figures else None
 
 
 def median_error(steps: Sequence[float]) -> float:
-    """Returns the relative standard error of the median of independent steps.
-
-    1.2533 σ/√n, with σ from the median absolute deviation.
-    """
+    """Returns the relative standard error of the median of independent steps: 1.2533 σ/√n, with σ from the median
+    absolute deviation."""
     if len(steps) < 3:
         return 0.0
     middle = median(steps)
@@ -168,11 +165,9 @@ def median_error(steps: Sequence[float]) -> float:
 
 
 def deviation_of_a_burst(trial: Trial) -> float:
-    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes.
-
-    On CPU ranks busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the
-    steps.
-    """
+    """Returns the relative deviation of a burst's median: from the scatter of its steps, and at least the one between
+    bursts on pinned nodes. On CPU ranks busy neighbours slow whole bursts; that adds a deviation, larger the more they
+    stretch the steps."""
     ran = [outcome for outcome in trial.outcomes if outcome.ok]
     errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
     if not trial.recipe.hardware.is_cpu:
@@ -182,7 +177,8 @@ def deviation_of_a_burst(trial: Trial) -> float:
 
 
 def deviation_of_a_traced_step(trial: Trial) -> float:
-    """Returns the relative deviation of a traced step of CPU ranks; 0 on GPUs, where it is a step like any other."""
+    """Returns the relative deviation of a traced step of CPU ranks; 0 on GPUs, where a traced step is like any
+    other."""
     if not trial.recipe.hardware.is_cpu:
         return 0.0
     steps = [median_error(o.step_us) * math.sqrt(len(o.step_us)) for o in trial.outcomes if o.ok]
@@ -201,7 +197,8 @@ def _rates(trial: Trial) -> list[float]:
 
 
 def _stretched(outcome: Outcome, communicating: float) -> float:
-    """Returns step time without communication over CPU time, at least 1; 1 where CPU time was not measured."""
+    """Returns the ratio of step time without communication to CPU time, at least 1; 1 where CPU time was not
+    measured."""
     if not any(outcome.cpu_us):
         return 1.0
     computed = median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us)

@@ -15,10 +15,10 @@ from typing import Any
 class ReasonKind(StrEnum):
     """The kind of a reason. The comment on each kind lists its figures; all are optional.
 
-    COMPARISON = {against, wall: MEASURE, cpu: MEASURE | null}: `against` is the number of the trial compared with,
-    and MEASURE = {gain, band, pairs, bursts, against_bursts, pairs_agree}: the gain as a fraction of throughput, the
-    noise band of this comparison as one, the interleaved pairs of bursts that it is the mean of (0: medians of all
-    bursts of both sides), and the bursts of each side.
+    COMPARISON = {against, wall: MEASURE, cpu: MEASURE | null}: `against` is the number of the trial compared with, and
+    MEASURE = {gain, band, pairs, bursts, against_bursts, pairs_agree}: the gain as a fraction of throughput, the noise
+    band of this comparison as another fraction, the number of interleaved pairs of bursts whose mean it is (0: it is of
+    the medians of all bursts of both sides), and the number of bursts of each side.
     """
 
     # Proposals. WALL: {wall | cause, headline, lost_us, step_us} of the incumbent; LEARNED: {trials, traced, lessons:
@@ -97,7 +97,7 @@ class ReasonKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """`figures` hold JSON values only (numbers, text, lists, mappings); units are in their names."""
+    """A reason. `figures` hold JSON values only (numbers, text, lists, mappings); units are in their names."""
 
     kind: ReasonKind
     figures: Mapping[str, Any] = field(default_factory=dict)

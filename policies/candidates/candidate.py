@@ -36,9 +36,9 @@ class Opinion(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """A fix's claim on the incumbent's trace.
+    """A fix's claim on the incumbent's trace: `claimed_us` of a step, lost to `wall`.
 
-    `claimed_us` of a step on `wall`, of which at most `bound` (a fraction of throughput) can be gained.
+    `bound` is the most that it could gain (a fraction of throughput).
     """
 
     fix: Fix
@@ -49,7 +49,8 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The published effect of moving one knob; at most `bound` (log throughput; inf: no trace) can be gained."""
+    """The published effect of moving one knob; `bound` is the most that it could gain (log throughput; inf without a
+    trace)."""
 
     knob: Knob
     effect: Effect
@@ -60,9 +61,9 @@ class Published:
 class Candidate:
     """One recipe that may be tried next; candidates are ranked by `score`.
 
-    While nothing runs `log_step` is of seconds and `log_gain` is None; else `log_step` is over the incumbent's and
-    `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a busy machine adds to the log ratio
-    of two bursts.
+    If the incumbent runs, `log_step` is the log ratio of step time to the incumbent's and `log_gain` its negative; else
+    `log_step` is the log of seconds and `log_gain` is None. `deviation` is the standard deviation of `log_step`,
+    `noise` the one that a busy machine adds to the log ratio of two bursts.
     """
 
     recipe: Recipe
@@ -87,17 +88,15 @@ class Candidate:
 
     @property
     def gains(self) -> tuple[float, float, float]:
-        """Returns (expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured.
-
-        Requires an incumbent that runs.
-        """
+        """Returns (expected, low, high) as fractions of throughput; low and high are the 90 % interval of a measured
+        gain. Requires an incumbent that runs."""
         assert self.log_gain is not None
         return gain_interval(self.log_gain, self.deviation, self.noise)
 
     @property
     def prediction(self) -> tuple[float, float | None, float | None, float]:
-        """Returns (gain, low, high, bound) as fractions of throughput; low and high are None if only a claim is
-        known."""
+        """Returns (gain, low, high, bound) as fractions of throughput; low and high are None for a claim on the
+        trace."""
         assert self.log_gain is not None
         if self.claimed is not None:
             return math.expm1(self.log_gain), None, None, self.claimed.bound
@@ -112,14 +111,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A table of N candidates with their scores; `recipe` writes one row out, None if a rule then forbids it."""
+    """A table of N candidates with their scores; `recipe` makes the recipe of a row, None if a rule forbids it."""
 
     table: Candidates
     scores: Scores
     recipe: Callable[[int], Recipe | None]
 
     def candidate(self, row: int, recipe: Recipe, *, runs: bool) -> Candidate:
-        """Makes the candidate of a row; `runs` is true if there is an incumbent to gain over."""
+        """Makes the candidate of a row; `runs` is true if the incumbent runs, so that a gain over it is defined."""
         log_step = float(self.scores.log_step[row])
         return Candidate(
             recipe=recipe,
@@ -134,7 +133,7 @@ class Group:
 
 
 def group_of(recipes: Sequence[Recipe], table: Candidates, scores: Scores) -> Group:
-    """Makes a group of recipes that are written out already."""
+    """Makes a group from a list of recipes, the rows of `table`."""
     return Group(table=table, scores=scores, recipe=lambda row: recipes[row])
 
 
@@ -146,7 +145,7 @@ def best_first(groups: Sequence[Group], avoid: Avoid, *, runs: bool) -> Iterator
 def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, runs: bool) -> Iterator[Candidate]:
     """Yields the candidates of all groups by ascending key ([N] per group), each recipe once.
 
-    Leaves out what is to be avoided and gains that would be lost in the noise. Writes a row out only when it is
+    Skips recipes to avoid and gains that would be lost in the noise. Makes the recipe of a row only when the row is
     reached.
     """
     offsets = np.cumsum([0, *(group.table.count for group in groups)])
@@ -164,10 +163,8 @@ def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, r
 
 
 def preferred(found: Sequence[Candidate]) -> Candidate:
-    """Returns the candidate with the highest score, or an equal one with less offload, model parallelism and recompute.
-
-    Equal: predicted to be as fast and as sure to fit.
-    """
+    """Returns the candidate with the highest score; among equals, the one with least offload, model parallelism and
+    recompute. Equal: predicted to be as fast and as likely to fit."""
     first = max(found, key=lambda each: each.score)
     equal = [
         each

@@ -1,7 +1,7 @@
 """Published effects of single settings: the prediction for a knob that no closed form covers.
 
-`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value
-that gained, if one did, and the precision, if it gained in one only; and one row for all others, `*`. Published
+`effects.csv` has a row for each knob with a published effect (sources: ids of benchmarks/data/effects.csv): the value
+that gained, if one did, and the precision, if it gained in one only. The row `*` is for all other knobs. Published
 gains were measured on other machines and versions, most of them of several settings at once: the spreads are wide.
 """
 
@@ -23,9 +23,9 @@ OTHERS = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The effect of moving one knob to `value` (None: any value), before any burst.
+    """The prior effect of moving one knob to `value` (None: to any value).
 
-    Mean and standard deviation of the gain in log throughput.
+    `gain` and `spread` are the mean and the standard deviation of the log ratio of throughput.
     """
 
     value: Any = None
@@ -45,7 +45,7 @@ class Effect:
         return math.expm1(self.gain + Z_90 * self.spread)
 
     def expected_improvement(self, *, at_most: float) -> float:
-        """Returns the expected improvement of log throughput, if at most `at_most` can be gained."""
+        """Returns the expected improvement of log throughput, if the gain is at most `at_most` (log throughput)."""
         return self._above(0.0) - self._above(max(at_most, 0.0))
 
     def _above(self, floor: float) -> float:
@@ -72,10 +72,10 @@ def effects() -> dict[str, Effect]:
 
 
 def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
-    """Returns the effect of moving a knob from its value in the recipe.
+    """Returns the effect of moving a knob from its value in the recipe to `to`.
 
-    The knob's own effect towards the value that gained, its reverse away from it, else that of all other knobs, as
-    on CPU ranks, for which nothing was published.
+    Towards the published value it is the knob's own effect, away from it the reverse. For other knobs, and on CPU
+    ranks, for which nothing was published, it is the row `*`.
     """
     others, was = effects()[OTHERS], recipe.knob(knob)
     found = _published(recipe, knob)
@@ -92,7 +92,7 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
 
 
 def gained(recipe: Recipe, knob: str) -> bool:
-    """Returns true if the knob has its published best value: no burst is spent on measuring without it."""
+    """Returns true if the knob has its published best value, so that no burst is spent on measuring without it."""
     found = _published(recipe, knob)
     if found is None or not (found.value is True or isinstance(found.value, str)):
         return False

@@ -30,7 +30,8 @@ HOPELESS_TRIALS = int(constant("hopeless_trials"))
 
 @dataclass(frozen=True, kw_only=True)
 class FitSet:
-    """A set of fixes on top of the recipe that does not fit, and its P(fits); `surely` if that is enough."""
+    """A set of fixes applied to a recipe that does not fit: the recipe, its cost in step time (a fraction) and its
+    P(fits). `surely` is true if P(fits) is high enough to run it confidently."""
 
     recipe: Recipe
     fixes: tuple[Fix, ...]
@@ -43,10 +44,8 @@ class FitSet:
 
 
 def cheapest_fit(know: Knowledge) -> FitSet | None:
-    """Returns the next recipe on the way to one that fits; None if nothing is left to try.
-
-    Offloads only as a last resort; takes the highest P(fits) if none confidently fits.
-    """
+    """Returns the cheapest set of fixes that confidently fits, else the one with the highest P(fits); None if nothing
+    is left to try. Uses offload only as a last resort."""
     sets: list[FitSet] = []
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []

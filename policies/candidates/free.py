@@ -29,8 +29,7 @@ LEFT_ON: Mapping[str, Any] = ALWAYS | {
 
 
 def gives_up(incumbent: Recipe, recipe: Recipe) -> bool:
-    """Returns true if all that a recipe changes, on GPUs, is to leave out settings that cost nothing or gained
-    elsewhere."""
+    """Returns true if a recipe on GPUs only turns off settings that cost nothing or have a published gain."""
     left = (
         gained(incumbent, knob) or (knob in LEFT_ON and LEFT_ON[knob] == was)
         for knob, (was, _) in incumbent.diff(recipe).items()

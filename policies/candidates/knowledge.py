@@ -43,9 +43,10 @@ class Knowledge:
 
     @property
     def needs_room(self) -> bool:
-        """Returns true if the incumbent ran out of memory, or ended above its limit.
+        """Returns true if the incumbent ran out of memory or exceeded its limit.
 
-        Of a smaller run: if its recipe is not predicted to fit, or could not be run at all.
+        If its bursts were smaller (`fidelity`): if its recipe is not predicted to fit at full size, or could not run at
+        all.
         """
         if self.incumbent.status is Status.OOM:
             return True
@@ -63,25 +64,26 @@ class Knowledge:
 
     @property
     def min_fit(self) -> float:
-        """Returns P(fits) that a burst needs."""
+        """Returns the P(fits) that a recipe needs to be worth a burst."""
         return min_fit_probability(self.trials)
 
     @property
     def min_fit_unmodelled(self) -> float:
-        """Returns P(fits) required of a change that the surrogate cannot predict: confident, or that of the
-        incumbent, which ran."""
+        """Returns the P(fits) that a change outside the surrogate needs: CONFIDENT_FIT_PROBABILITY, or the incumbent's
+        if lower."""
         return min(CONFIDENT_FIT_PROBABILITY, float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]))
 
     def chance(self, fix: Fix) -> float:
-        """Returns how often a fix pays: its published record, corrected by this study's verdicts on it."""
+        """Returns the probability that a fix brings a gain: its published record, updated by this study's verdicts on
+        it."""
         verdicts = [t.verdict for t in self.trials if t.proposal.fix == fix.name and t.verdict is not None]
         paid = sum(verdict is Verdict.ACCEPTED for verdict in verdicts)
         return (fix.chance * CHANCE_PSEUDO_TRIALS + paid) / (CHANCE_PSEUDO_TRIALS + len(verdicts))
 
     def has_cores(self, recipe: Recipe) -> bool:
-        """Returns true if a rank has a core for each of its threads.
+        """Returns true if each rank has a core for each of its threads.
 
-        If cores are not known: if it uses no more threads than the incumbent.
+        If the number of cores is not known, returns true if it uses no more threads than the incumbent.
         """
         outcome = self.situation.outcome
         if outcome is not None and outcome.cores_per_rank is not None:

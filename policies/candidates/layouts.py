@@ -35,15 +35,16 @@ RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interva
 
 
 def legal_space(base: Recipe) -> Search:
-    """Returns `plan`'s space of a recipe, with recipes up to MEMORY_ROOM times the limit."""
+    """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
+    limit."""
     return search(base, room=MEMORY_ROOM)
 
 
 def layouts(
     space: Search, given: Recipe, incumbent: Recipe | None, surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group:
-    """Returns the short list of the space of the recipe as `given`, scored against the incumbent (None: nothing
-    runs)."""
+    """Returns the short list from the space of the recipe `given`, scored against the incumbent (None: nothing runs
+    yet)."""
     space = space if incumbent is None else carrying(space, given, incumbent, surrogate)
     every = space.finals.candidates
     table = every.take(_short_list(every, surrogate, avoid, min_fit))
@@ -64,7 +65,8 @@ def layouts(
 def all_that_fit(
     space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group:
-    """Returns every row of the space that should fit, without scores: for samplers that rank by other means."""
+    """Returns every row of the space that should fit, without scores, for samplers that do not rank by the
+    acquisition."""
     carried_space = carrying(space, given, incumbent, surrogate)
     every = carried_space.finals.candidates
     table = every.take(np.flatnonzero((surrogate.memory.fits(every) >= min_fit) & ~avoid.refused_rows(every)))
@@ -77,11 +79,8 @@ def all_that_fit(
 
 
 def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
-    """Copies the incumbent's values for knobs that `plan` does not vary into every row of the space of the recipe as
-    `given`.
-
-    On CPUs garbage is collected rarely if that is predicted to pay.
-    """
+    """Copies the incumbent's values of knobs that `plan` does not vary into every row of the space of the recipe
+    `given`. On CPUs also sets rare garbage collection if that is predicted to pay."""
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
     moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
     kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _won_alone(knob)}
@@ -105,7 +104,8 @@ def _rare_collection_pays(incumbent: Recipe, surrogate: Surrogate) -> bool:
 
 
 def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Integers:
-    """Returns the rows to score: the fastest that are likely to fit and not refused; if none is, by P(fits)."""
+    """Returns the rows to score: the fastest of those that are likely to fit and not refused; if there are none, those
+    with the highest P(fits)."""
     fits, accepted = surrogate.memory.fits(table), ~avoid.refused_rows(table)
     likely = np.flatnonzero((fits >= min_fit) & accepted)
     if not len(likely):
@@ -122,7 +122,8 @@ def _written_out(
     avoid: Avoid,
     free: Sequence[dict[str, object]],
 ) -> Recipe | None:
-    """Returns a row as it would run: with `free` where it acts, and without copied values that its layout refuses."""
+    """Returns the recipe of a row as it would run: with the `free` settings that act in it, without copied values that
+    its layout refuses; None if it violates a rule."""
     recipe = written_out(recipe)
     for finding in check(recipe) if carried else ():
         if finding.settled and carried.issuperset(finding.settled):

@@ -1,8 +1,8 @@
-"""Candidates around the incumbent: single moves along every decision, and pairs of them.
+"""Candidates around the incumbent: single moves along every decision, and pairs of moves.
 
-A decision's options are knob changes that are made together (recompute's four knobs, TP with sequence parallel);
-every knob with values to try in the knob table (`tries`) is a decision by itself. They include what `plan` does not
-vary. Options that the rules refuse by themselves are left out.
+An option of a decision is a set of knob changes made together (recompute's four knobs, TP with sequence parallel).
+Every knob with values to try in the knob table (`tries`) is a decision by itself. Decisions include knobs that `plan`
+does not vary. Options that violate a rule are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNMODELLED_LOG_STEP = constant("unmodelled_log_step")
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One option of a decision: its knob changes, and the legal recipe that they make of the incumbent."""
+    """One option of a decision: its knob changes, and the legal recipe that they make from the incumbent."""
 
     decision: str
     changes: Mapping[str, object]
@@ -75,21 +75,25 @@ def _interleaving(recipe: Recipe) -> list[KnobChanges]:
 
 
 def _groups(recipe: Recipe) -> list[KnobChanges]:
-    """Returns options to send more micro batches through a chunk before the next one: less waiting, more memory."""
+    """Returns options for `microbatch_group_size_per_vp_stage`: larger groups wait less and keep more activations."""
     pp = recipe.parallelism.pipeline_model_parallel_size
     return [{"microbatch_group_size_per_vp_stage": count} for count in (None, 2 * pp)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One decision: `knobs` give a recipe's current option; an option may change others along with them."""
+    """One decision.
+
+    `options` returns its sets of knob changes; `knobs` are those whose values tell the current option. An option may
+    change further knobs.
+    """
 
     knobs: tuple[str, ...]
     options: Callable[[Recipe], list[KnobChanges]]
 
 
 def _alone(knob: str) -> Decision:
-    """Returns the decision of a knob by itself, at the values of its row in the knob table."""
+    """Returns the decision of a single knob, with the values to try from its row in the knob table."""
     return Decision(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
 
 
@@ -152,14 +156,14 @@ def moves_of(fix: Fix, situation: Situation) -> Iterator[Move]:
 def neighbours(
     incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group | None:
-    """Returns the moves `near` the incumbent that the surrogate can distinguish from it, scored; None if there are
+    """Returns the moves in `near` that the surrogate can distinguish from the incumbent, scored; None if there are
     none."""
     modelled = modelled_moves(incumbent, near, surrogate)
     return _scored([move.recipe for move in modelled], incumbent, surrogate, avoid, min_fit) if modelled else None
 
 
 def moves_that_fit(near: Sequence[Move], surrogate: Surrogate, *, min_fit: float) -> Group:
-    """Returns the moves that should fit, without scores: for samplers that rank by other means."""
+    """Returns the moves that should fit, without scores, for samplers that do not rank by the acquisition."""
     recipes = [move.recipe for move in near]
     keep = surrogate.memory.fits(tabulate(recipes)) >= min_fit
     kept = [recipe for recipe, fits in zip(recipes, keep, strict=True) if fits] or recipes[:1]
@@ -187,8 +191,8 @@ def pairs(
 def modelled_moves(incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate) -> list[Move]:
     """Drops moves that the surrogate cannot distinguish from the incumbent.
 
-    Their expected improvement would only be the surrogate's uncertainty of the incumbent. Also drops those that only
-    give up what costs nothing or gained elsewhere.
+    Their expected improvement would only be the surrogate's uncertainty of the incumbent. Also drops moves that only
+    give up settings without a cost or with a published gain.
     """
     single = [move for move in near if not gives_up(incumbent, move.recipe)]
     if not single:

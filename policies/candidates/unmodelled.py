@@ -1,7 +1,7 @@
-"""Candidates that the surrogate cannot predict: fixes by their claims on the trace, settings by published effects.
+"""Candidates that the surrogate cannot predict.
 
-A fix claims a share of a traced loss; a single setting has a row of `effects.csv`, and its gain is bounded by the
-walls it acts on.
+A fix claims a fraction of a traced loss; a single setting has a published effect (`effects.csv`), bounded by the walls
+it acts on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ PUBLISHED_RELIABILITY = constant("published_reliability")
 
 
 def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
-    """Returns the fixes of a phase that claim more of the incumbent's trace than the noise.
-
-    Only those for which the surrogate predicts no change. One that acts on a cause which the surrogate does not
-    model counts in full, others as published.
-    """
+    """Returns the fixes of a phase whose claim on the incumbent's trace exceeds the noise and for which the surrogate
+    predicts no change. A claim on a cause that the surrogate does not model counts in full, others are discounted by
+    PUBLISHED_RELIABILITY."""
     if know.situation.analysis is None:
         return []
     waits = {part for part, us in know.situation.of_no_wall.items() if us > 0}
@@ -48,10 +46,7 @@ def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
 
 def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
     """Returns every legal new value of every single knob for which the surrogate predicts no change, with its published
-    effect.
-
-    Leaves out what has lost that way already, and what would be lost in the noise.
-    """
+    effect. Skips values that already lost in this study, and effects that would be lost in the noise."""
     single = [
         (KNOBS[move.decision], move.changes[move.decision], move.recipe)
         for move in near
@@ -64,7 +59,7 @@ def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
 
 
 def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
-    """Returns a fix's claim on the incumbent's trace; None if it is nothing, or within the noise."""
+    """Returns a fix's claim on the incumbent's trace; None if it claims nothing, or no more than the noise."""
     situation = know.situation
     found = fix.claimed_us(situation) if fix.claims and situation.analysis is not None else None
     if found is None or gain_of(found[1], situation.step_us) <= know.noise:
@@ -75,7 +70,7 @@ def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
 
 
 def _first(fix: Fix, know: Knowledge) -> Recipe | None:
-    """Returns the first of a fix's recipes that is not to be avoided."""
+    """Returns the first of a fix's recipes that was not tried and is not known to fail or lose."""
     for recipe in (move.recipe for move in moves_of(fix, know.situation)):
         moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
         lost = know.avoid.lost_by(know.recipe, moved) or know.avoid.undone_by(moved)
@@ -85,8 +80,8 @@ def _first(fix: Fix, know: Knowledge) -> Recipe | None:
 
 
 def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> dict[str, float]:
-    """Returns {digest: P(fits)} of the recipes whose step the closed form predicts unchanged, and that have the P(fits)
-    of the incumbent."""
+    """Returns {digest: P(fits)} of the recipes whose step time the closed form predicts unchanged and whose P(fits) is
+    high enough."""
     if not recipes:
         return {}
     table = tabulate([know.recipe, *recipes])
@@ -114,7 +109,8 @@ def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, fits: float, 
 
 
 def _gain(know: Knowledge, claim: Claimed) -> float:
-    """Returns the expected gain of a claim (fraction of throughput), weighted by how often the fix has paid."""
+    """Returns the expected gain of a claim (fraction of throughput), weighted by the probability that the fix brings
+    one."""
     return gain_of(claim.claimed_us * know.chance(claim.fix), know.situation.step_us)
 
 
@@ -145,7 +141,7 @@ def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe, *, fits
 
 
 def _bound(know: Knowledge, knob: Knob) -> float:
-    """Returns the most that the largest of the knob's walls could give, as log throughput; inf without a trace."""
+    """Returns the most that the largest of the knob's walls could give back, as log throughput; inf without a trace."""
     situation = know.situation
     if situation.analysis is None:
         return math.inf

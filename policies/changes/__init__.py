@@ -1,1 +1,2 @@
-"""Knob changes that belong together: degrees of parallelism, recompute, switches; and recognising a change."""
+"""Changes of knobs that belong together (degrees of parallelism, recompute, switches), and how to recognise a
+change."""

@@ -22,7 +22,8 @@ DEGREES = {
 
 
 def larger(recipe: Recipe, degree: str) -> list[int]:
-    """Returns degrees above the current one that the ranks can hold, nearest first (powers of two times it)."""
+    """Returns larger values of a degree that the number of ranks allows, the nearest first: powers of two times the
+    current one."""
     now = int(recipe.knob(DEGREES[degree]))
     sizes = []
     while (now := now * 2) <= recipe.world_size:
@@ -31,14 +32,16 @@ def larger(recipe: Recipe, degree: str) -> list[int]:
 
 
 def smaller(recipe: Recipe, degree: str) -> list[int]:
-    """Returns degrees below the current one, smallest first: the least model parallelism is preferred."""
+    """Returns smaller values of a degree, the smallest first, since less model parallelism is preferred."""
     now = int(recipe.knob(DEGREES[degree]))
     return [size for size in range(1, now) if now % size == 0]
 
 
 def with_tp(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """Returns TP changes; sequence parallel follows TP (MoE with TP needs it); first with whole experts, then split
-    like TP."""
+    """Returns the changes to this TP.
+
+    Sequence parallel follows TP, as MoE with TP requires; first with experts unsplit, then with ETP equal to TP.
+    """
     changes: KnobChanges = {DEGREES["tp"]: size, "sequence_parallel": size > 1}
     if size == 1:
         changes["tp_comm_overlap"] = False
@@ -60,7 +63,7 @@ def with_pp(recipe: Recipe, size: int) -> list[KnobChanges]:
 
 
 def with_vpp(recipe: Recipe, chunks: int) -> list[KnobChanges]:
-    """Returns changes to an interleaved pipeline at the current PP."""
+    """Returns the changes to an interleaved pipeline of `chunks` virtual stages per rank at the current PP."""
     changes: KnobChanges = {VPP: chunks, "overlap_p2p_comm": True}
     return [changes | split for split in splits(recipe, layout_of(recipe).pp, chunks)]
 
@@ -80,7 +83,7 @@ def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
 
 
 def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
-    """Returns layouts of the layers by their cost, if the pipeline is interleaved or they do not divide."""
+    """Returns the changes to pipeline layouts of even cost per stage; [] without a pipeline."""
     layout = layout_of(recipe)
     if layout.pp == 1:
         return []
@@ -96,8 +99,11 @@ def _has_layout(recipe: Recipe, text: str) -> bool:
 
 
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """Returns EP changes; EP=1 needs no dispatch: its overlaps go, and expert TP must equal TP (replicas would drift
-    apart)."""
+    """Returns the changes to this EP.
+
+    EP=1 needs no dispatch, so its overlaps are turned off and expert TP is set to TP (otherwise expert replicas would
+    drift apart).
+    """
     if size > 1:
         return [{DEGREES["ep"]: size}, {DEGREES["ep"]: size, "expert_tensor_parallel_size": 1}]
     return [

@@ -1,7 +1,7 @@
 """A fix: one known cure for a wall, as data that the policy ranks and the report explains.
 
-A file in `policies/fixes` defines one `FIX`. Its `page` is shown in the documentation, by `diagnose` and in the
-report. Its gain is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
+Each file in `policies/fixes` defines one `FIX`; its `page` is shown in the documentation, by `diagnose` and in the
+report. Its claim is a fraction of a wall's recoverable time, which bounds its gain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LAUNCHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The fraction (0..1) of a wall's recoverable time, or of `parts` of it, that a fix expects back."""
+    """The fraction (0..1) of a wall's recoverable time, or of its `parts`, that a fix is expected to give back."""
 
     wall: Wall
     parts: tuple[str, ...] = ()
@@ -63,10 +63,10 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The evidence in the trace after the burst that the fix acted: a measure that must move by `at_least`.
+    """The evidence in the trace after a burst that the fix acted: a measure that must move by the fraction `at_least`.
 
-    `moves` is -1 (falls) or +1 (rises). A measure that is absent or too small before (under 0.5 % of the step)
-    proves nothing either way.
+    `moves` is -1 (falls) or +1 (rises). A measure that is absent or too small before (under 0.5 % of the step) proves
+    nothing either way.
     """
 
     measure: str
@@ -74,7 +74,7 @@ class Proof:
     at_least: float = 0.05
 
     def missing(self, before: Situation, after: Situation) -> str | None:
-        """Returns why the trace shows that the fix did not act; None if it acted or the trace does not show it."""
+        """Returns how the trace shows that the fix did not act; None if it acted, or the trace cannot show it."""
         measure = MEASURES[self.measure]
         was, now = measure.of(before), measure.of(after)
         if was is None or now is None or was < measure.floor(before):
@@ -117,14 +117,14 @@ class Fix:
         return tuple(dict.fromkeys(claim.wall for claim in self.claims))
 
     def bound_us(self, situation: Situation, wall: Wall) -> float:
-        """Returns R: all that the wall could give back, and losses outside the walls (the bubble) if the fix acts on
-        them."""
+        """Returns the most that the fix could give back on a wall, µs: the wall's R, plus losses outside the walls (the
+        bubble) that it acts on."""
         parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
         outside = (us for part, us in situation.of_no_wall.items() if part in parts)
         return situation.recoverable_us(wall) + max(outside, default=0.0)
 
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
-        """Returns the wall it gives most back on, and how many µs; None if it claims nothing.
+        """Returns the wall on which the fix gives most back, and how many µs; None if it claims nothing.
 
         Claims on one wall add up to at most its R; claims on several walls do not add up.
         """

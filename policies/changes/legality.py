@@ -1,7 +1,7 @@
-"""Makes a recipe the policy may propose from knob changes, or gives the reason why it may not.
+"""Makes a recipe from knob changes, or gives the reason why the policy may not propose it.
 
-Refuses frozen knobs, knobs whose effect on training exceeds what the recipe allows, and recipes that
-`trainer.legality` calls an error.
+Refuses frozen knobs, knobs whose effect on training exceeds what the recipe allows, and recipes that `trainer.legality`
+calls an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def numerics_of(changes: dict[str, Any]) -> Numerics:
 
 
 def _reset(recipe: Recipe, moved: dict[str, Any], findings: list[Finding]) -> list[Finding]:
-    """Returns the findings by which Megatron itself gives every moved knob its old value; [] if one keeps its new."""
+    """Returns the findings by which Megatron itself resets every moved knob to its old value; [] if any knob keeps its
+    new one."""
     autoset = [finding for finding in findings if finding.kind == "autoset"]
     back = {knob for each in autoset for knob, value in each.suggestion.items() if value == recipe.knob(knob)}
     return autoset if set(moved) <= back else []

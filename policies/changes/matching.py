@@ -1,6 +1,6 @@
-"""Recognises a change between two recipes, and the knobs that follow another knob.
+"""Matchers that recognise a change between two recipes, and the knobs that follow another knob.
 
-A matcher is true if its change was made between a recipe before and one after, whatever else moved.
+A matcher returns true if its change was made between the recipe before and the one after, whatever else changed.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ FOLLOWERS: dict[str, tuple[str, ...]] = {
 
 
 def grows(size: str) -> Matcher:
-    """Matches a size that is larger after."""
+    """Matches if a size is larger after."""
     return lambda before, after: _size(after, size) > _size(before, size)
 
 
 def shrinks(size: str) -> Matcher:
-    """Matches a size that is smaller after."""
+    """Matches if a size is smaller after."""
     return lambda before, after: _size(after, size) < _size(before, size)
 
 
 def turns_on(knob: str) -> Matcher:
-    """Matches a switch that is on only after."""
+    """Matches if a switch is on only after."""
     return lambda before, after: bool(after.knob(knob)) and not before.knob(knob)
 
 
 def turns_off(*knobs: str) -> Matcher:
-    """Matches when one of the switches is on only before."""
+    """Matches if one of the switches is on only before."""
     return lambda before, after: any(before.knob(knob) and not after.knob(knob) for knob in knobs)
 
 
@@ -70,7 +70,7 @@ def moves(*knobs: str) -> Matcher:
 
 
 def becomes(knob: str, holds: Callable[[Any], bool]) -> Matcher:
-    """Matches a changed knob whose value after `holds`."""
+    """Matches if a knob changed to a value for which `holds` is true."""
     return lambda before, after: bool(before.knob(knob) != after.knob(knob) and holds(after.knob(knob)))
 
 

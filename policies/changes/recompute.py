@@ -61,7 +61,10 @@ def heavier(recipe: Recipe) -> list[KnobChanges]:
 
 
 def position(recipe: Recipe) -> float:
-    """Returns the level of a recipe; modules between levels are half a level above the last one they contain."""
+    """Returns the level of a recipe.
+
+    One that recomputes a set of modules between two levels is half a level above the lower.
+    """
     granularity = recipe.knob("recompute_granularity")
     ladder = rungs(recipe)
     if granularity is None:

@@ -1,4 +1,4 @@
-"""Takes another token dispatcher."""
+"""Changes the token dispatcher."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.fix import EP, Claim, Fix, KnobChanges, Page
@@ -15,8 +15,11 @@ HYBRIDEP: KnobChanges = {"moe_token_dispatcher_type": "flex", BACKEND: "hybridep
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
-    """Racks with one NVLink domain try HybridEP first (Megatron-Bridge, skills/nemo-mbridge-perf-moe-hardware-configs);
-    a backend that the GPU is not known to have is not tried."""
+    """Returns the other dispatchers and backends to try.
+
+    Racks with one NVLink domain try HybridEP first (Megatron-Bridge, skills/nemo-mbridge-perf-moe-hardware-configs); a
+    backend that the GPU is not known to support is left out.
+    """
     hardware = situation.recipe.hardware
     ordered = [HYBRIDEP, DEEPEP] if hardware.is_rack_scale else [DEEPEP, HYBRIDEP]
     flex = [change for change in ordered if change[BACKEND] in (hardware.flex_backends or ())]

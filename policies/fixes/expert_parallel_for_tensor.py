@@ -23,7 +23,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 
 def _matches(before: Recipe, after: Recipe) -> bool:
-    """Returns true if ETP falls while EP grows, or by itself if EP splits the experts already."""
+    """Returns true if ETP falls while EP grows, or ETP falls alone where EP splits the experts already."""
     if not shrinks("expert_tensor_parallel_size")(before, after):
         return False
     alone = all(before.knob(DEGREES[name]) == after.knob(DEGREES[name]) for name in ("tp", "ep"))

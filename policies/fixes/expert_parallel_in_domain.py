@@ -25,7 +25,10 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 
 def _matches(before: Recipe, after: Recipe) -> bool:
-    """Returns true if EP falls from beyond the fast domain into it; CPU ranks have none."""
+    """Returns true if EP shrinks from beyond one NVLink domain to within one.
+
+    False for CPU ranks, which have no domain.
+    """
     if after.hardware.is_cpu:
         return False
     domain = after.hardware.nvlink_domain_gpus
@@ -34,7 +37,7 @@ def _matches(before: Recipe, after: Recipe) -> bool:
 
 
 def _span(recipe: Recipe) -> int:
-    """Returns the GPUs over which one dispatch spreads."""
+    """Returns the number of GPUs in one dispatch: EP times ETP."""
     return int(recipe.knob(DEGREES["ep"])) * recipe.expert_tensor_parallel_size
 
 

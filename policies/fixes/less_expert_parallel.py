@@ -1,4 +1,4 @@
-"""Keeps dispatch inside fewer ranks."""
+"""Spreads dispatch over fewer ranks."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_ep

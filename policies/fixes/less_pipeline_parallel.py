@@ -1,4 +1,4 @@
-"""Takes fewer pipeline stages, for a smaller bubble."""
+"""Uses fewer pipeline stages, for a smaller bubble."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_pp

@@ -1,4 +1,4 @@
-"""Gives ranks of tensor parallelism back to data parallelism."""
+"""Uses ranks of tensor parallelism for data parallelism instead."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_tp

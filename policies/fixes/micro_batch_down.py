@@ -1,4 +1,4 @@
-"""Takes a smaller micro batch: fewer tokens in flight."""
+"""Uses a smaller micro batch: fewer tokens in flight."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.fix import BUBBLE, Claim, Fix, KnobChanges, Page

@@ -1,4 +1,4 @@
-"""Takes a larger micro batch: fewer, larger kernels and collectives."""
+"""Uses a larger micro batch: fewer, larger kernels and collectives."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, Page

@@ -1,4 +1,4 @@
-"""Sets a rank's threads to its share of the cores."""
+"""Sets the number of threads of a rank to its share of the cores."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.fix import Claim, Fix, KnobChanges, Page
