@@ -1,6 +1,6 @@
-"""The situation in which a fix decides whether it applies: the recipe, its burst's outcome, its trace's diagnosis.
+"""The input by which a fix decides whether it applies: a recipe, the outcome of its burst, the diagnosis of its trace.
 
-Made by the policy from a trial; fixes only read it. Times are microseconds of an average step on the slowest rank,
+The policy makes it from a trial; fixes only read it. Times are microseconds of an average step on the slowest rank,
 memory is GiB per rank.
 """
 
@@ -22,7 +22,7 @@ PIPELINE_CAUSES = (BUBBLE_PART, STAGES_PART)
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """A recipe with the evidence there is about it. `outcome` is None before anything ran."""
+    """A recipe with the evidence about it. `outcome` is None before anything ran, `analysis` without a trace."""
 
     recipe: Recipe
     analysis: Analysis | None = None
@@ -40,8 +40,8 @@ class Situation:
         return self.recipe.hardware.is_cpu
 
     def oversubscribes(self, recipe: Recipe) -> bool:
-        """Returns true if a recipe's ranks would compute with more threads than they have cores; false if cores are
-        not known."""
+        """Returns true if the ranks of a recipe would compute with more threads than they have cores; false if the
+        number of cores is not known."""
         cores = self.outcome.cores_per_rank if self.outcome else None
         return cores is not None and recipe.knob("threads_per_rank") > max(cores, 1)
 
@@ -51,7 +51,7 @@ class Situation:
 
     @property
     def limit_gib(self) -> float | None:
-        """Returns the memory of a rank: the limit of the burst, else the recipe's."""
+        """Returns the memory limit of a rank: that of the burst, else the recipe's."""
         measured = self.outcome.limit_gib if self.outcome else None
         return measured if measured is not None else self.recipe.memory_limit_gib
 
@@ -64,7 +64,7 @@ class Situation:
 
     @property
     def step_us(self) -> float:
-        """Returns the traced step that the walls are shares of; 0 without a trace."""
+        """Returns the traced step time of which the walls are shares; 0 without a trace."""
         findings = self.analysis.diagnosis.walls if self.analysis else []
         measured = next(
             (wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None
@@ -74,8 +74,8 @@ class Situation:
         )
 
     def lost_us(self, cause: str) -> float:
-        """Returns an average step's loss to a cause by its name, whatever the verdict is about; 0 if no trace shows
-        it."""
+        """Returns the time that an average step loses to a cause, by its name, whatever the verdict names; 0 if no
+        trace shows it."""
         diagnosis = self.analysis.diagnosis if self.analysis else None
         if diagnosis is None:
             return 0.0
@@ -90,12 +90,13 @@ class Situation:
 
     @property
     def _idle_bubble_us(self) -> float:
-        """Returns an average step's idle time with a pending pipeline receive, on the rank with most of it."""
+        """Returns the time per average step that a rank is idle with a pipeline receive pending; the maximum over
+        ranks."""
         waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
         return max(map(_mean, waits), default=0.0)
 
     def recoverable_us(self, wall: Wall, parts: tuple[str, ...] = ()) -> float:
-        """Returns the most that `parts` of a wall could give back; the whole wall if no part is named."""
+        """Returns the most time that `parts` of a wall could give back; that of the whole wall if no part is named."""
         finding = self.analysis.diagnosis.finding(wall) if self.analysis else None
         if finding is None:
             return 0.0
@@ -106,14 +107,14 @@ class Situation:
 
     @property
     def traced_steps(self) -> list[list[Partition]]:
-        """Returns steps by trace (rank); the whole span where no step was marked."""
+        """Returns the steps of each trace (one trace per rank); the whole span of a trace without step markers."""
         if self.analysis is None:
             return []
         return [trace.steps or [trace.span] for trace in self.analysis.traces]
 
 
 def situation_of(trial: Trial) -> Situation:
-    """Returns a trial as its fixes see it: the last burst that gave figures, else the last burst."""
+    """Returns the situation of a trial: from its last burst that gave figures, else from its last burst."""
     measured = [outcome for outcome in trial.outcomes if outcome.ok]
     last = measured or list(trial.outcomes)
     return Situation(recipe=trial.recipe, analysis=trial.analysis, outcome=last[-1] if last else None)
@@ -130,12 +131,13 @@ class Measure:
     read: Callable[[Partition], float]
 
     def of(self, situation: Situation) -> float | None:
-        """Returns the average over the traced steps of the rank where it is largest; None without a trace."""
+        """Returns the measure's average over the traced steps, of the rank where it is largest; None without a
+        trace."""
         by_rank = [[self.read(step) for step in steps] for steps in situation.traced_steps]
         return max((sum(values) / len(values) for values in by_rank if values), default=None)
 
     def floor(self, situation: Situation) -> float:
-        """Returns the value below which the figure is too small to prove anything: 0.5 % of the step."""
+        """Returns the value below which the measure is too small to prove anything: 0.5 % of the step."""
         return 0.005 * situation.step_us
 
 

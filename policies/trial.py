@@ -1,7 +1,7 @@
 """Proposals and trials: what is tried next and why, and its results.
 
-A `Proposal` goes from the policy to the loop; a `Trial` is a proposal with everything learned from it. The journal
-holds trials, the policy reads them back.
+The policy makes a `Proposal` for the loop; a `Trial` is a proposal with its results. The journal stores trials, from
+which the policy decides again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Status(StrEnum):
 
 
 def status_of(outcome: Outcome) -> Status:
-    """Returns the status of a trial from one outcome, before its effect is checked."""
+    """Returns the status of a trial by one outcome, before the check that the change acted."""
     if outcome.failure is None:
         return Status.OK
     return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
@@ -69,9 +69,9 @@ class Prediction:
 
     @property
     def expected_improvement(self) -> float | None:
-        """Returns the expected improvement of log throughput; None if no gain was predicted.
+        """Returns the expected improvement of log throughput times P(fits); None if no gain was predicted.
 
-        A loss is not kept, and a recipe that does not fit brings nothing.
+        A loss counts as 0, since the change would not be kept.
         """
         if self.gain is None:
             return None
@@ -85,10 +85,10 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class FixShare:
-    """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, and the `knobs` that it moved.
+    """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, with the `knobs` that it changes.
 
-    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None if that is illegal or
-    not known; `frees_gib` the memory of the hottest GPU that it frees, if the parent does not fit.
+    `predicted_share` is the gain (a fraction of throughput) that is lost without it; None if the rest is illegal or its
+    gain not known. `frees_gib` is the memory that it frees on the hottest GPU, if the parent does not fit.
     """
 
     fix: str
@@ -112,11 +112,12 @@ class ChangeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeShare:
-    """One named change of the tuned recipe over the one as given: a fix, or a knob by itself, with its `knobs`.
+    """One named change from the given recipe to the tuned one: a fix, or a knob by itself, with its `knobs`.
 
-    Shares are the gain over the tuned recipe without it (a fraction of throughput): predicted at the end, None if that
-    is illegal, and obtained, with the 90 % interval, None if no burst lacked it. `obtained_with` names the changes that
-    were taken out together with it: then the obtained share is theirs together.
+    A share is the gain of the tuned recipe over the same recipe without the change (a fraction of throughput):
+    `predicted_share` at the end of the study, None if that recipe is illegal; `obtained_share` with its 90 % interval,
+    None if no burst ran without the change. `obtained_with` names changes that were taken out together with it: then
+    the obtained share is of all of them together.
     """
 
     fix: str
@@ -134,9 +135,9 @@ class ChangeShare:
 class Proposal:
     """The next recipe to try.
 
-    `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain that no fix has by
-    itself. `because` is the sentence of journals that have no `reason`. `fidelity` is that of its bursts; None: the
-    recipe itself runs.
+    `fix` is the name of the largest of `fixes`, or `base`; `interaction` is the predicted gain that no single fix
+    accounts for. `because` is the reason as text, in journals without `reason`. `fidelity` is the size of its bursts;
+    None: the recipe itself runs.
     """
 
     recipe: Recipe
@@ -152,7 +153,7 @@ class Proposal:
 
     @cached_property
     def ran(self) -> Recipe:
-        """Returns the recipe of the bursts: its own, or its proxy."""
+        """Returns the recipe that its bursts run: its own, or its proxy."""
         return at_fidelity(self.recipe, self.fidelity)
 
 
@@ -160,8 +161,8 @@ class Proposal:
 class Trial:
     """One proposal and its results.
 
-    `outcomes` holds one outcome per burst: repeats are kept separately, in order. `verdict_because` is the text of
-    journals of versions before reasons; `provisional`: the verdict is one on the bursts so far, not the loop's.
+    `outcomes` has one outcome per burst, in order; repeats are not merged. `verdict_because` is the verdict's reason as
+    text, in journals without reasons. `provisional` marks a verdict on the bursts so far, before the loop's own.
     """
 
     number: int
@@ -178,7 +179,8 @@ class Trial:
 
     @property
     def ran_out(self) -> bool:
-        """Returns true if the recipe itself ran out of memory, not the profiler or the check after the steps."""
+        """Returns true if training the recipe itself ran out of memory, and not the profiler or the check after the
+        steps."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure]
         return self.status is Status.OOM and not any(failure.phase in AFTER_THE_STEPS for failure in failures)
 
@@ -192,7 +194,7 @@ class Trial:
 
     @property
     def fidelity(self) -> Fidelity | None:
-        """Returns the size of the trial's bursts; None: that of its recipe."""
+        """Returns the size of the trial's bursts; None: the full recipe."""
         return self.proposal.fidelity
 
     @property

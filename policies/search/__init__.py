@@ -1,1 +1,2 @@
-"""The search: its space of absolute values, the acquisition, what to avoid, and the Optuna study that is asked."""
+"""The search: its space of absolute values, the acquisition, what not to try again, and the study that Optuna samples
+from."""

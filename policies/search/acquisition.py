@@ -1,6 +1,6 @@
 """The acquisition: expected improvement of log throughput × feasibility under the surrogate.
 
-Shapes: N candidates of a table. A `log_gain` is the log of throughput over the incumbent's.
+Shapes: N candidates of a table. A `log_gain` is the log ratio of throughput to the incumbent's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UNSURE_PENALTY = -100.0  # added to the log score of candidates that may not fit
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores of N candidates, [N] each.
+    """Scores of N candidates, [N] each; they are ranked by `score`.
 
-    `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is what a busy machine adds to
-    the log ratio of two bursts; candidates are ranked by `score`.
+    `log_step` is the log of seconds while nothing runs, else the log ratio of step time to the incumbent's. `noise` is
+    the standard deviation that a busy machine adds to the log ratio of two bursts.
     """
 
     log_step: Floats
@@ -45,9 +45,9 @@ class Scores:
 
 
 def min_fit_probability(trials: Sequence[Trial]) -> float:
-    """Returns the P(fits) that a burst needs.
+    """Returns the P(fits) that a recipe needs to be worth a burst.
 
-    Higher after each proposal that ran out of memory, since the surrogate was too confident.
+    It rises with each proposal that ran out of memory, since the surrogate was too confident.
     """
     ran_out = sum(trial.status is Status.OOM and trial.proposal.parent is not None for trial in trials)
     return float(1 - (1 - MIN_FIT_PROBABILITY) * OOM_CAUTION**ran_out)
@@ -88,7 +88,7 @@ def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid:
 
 
 def unscored(count: int) -> Scores:
-    """Returns neutral scores of candidates that only have to fit."""
+    """Returns neutral scores, for candidates that are not ranked by the acquisition."""
     nothing = np.zeros(count)
     certain = np.ones(count)
     return Scores(
@@ -102,17 +102,15 @@ def unscored(count: int) -> Scores:
 
 
 def is_lost_in_noise(noise: float, *, expected: float, most: float) -> bool:
-    """Returns true if a candidate's expected log gain, and its largest possible one, are hard to see in two bursts.
-
-    `noise` is the standard deviation of the log ratio of two bursts.
-    """
+    """Returns true if two bursts could hardly show a candidate's gain: neither the expected log gain nor the largest
+    possible one. `noise` is the standard deviation of the log ratio of two bursts."""
     band = Z_90 * noise
     return expected < NOISE_SHARE * band and most < band
 
 
 def gain_interval(log_gain: float, deviation: float, noise: float) -> tuple[float, float, float]:
-    """Returns (expected, low, high) gain as fractions of throughput; low and high end the 90 % interval of what will be
-    measured."""
+    """Returns (expected, low, high) gain as fractions of throughput; low and high are the 90 % interval of a measured
+    gain."""
     half = Z_90 * math.hypot(deviation, noise)
     expected, low, high = (math.expm1(log_gain + sign * half) for sign in (0, -1, 1))
     return expected, low, high

@@ -1,9 +1,9 @@
-"""Remembers what not to try: everything that was tried, refused, failed or brought nothing.
+"""Remembers what not to try again: recipes and changes that were tried, refused, failed or brought no gain.
 
-All of it is rebuilt from the trials at each decision. A *refusal* is a cause for which the trainer of this machine
-would not start: a knob's value that no recipe that got further has had. Among several such values, the cause is the
-one that the trainer's message names (`sequence parallel is not supported by torch LayerNorm`), or those that a
-second refusal with the same message has in common; until then only recipes with all of them are refused.
+All of it is rebuilt from the trials at each decision. A *refusal* is a reason for which the trainer of this machine
+does not start: a knob's value that occurs in no recipe that got further. Among several such values, the cause is the
+one that the trainer's message names (`sequence parallel is not supported by torch LayerNorm`), or those that a second
+refusal with the same message has in common; until then only recipes with all of them are refused.
 """
 
 from __future__ import annotations
@@ -40,19 +40,23 @@ _INACTIVE = object()  # the value of a knob that has no effect with the others' 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerRefusal:
-    """A recipe with one of these values of each of these knobs is refused, as `trial` was, with `evidence`."""
+    """A combination of knob values that the trainer refuses.
+
+    A recipe that has, for every knob of `values`, one of its values is refused, as `trial` was, with the message
+    `evidence`.
+    """
 
     values: Mapping[str, tuple[Any, ...]]
     trial: int
     evidence: str
 
     def covers(self, recipe: Recipe) -> bool:
-        """Returns whether a recipe has the cause."""
+        """Returns whether a recipe has the refused combination of values."""
         return all(_acting(recipe, knob) in values for knob, values in self.values.items())
 
 
 class Avoid:
-    """Evidence against bursts, from the trials of a study."""
+    """Evidence against spending bursts on recipes or changes, from the trials of a study."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = tuple(trials)
@@ -65,16 +69,16 @@ class Avoid:
         return recipe.digest() in self.tried or self.refusal(recipe) is not None
 
     def refusal(self, recipe: Recipe) -> TrainerRefusal | None:
-        """Returns the known cause for which the trainer would refuse a recipe."""
+        """Returns the known refusal that covers a recipe; None if there is none."""
         return next((each for each in self.refusals if each.covers(recipe)), None)
 
     def has_suspect(self, changes: Mapping[str, Any]) -> bool:
-        """Returns whether some change sets a knob to a value that only a failed recipe has had."""
+        """Returns whether a change sets a knob to a value that only failed recipes have had."""
         return any(suspects.get(knob) == value for suspects in self._suspects for knob, value in changes.items())
 
     # --- tables of N recipes -------------------------------------------------------------------------------
     def refused_rows(self, table: Candidates) -> Flags:
-        """Returns bool[N]: rows with a known cause of refusal."""
+        """Returns bool[N]: rows that a known refusal covers."""
         found = np.zeros(table.count, dtype=bool)
         for each in self.refusals:
             rows = np.ones(table.count, dtype=bool)
@@ -84,8 +88,11 @@ class Avoid:
         return found
 
     def trust(self, table: Candidates) -> Floats:
-        """Returns a factor on the expected improvement of each row, [N]: less than 1 the more of a failed recipe's
-        suspect values it shares, since one of them is why that recipe failed."""
+        """Returns a factor on the expected improvement of each row, [N], at most 1.
+
+        It is the smaller, the more suspect values a row shares with a failed recipe, since one of them is the cause of
+        that failure.
+        """
         trust = np.ones(table.count)
         for suspects in self._suspects:
             shared = sum((table.among(knob, value).astype(float) for knob, value in suspects.items()), np.zeros(()))
@@ -94,9 +101,9 @@ class Avoid:
 
     @cached_property
     def _suspects(self) -> list[dict[str, Any]]:
-        """Returns, for every recipe that failed other than by memory, its values that no recipe that ran has had.
+        """Returns, for every recipe that failed other than by memory, its values that occur in no recipe that ran.
 
-        If several failed with the same message, those that they have in common.
+        If several failed with the same message, returns the values that they have in common.
         """
         ran = [trial.recipe for trial in self._trials if trial.status is Status.OK]
         causes: dict[str, list[dict[str, Any]]] = {}
@@ -108,12 +115,9 @@ class Avoid:
 
     # --- changes of the incumbent --------------------------------------------------------------------------
     def lost_by(self, incumbent: Recipe, changes: Mapping[str, Any]) -> Trial | None:
-        """Returns a trial that made these changes, or a smaller step of the one knob in the same direction, without a
-        gain.
-
-        An OOM does not count: the memory surrogate knows how much room there is now. If noise is so large that a
-        measurement proves nothing, only rejected trials count.
-        """
+        """Returns a trial without a gain that made these changes, or a smaller step of the same single knob in the same
+        direction; None if there is none. An OOM does not count: the memory surrogate knows how much room there is now.
+        If noise is too large for a measurement to prove anything, only rejected trials count."""
         return next(
             (trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None
         )
@@ -134,14 +138,14 @@ class Avoid:
 
     # --- patience ------------------------------------------------------------------------------------------
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:
-        """Returns how many trials in a row, up to the last, `counts` and brought no gain."""
+        """Returns how many of the last trials in a row brought no gain, of those for which `counts` is true."""
         return without_gain(self._trials, counts)
 
 
 def without_gain(trials: Sequence[Trial], counts: Callable[[Trial], bool]) -> int:
-    """Returns how many trials of the search in a row, up to the last, `counts` and brought no gain.
+    """Returns the length of the last run of trials for which `counts` is true and which brought no gain.
 
-    Skips trials of the fit phase, which are not part of the search.
+    Ignores trials of the fit phase, which are not part of the search.
     """
     searched = (trial for trial in reversed(trials) if trial.proposal.phase is not Phase.FIT)
     return sum(1 for _ in takewhile(lambda trial: counts(trial) and not trial.accepted, searched))
@@ -178,8 +182,7 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
 
 # --- refusals by the trainer ------------------------------------------------------------------------------------
 def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
-    """Returns one refusal per cause, in the order in which they were learned; none while no recipe has got to a
-    step."""
+    """Returns one refusal per cause, in the order of the trials; none before any recipe has reached a training step."""
     further = [trial.recipe for trial in trials if _got_further(trial)]
     if not further:
         return ()
@@ -191,7 +194,8 @@ def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
 
 
 def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:
-    """Yields the values that trials refused with the same message have in common; if none, those of each trial."""
+    """Yields the refusals of one message: the knobs that all refused recipes suspect, or, if they share none, those of
+    each."""
     suspects = [_suspects_of(trial.recipe, further) for trial, _ in refused]
     common = [knob for knob in suspects[0] if all(knob in others for others in suspects)]
     groups = [list(range(len(refused)))] if common else [[at] for at in range(len(refused))]
@@ -207,7 +211,7 @@ def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) ->
 
 
 def _suspects_of(recipe: Recipe, further: Sequence[Recipe]) -> dict[str, Any]:
-    """Returns the values that act in the recipe and acted in none that got further."""
+    """Returns the values that act in the recipe and in none of `further`, the recipes that got further."""
     now = {knob: _acting(recipe, knob) for knob in KNOBS}
     return {
         knob: value
@@ -222,7 +226,7 @@ def _acting(recipe: Recipe, knob: str) -> Any:
 
 
 def _narrowed(values: dict[str, tuple[Any, ...]], evidence: str) -> dict[str, tuple[Any, ...]]:
-    """Returns the knobs that the trainer named, all if it named none."""
+    """Returns the values of the knobs that the trainer's message names; all of them if it names none."""
     return {knob: each for knob, each in values.items() if _names(evidence, knob, each)} or values
 
 
@@ -236,7 +240,7 @@ def _names(evidence: str, knob: str, values: Sequence[Any]) -> bool:
 
 
 def _within_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: str) -> dict[str, tuple[Any, ...]]:
-    """Confines a number that was refused once, and is not named, to the layout in which it was refused."""
+    """Restricts a refusal of a single number that the message does not name to the layout in which it was refused."""
     if len(values) > 1:
         return values
     ((knob, seen),) = values.items()
@@ -247,9 +251,9 @@ def _within_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: s
 
 
 def _refusing(trial: Trial) -> Failure | None:
-    """Returns the failure with which the trainer refused to start; None for every other end.
+    """Returns the failure with which the trainer refused to start; None if the trial ended otherwise.
 
-    A trial without a burst broke a rule of this program, not of the trainer.
+    A trial without a burst violated a rule of this program, not of the trainer.
     """
     failures = [outcome.failure for outcome in trial.outcomes if outcome.failure]
     if trial.status is not Status.FAILED or not trial.bursts or not failures:
@@ -259,7 +263,8 @@ def _refusing(trial: Trial) -> Failure | None:
 
 
 def _got_further(trial: Trial) -> bool:
-    """Returns true if the trial took a step, or tried to: however it ended then, its trainer accepted the recipe."""
+    """Returns true if the trial reached a training step: whatever happened then, the trainer had accepted the
+    recipe."""
     return any(each.failure is None or each.failure.phase not in BEFORE_A_STEP for each in trial.outcomes)
 
 
@@ -268,5 +273,5 @@ def _evidence(trial: Trial) -> str:
 
 
 def _wording(evidence: str) -> str:
-    """Returns the evidence without numbers: the same cause in other numbers reads the same."""
+    """Returns the evidence in lower case without numbers, so that messages of the same cause compare equal."""
     return re.sub(r"\W*\d[\d.,]*\W*", " ", evidence.lower()).strip()

@@ -28,7 +28,7 @@ Distributions: TypeAlias = "dict[str, optuna.distributions.BaseDistribution]"
 
 
 class HasRecipe(Protocol):
-    """The part of a candidate that the search uses."""
+    """A candidate, of which the search uses the recipe alone."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -51,11 +51,11 @@ def ask(
     seed: int,
     told: Callable[[Trial], Told] | None = None,
 ) -> C | None:
-    """Asks the study of `trials` for the next candidate of a phase; returns None if there is none.
+    """Asks Optuna's study of `trials` for the next candidate of a phase; returns None if there is none.
 
-    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields
-    all of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random; `told` gives what
-    Optuna is told of a trial, None: what was measured. The same arguments give the same answer.
+    `candidates` are the best of the phase, and `pick` returns the one of them with the best acquisition; `nearest`
+    yields all candidates of the phase by their distance from a point. `sampler` is surrogate, tpe, gp or random; `told`
+    returns the result that Optuna is told for a trial (None: the measured one). Deterministic in its arguments.
     """
     import optuna
 
@@ -74,19 +74,20 @@ def ask(
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A trial as Optuna is told of it: tokens/s/GPU, None without any, and peak over limit, minus one."""
+    """The result of a trial that Optuna is told: tokens/s/GPU (None without a measurement), and peak over limit, minus
+    one."""
 
     rate: float | None
     excess: float
 
 
 def measured(trial: Trial) -> Told:
-    """Returns what the trial's bursts measured."""
+    """Returns the result that the trial's bursts measured."""
     return Told(rate=throughput(trial), excess=excess(trial))
 
 
 def excess(trial: Trial) -> float:
-    """Returns peak over limit, minus one: above 0 the trial did not fit."""
+    """Returns peak memory over the limit, minus one: above 0 the trial did not fit."""
     peaks = [max(o.peak_gib) / o.limit_gib - 1 for o in trial.outcomes if o.ok and o.peak_gib and o.limit_gib]
     return max(peaks) if peaks else (UNKNOWN_EXCESS if trial.status is Status.OOM else -UNKNOWN_EXCESS)
 
@@ -150,9 +151,9 @@ def _study(
     sampler: optuna.samplers.BaseSampler,
     told: Callable[[Trial], Told],
 ) -> optuna.Study:
-    """Returns a study with every trial: log throughput; the slowest so far for one that ran out of memory.
+    """Returns a study with every trial, except those that failed for a reason other than memory.
 
-    Leaves out trials that failed otherwise.
+    Its value is log throughput; a trial that ran out of memory has the slowest one so far.
     """
     import optuna
 
@@ -181,8 +182,8 @@ def _study(
 class ExportedTrial:
     """A trial for Optuna's own tools.
 
-    `knobs` are those that vary in the study, the same for every trial; `tokens_per_s` is None for one that failed
-    for another reason than memory; `excess` is peak over limit, minus one.
+    `knobs` are those that vary in the study, the same for every trial; `tokens_per_s` is None if the trial failed for a
+    reason other than memory; `excess` is peak over limit, minus one.
     """
 
     knobs: Mapping[str, Any]
@@ -197,8 +198,8 @@ class ExportedTrial:
 def write_study(path: Path, name: str, trials: Sequence[ExportedTrial]) -> None:
     """Writes an Optuna study of that name to a new SQLite file, to be read by `optuna.load_study`.
 
-    Every trial, in order: those that ran out of memory are complete and infeasible, those that failed otherwise
-    failed.
+    Contains every trial, in order. Those that ran out of memory are COMPLETE and infeasible, those that failed
+    otherwise are FAIL.
     """
     import optuna
 
@@ -244,5 +245,5 @@ def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistributio
 
 
 def _plain(value: Any) -> Any:
-    """Returns lists as text: Optuna keeps single values."""
+    """Returns a list as text, since a parameter of Optuna has a single value."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value

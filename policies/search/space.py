@@ -1,8 +1,8 @@
 """The search space of a study, as axes of absolute values that stay fixed while it runs.
 
-A point gives the value of every axis; every recipe that can be tried has one. Sizes are numbers, knobs that only
-make sense together (recompute's four) are one axis, and a value that is not an option counts as OTHER. The study's
-sampler turns the axes into its own distributions.
+A point gives a value of every axis, and every recipe has one. Sizes are numbers; knobs that only make sense together
+(recompute's four) are one axis; a value that is not an option counts as OTHER. The sampler makes Optuna's distributions
+of the axes.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ Point = Mapping[str, Value]  # axis -> its value
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A positive number up to `high`; distances between two are doublings."""
+    """A positive number up to `high`; the distance between two is in doublings."""
 
     high: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One of some named values, OTHER among them."""
+    """One of several named values; OTHER is one of them."""
 
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """`sizes` and `choices` by axis; `knobs` of every choice."""
+    """The axes of a study, by name: `sizes`, and `choices` with the `knobs` that each one sets."""
 
     sizes: Mapping[str, Size]
     choices: Mapping[str, Choice]
@@ -78,8 +78,8 @@ class Space:
         return found
 
     def distance(self, table: Candidates, point: Point) -> Floats:
-        """Returns the distance of every row of a table from a point, [N]: doublings of sizes, and 1 for each other
-        choice."""
+        """Returns the distance of every row of a table from a point, [N]: the sum of doublings of sizes and of 1 for
+        each choice that differs."""
         total = np.zeros(table.count)
         columns = dict(
             zip(LAYOUT, (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp), strict=True),
@@ -112,7 +112,7 @@ def space_of(base: Recipe, legal: Candidates) -> Space:
 
 
 def label(values: tuple[Any, ...]) -> str:
-    """Returns the name of the values of an axis's knobs."""
+    """Returns the name of one combination of values of an axis's knobs."""
     return ", ".join("+".join(map(str, value)) if isinstance(value, tuple | list) else str(value) for value in values)
 
 

@@ -1,5 +1,5 @@
-"""The surrogate of one cluster: the closed forms of `trainer.estimate`, calibrated burst by burst.
+"""The surrogate of one cluster: the closed forms of `trainer.estimate`, calibrated with every burst.
 
-`factors` lists what may be calibrated and its prior, `evidence` what a trial measured; `time` and `memory` combine the
-two. All are pure functions of the trials.
+`factors` lists the constants that bursts calibrate and their priors, `evidence` the measurements of a trial; `time` and
+`memory` combine the two. All are pure functions of the trials.
 """

@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Holds the BLAS libraries of this process to one thread; also a decorator."""
+    """Limits the BLAS libraries of this process to one thread; a context manager and a decorator."""
     with _libraries().limit(limits=1, user_api="blas"):
         yield
 

@@ -1,4 +1,5 @@
-"""The factors a study learned of its cluster, in units: by the tables, and now with an interval."""
+"""The factors that a study learned about its cluster, in units: the table's value and the learned one with its
+interval."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ FABRICS = ("nvlink8", "nvlink72")
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """One constant: its value by the tables, its value now, and the 90 % interval, in `unit`."""
+    """One constant: its value in the tables (`before`), its learned value (`after`) and the 90 % interval, all in
+    `unit`."""
 
     factor: str
     words: str
@@ -34,12 +36,12 @@ class Correction:
 
     @property
     def surprise(self) -> float:
-        """Returns the absolute log ratio of the value now to the table's."""
+        """Returns the absolute log ratio of the learned value to the table's."""
         return abs(math.log(max(self.after, 1e-9) / max(self.before, 1e-9))) if self.before else math.inf
 
 
 def corrections(found: TimeSurrogate, recipe: Recipe) -> list[Correction]:
-    """Returns the learned factors, the largest shift first; those that no burst updated are left out."""
+    """Returns the learned factors, the largest shift first. Leaves out those that no burst has updated."""
     spread = np.sqrt(np.diag(found.covariance))
     learned = [
         _correction(factor, recipe, float(at), float(left))
@@ -60,7 +62,8 @@ def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Corre
 
 
 def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, float, str] | None:
-    """Returns (the constant that represents a factor here, its multiplier for display, the unit of the product)."""
+    """Returns (the constant that represents a factor on this hardware, its multiplier for display, the unit of the
+    product)."""
     others = {*FABRICS, *fitted_architectures()} - {hardware.nvlink_fabric, hardware.fitted_as}
     here = [name for name in factor.constants if not others & set(name.split("."))]
     here.sort(key=lambda name: (f".{precision}" not in name, ".collective." not in name))

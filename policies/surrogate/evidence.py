@@ -1,6 +1,6 @@
-"""The evidence of a trial, in the estimate's own parts: the step, its parts by traced rank, peaks, an OOM.
+"""The evidence of a trial, in the parts of the estimate: the step, its parts by traced rank, peaks of memory, an OOM.
 
-Times are seconds of an average traced step or, for the whole step, of the median measured one.
+Times are seconds: of an average traced step for parts, of the median measured step for the whole.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RankParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The measurements of one trial; `recipe` is the one that ran, its proxy where the trial is of a smaller size.
+    """The measurements of one trial. `recipe` is the one that ran: the proxy where the trial's bursts were smaller.
 
-    `step_s` is None if nothing was measured; `peak_gib` is by pipeline rank, empty if it was not measured;
-    `denied_gib` is the size the allocator could not hold when a rank ran out of memory, `outside_gib` the most that
-    a rank's GPU held outside the allocator in any burst; None if not known.
+    `step_s` is None if nothing was measured. `peak_gib` is by pipeline rank, empty if not measured. `denied_gib` is the
+    size that the allocator could not hold when a rank ran out of memory, `outside_gib` the most memory that a rank's
+    GPU held outside the allocator in any burst; None if not known.
     """
 
     number: int
@@ -62,7 +62,7 @@ def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
 
 
 def by_size(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
-    """Returns the evidence in groups of one model on one number of nodes, each of which makes one table."""
+    """Returns the evidence in groups of one model on one number of nodes: each group can be one table of candidates."""
     groups: dict[tuple[object, ...], list[Evidence]] = {}
     for each in evidence:
         groups.setdefault((each.is_proxy, each.recipe.cluster.nodes, each.recipe.architecture), []).append(each)
@@ -89,7 +89,8 @@ def _evidence(trial: Trial) -> Evidence:
 
 
 def _denied_gib(outcome: Outcome) -> float | None:
-    """Returns the highest peak of the ranks plus the allocation that failed: no rank had room for so much."""
+    """Returns the most that an allocator could not hold: the highest peak of the ranks plus the allocation that
+    failed."""
     failure = outcome.failure
     if failure is None or failure.kind is not FailureKind.OOM or failure.asked_gib is None or not outcome.peak_gib:
         return None
@@ -97,7 +98,10 @@ def _denied_gib(outcome: Outcome) -> float | None:
 
 
 def _outside_gib(outcome: Outcome) -> float | None:
-    """Returns the most of any rank; None before the first step, when not all communicators exist yet."""
+    """Returns the most memory outside the allocator of any rank.
+
+    None if the burst failed before the first step, when some communicators do not exist yet.
+    """
     failure = outcome.failure
     if failure is not None and failure.phase in BEFORE_THE_STEPS:
         return None
@@ -106,7 +110,8 @@ def _outside_gib(outcome: Outcome) -> float | None:
 
 
 def _work_s(trial: Trial) -> float | None:
-    """Returns the median CPU seconds of a rank over bursts; None on GPUs, or where CPU time was not measured."""
+    """Returns the median CPU seconds per step of a rank, the median over bursts; None on GPUs, or where CPU time was
+    not measured."""
     if not trial.recipe.hardware.is_cpu:
         return None
     figures = [median(o.cpu_us) / max(o.ranks, 1) / 1e6 for o in trial.outcomes if o.ok and any(o.cpu_us)]
@@ -114,7 +119,10 @@ def _work_s(trial: Trial) -> float | None:
 
 
 def _peaks(trial: Trial) -> tuple[float, ...]:
-    """Returns the highest peak of each pipeline rank over all bursts. Pipeline ranks are Megatron's outermost group."""
+    """Returns the highest peak of each pipeline rank over all bursts, GiB.
+
+    Pipeline ranks are Megatron's outermost group.
+    """
     stages = layout_of(trial.ran).pp
     peaks = [outcome.peak_gib for outcome in trial.outcomes if outcome.ok and outcome.peak_gib]
     whole = [peak for peak in peaks if len(peak) % stages == 0]
@@ -125,7 +133,10 @@ def _peaks(trial: Trial) -> tuple[float, ...]:
 
 
 def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
-    """Returns the parts of every traced rank; on CPU ranks, which the profiler slows, scaled to the measured step."""
+    """Returns the parts of every traced rank.
+
+    On CPU ranks, which the profiler slows, they are scaled to the measured step.
+    """
     if trial.analysis is None or step_s is None:
         return ()
     times = {time.rank: time for time in trial.analysis.ranks}

@@ -1,8 +1,8 @@
-"""The factors on the constants of the step-time model that bursts calibrate, one row of `factors.csv` each.
+"""The factors on the constants of the step-time model that bursts calibrate; one per row of `factors.csv`.
 
-A factor is a number θ with mean 0 before any burst and standard deviation `spread`: constants on a log scale are
-multiplied by exp(θ), shares on a logit scale stay between 0 and 1, and to constants that are 0 in the table θ is
-added.
+A factor is a number θ with prior mean 0 and prior standard deviation `spread`. It moves its constants by their scale:
+on a log scale a constant is multiplied by exp(θ), on a logit scale a share stays between 0 and 1, and to a constant
+that is 0 in the table θ is added.
 """
 
 from __future__ import annotations
@@ -38,13 +38,17 @@ class Factor:
     words: str
 
     def acts_on(self, hardware: Hardware) -> bool:
-        """Returns whether a step on this hardware reads any of its constants: CPU ranks have constants of their own."""
+        """Returns whether the step time on this hardware depends on any of its constants; CPU ranks have constants of
+        their own."""
         return hardware.is_cpu or not all(name.startswith("cpu_") for name in self.constants)
 
 
 @cache
 def factors() -> tuple[Factor, ...]:
-    """Returns the factors in the table's order; a pattern that ends in a dot matches every name with that prefix."""
+    """Returns the factors in the table's order.
+
+    In a factor's constants, a pattern that ends in a dot matches every name with that prefix.
+    """
     return tuple(
         Factor(
             name=row["name"],
@@ -62,7 +66,7 @@ def _named(pattern: str) -> list[str]:
 
 
 def move_constants(theta: Mapping[str, float]) -> dict[str, float]:
-    """Returns the constants that these factors move, at their new values."""
+    """Returns the new values of the constants that the factors at `theta` move, by name."""
     values: dict[str, float] = {}
     for factor in factors():
         if at := theta.get(factor.name, 0.0):

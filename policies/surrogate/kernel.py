@@ -1,6 +1,6 @@
-"""The kernel over recipes, and Gaussian processes with it: the correlation of two recipes' residuals.
+"""The kernel over recipes (the correlation of two recipes' residuals), and Gaussian processes with it.
 
-It is higher the fewer doublings separate their sizes and the fewer settings differ.
+The correlation is higher the fewer doublings separate their sizes and the fewer settings differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ KERNEL_LENGTH_DOUBLINGS = constant("kernel_length_doublings")
 
 
 def features(candidates: Candidates) -> Floats:
-    """Returns [N, K]: log2 of each size, then a number for the value of each setting."""
+    """Returns the features of N candidates, [N, K]: log2 of each size, then a number that stands for the value of each
+    setting."""
     sizes = [np.log2(np.maximum(1.0, size(candidates))) for size in SIZES]
     kinds = [candidates.column(name).each(_number) for name in SETTINGS]
     columns = [np.broadcast_to(column, (candidates.count,)) for column in (*sizes, *kinds)]
@@ -73,7 +74,8 @@ def kernel(left: Floats, right: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianProcess:
-    """Residuals [M] observed at features [M, K], each with its noise; zero mean elsewhere."""
+    """A Gaussian process with zero prior mean, given residuals [M] observed at features [M, K], each with its noise
+    [M]."""
 
     residual: Floats
     seen: Floats
@@ -115,7 +117,10 @@ class GaussianProcess:
 
 
 def fit_process(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> GaussianProcess:
-    """Fits a process to residuals [M] at features [M, K] with noise [M]; `prior` is its amplitude before any."""
+    """Fits a process to residuals [M] at features [M, K] with noise [M].
+
+    `prior` is its amplitude without observations.
+    """
     amplitude = _amplitude(residual, seen, noise, prior=prior)
     return GaussianProcess(residual=residual, seen=seen, noise=noise, amplitude=amplitude)
 
@@ -136,6 +141,7 @@ def _amplitude(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -
 
 
 def _number(value: object) -> float:
-    """Returns the same number for the same value in every process: a hash of text differs from run to run."""
+    """Returns a number for a value, the same in every process of the operating system (Python's hash of text is
+    not)."""
     text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return float(int.from_bytes(text.encode(), "big") % (2**61 - 1))

@@ -1,6 +1,6 @@
-"""Reads the figures that a machine file has of a cluster: as a study's lesson, and as `estimate` and `plan` take them.
+"""Reads the calibration that a machine file has of a cluster, as a lesson for a study and for `estimate` and `plan`.
 
-Names that this version does not know, from files of other versions, are left out.
+Skips names that this version does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTHING = Learned(mean=0.0, deviation=0.0)
 
 
 def lesson_of_file(estimate: Estimate) -> Lesson:
-    """Returns the factors of the file as a lesson."""
+    """Returns the calibrated factors of the file as a lesson."""
     known = {factor.name for factor in factors()}
     learned = {name: figure for name, figure in estimate.factors.items() if name in known}
     return Lesson(
@@ -31,7 +31,7 @@ def lesson_of_file(estimate: Estimate) -> Lesson:
 
 
 def learned_cluster(estimate: Estimate, *, name: str) -> LearnedCluster:
-    """Returns the constants and memory factors that the file's figures give."""
+    """Returns the constants and memory factors that follow from the file's figures."""
     lesson = lesson_of_file(estimate)
     theta = dict(lesson.mean)
     ends = [{**theta, factor: theta[factor] + Z_90 * deviation} for factor, deviation in lesson.deviation.items()]

@@ -1,4 +1,7 @@
-"""A study's knowledge for use by another one. Kept free of heavy imports for the journal's reader."""
+"""The knowledge of one study for use by another.
+
+This module has no heavy imports, since the reader of journals uses it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """Mean and standard deviation of the factors that another study's bursts have updated."""
+    """The factors that another study's bursts have updated: mean and standard deviation by factor."""
 
     study: str
     trials: int

@@ -1,8 +1,8 @@
-"""Makes a lesson of a probe of the links between nodes, before any burst.
+"""Derives a lesson from a probe of the links between nodes, before any burst.
 
-The probe's all-reduces use the links as the closed form's collectives do, each rank over its own NIC: measured over
-tabulated bandwidth is the factor of the network, measured over tabulated latency that of a collective. Other
-libraries use the same links differently, hence the deviations (judged). CPU ranks have one kind of link in the
+The probe's all-reduces use the links as the closed form's collectives do, each rank over its own NIC: the ratio of
+measured to tabulated bandwidth gives the factor of the network, that of latencies the factor of a collective's latency.
+Other libraries use the same links differently, hence the deviations (judged). CPU ranks have one kind of link in the
 closed form: with several ranks on a node the probe measures only the slower kind, and there is no lesson.
 """
 
@@ -24,10 +24,8 @@ PROBE_MAX_LOG_SHIFT = constant("probe_max_log_shift")
 
 
 def lesson_of_links(links: Links, recipe: Recipe) -> Lesson | None:
-    """Returns the lesson; None if the recipe's traffic does not use the probed links.
-
-    That is if all GPUs share one NVLink domain, or a node has several CPU ranks.
-    """
+    """Returns the lesson; None if the recipe's traffic does not use the probed links: all GPUs share one NVLink domain,
+    or a node has several CPU ranks."""
     if recipe.hardware.is_cpu:
         return None if links.ranks_per_node > 1 else _lesson(_of_cpus(links), CPU_DEVIATIONS)
     if recipe.hardware.nvlink_domain_gpus >= recipe.world_size:

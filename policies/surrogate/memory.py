@@ -1,12 +1,13 @@
-"""Memory of one cluster: the probability that a recipe fits, fitted to measured peaks and to recipes that ran out.
+"""Memory of one cluster: the probability that a recipe fits, fitted to measured peaks and to recipes that ran out of
+memory.
 
     log peak(x, pipeline rank) = log Σ groups (1 + φ) · part(x, pipeline rank) + h(x)
 
-φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A
+φ scales the parts of the estimate, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A
 recipe that ran out of memory needed more than the limit, one that ran needed less. Memory outside torch's allocator is
 a group of its own, exp(φ) times the estimate, fitted to every burst that measured it. Where a rank ran out below the
-nominal limit (fragmentation, other processes), the limit is what it met. Shapes: N candidates, P pipeline ranks, G
-groups.
+nominal limit (fragmentation, other processes), its total then is taken as the limit. Shapes: N candidates, P pipeline
+ranks, G groups, M bursts.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ LEAST_PEAK = 0.05  # of the estimate (numerical): beyond every peak that was mea
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """`parts` of the memory estimate with one common error, and its prior `mean` and `spread` (of φ; judged).
+    """`parts` of the memory estimate with one common error: prior `mean` and `spread` of φ (judged).
 
-    Without parts it is what routed tokens take where nothing forces a balance.
+    A group without parts is the memory for routed tokens beyond an even load, where nothing forces a balance.
     """
 
     parts: tuple[str, ...]
@@ -72,8 +73,8 @@ OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 class MemoryPrior:
     """A cluster's memory before any burst: mean and spread of φ, and the measurements of a probe.
 
-    `discrepancy`: prior standard deviation of h. Every peak is `scale` times the estimate's and `step_gib` more, memory
-    outside the allocator `outside_gib` more.
+    `discrepancy` is the prior standard deviation of h. Every peak is `scale` times the estimate's plus `step_gib`;
+    memory outside the allocator is the estimate's plus `outside_gib`.
     """
 
     mean: Floats
@@ -85,7 +86,7 @@ class MemoryPrior:
 
 
 def table_memory_prior() -> MemoryPrior:
-    """Returns the prior of GROUPS and of what lies outside the allocator."""
+    """Returns the prior by the tables: that of GROUPS and of memory outside the allocator."""
     groups = GROUPS.values()
     mean = np.array([*(group.mean for group in groups), 0.0])
     return MemoryPrior(mean=mean, spread=np.array([*(group.spread for group in groups), OUTSIDE_SPREAD]))
@@ -93,7 +94,7 @@ def table_memory_prior() -> MemoryPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimated:
-    """The estimate with what a prior adds: GiB of each group, [G, N, P], and outside the allocator, [N]."""
+    """The estimate as a prior corrects it: GiB of each group, [G, N, P], and outside the allocator, [N]."""
 
     parts: Floats
     outside_gib: Floats
@@ -109,10 +110,8 @@ def _estimated(candidates: Candidates, prior: MemoryPrior) -> _Estimated:
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySurrogate:
-    """The posterior: mean and covariance of φ (GROUPS, then outside the allocator), and the process `residual`.
-
-    The process is over the residuals of the measured peaks.
-    """
+    """The posterior of φ (mean [G + 1] and covariance; GROUPS, then memory outside the allocator), and of h, the
+    process `residual` over the residuals of the measured peaks."""
 
     limit_gib: float | None
     prior: MemoryPrior
@@ -165,7 +164,8 @@ def _peaks(parts: Floats, phi: Floats) -> Floats:
 
 
 def _side_by_side(parts: Sequence[Floats]) -> Floats:
-    """Returns parts [G, N, P] of tables with different P as one, zero beyond a row's own pipeline ranks."""
+    """Returns the parts [G, N, P] of several tables with different P as one array, with zeros beyond a row's own
+    pipeline ranks."""
     most = max(each.shape[-1] for each in parts)
     return np.concatenate([np.pad(each, ((0, 0), (0, 0), (0, most - each.shape[-1]))) for each in parts], axis=1)
 
@@ -179,8 +179,10 @@ def _mills_ratio(z: Floats) -> Floats:
 def fit_memory(
     evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior | None = None
 ) -> MemorySurrogate:
-    """Fits the posterior to all peaks and all recipes that ran out; returns the prior (None: the tables') without any.
-    Pure."""
+    """Fits the posterior to all measured peaks and all recipes that ran out of memory.
+
+    Without evidence, returns `prior` (None: that of the tables). Pure.
+    """
     prior = prior or table_memory_prior()
     limit_gib = _limit_met(evidence, limit_gib, prior)
     mean, spread = prior.mean, prior.spread
@@ -213,7 +215,8 @@ def fit_memory(
 
 
 def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior) -> float | None:
-    """Returns the effective limit: the least that a rank could not hold, no less than what ran, at most the limit."""
+    """Returns the effective limit: the least total that a rank could not hold, but no less than what ran and no more
+    than `limit_gib`."""
     denied = [each for each in evidence if each.denied_gib is not None]
     if limit_gib is None or not denied:
         return limit_gib
@@ -226,7 +229,7 @@ def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None, prior: Mem
 
 
 def _outside(evidence: Sequence[Evidence], prior: MemoryPrior) -> list[float]:
-    """Returns the GiB outside the allocator of each: as measured, else by the estimate."""
+    """Returns the memory outside the allocator of each trial, GiB: as measured, else by estimate."""
     return [each.outside_gib or float(_estimated(one(each.recipe), prior).outside_gib[0]) for each in evidence]
 
 
@@ -237,8 +240,8 @@ def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
 
 
 class _Observed:
-    """The observations of the bursts, in groups of one size: peaks by pipeline rank, and whether each recipe was over
-    the limit."""
+    """The observations of M trials, ordered by size of what ran: peaks by pipeline rank, and whether each ran out of
+    memory."""
 
     def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior) -> None:
         tables = [tabulate([each.recipe for each in group]) for group in by_size(evidence)]
@@ -258,7 +261,8 @@ class _Observed:
         self.deviation = np.sqrt(prior.discrepancy**2 + NOISE**2)
 
     def errors(self, phi: Floats) -> Floats:
-        """Returns log of measured over predicted peak, [M, P]; the mean of the row if a rank was not measured."""
+        """Returns the log of measured over predicted peak, [M, P]; the mean of the row for ranks that were not
+        measured."""
         predicted = np.where(self.measured[:, None], _peaks(self.parts, phi), 1.0)
         errors = np.log(self.peaks / np.maximum(predicted, 1e-9))
         known = np.isfinite(errors)
@@ -266,14 +270,20 @@ class _Observed:
         return np.where(known, errors, mean[:, None])
 
     def residual(self, phi: Floats) -> Floats:
-        """Returns the residual of every row, [M]: for one that ran out, the expected excess over the limit."""
+        """Returns the residual of every trial, [M].
+
+        For one that ran out of memory, it is the expected excess over the limit.
+        """
         short = -self._over(phi) * self._sharp / self.discrepancy
         expected = self.discrepancy * _mills_ratio(-short)
         left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
         return left
 
     def cost(self, phi: Floats) -> float:
-        """Returns minus the log likelihood. The ranks of one recipe share their error: they count as one."""
+        """Returns minus the log likelihood.
+
+        The ranks of one trial share their error, so that they count as one observation.
+        """
         errors = self.errors(phi)[self.measured]
         cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
         log_ratio = np.log(self.outside[self.outside_measured] / self.outside_estimate[self.outside_measured])
@@ -307,7 +317,7 @@ class _Observed:
         return cut
 
     def _over(self, phi: Floats) -> Floats:
-        """Returns how far over the limit each is, in standard deviations, [M]."""
+        """Returns how far each trial is over the limit, in standard deviations, [M]."""
         over: Floats = np.log(self._needs(phi) / (self.limit_gib or 1.0)) / self._deviations
         return over
 
@@ -319,7 +329,7 @@ class _Observed:
         return needs
 
     def _outside(self, phi: Floats) -> Floats:
-        """Returns the GiB outside the allocator, [M]."""
+        """Returns the memory outside the allocator, GiB, [M]: measured where available, else predicted."""
         return np.where(self.outside_measured, self.outside, self.outside_estimate * np.exp(phi[-1]))
 
     @property

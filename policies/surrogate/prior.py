@@ -1,8 +1,8 @@
 """The prior of the factors before a study's own bursts: the tables, combined with the lessons of other studies.
 
 Another study's cluster is not this one, even with the same GPUs: the spread of its lessons is widened by
-LESSON_EXTRA_SPREAD. If a lesson is far outside the table's spread, the table's spread is widened to reach it: a link
-of 40 Mbit/s must not end up halfway to the table's value.
+LESSON_EXTRA_SPREAD. If a lesson is far outside the table's spread, the table's spread is widened to reach it: a link of
+40 Mbit/s must not be averaged halfway to the table's value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LESSON_EXTRA_SPREAD = constant("lesson_extra_spread")
 
 
 def lesson_of(found: TimeSurrogate, *, study: str) -> Lesson:
-    """Returns what the study learned; skips factors that no burst has updated."""
+    """Returns the lesson of a study: the factors that its bursts have updated."""
     left = np.sqrt(np.diag(found.covariance))
     touched = [at for at, factor in enumerate(factors()) if left[at] < factor.spread]
     names = [factors()[at].name for at in touched]

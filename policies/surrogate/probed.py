@@ -3,8 +3,8 @@
     log measured(row) = log closed form(row; constants moved by θ) + offset(kind) + error(kind) + error(row)
 
 `probed.csv` has offset and both deviations of each kind of row. θ is the maximum a posteriori under the prior, its
-covariance Laplace's, so that what two factors know only together (a grouped product's rate and the rows that it
-needs) stays joint. Shapes: R rows, F factors.
+covariance Laplace's, which keeps the correlation of factors that rows only determine together (the rate of a grouped
+GEMM and the number of rows at which it is reached). Shapes: R rows, F factors.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ INFORMS = 0.02  # log of a row per unit of a factor: below it the row says nothi
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The error of a kind of row, in log, as a measure of a layer's work.
+    """The log error of a kind of probe row as a measure of the same work in a layer.
 
-    `published`: measured over closed form on the published simulated cluster, the mean of its GPUs; `offset`: what the
-    surrogate takes off. Deviations: `own` of each row, `shared` of all rows of the kind in a simulation, `real` the
-    same on real ranks, where plain kernels stand for Megatron-Core's.
+    `published` is measured over closed form on the published simulated cluster, the mean of its GPUs; `offset` is
+    subtracted from the measured log. Standard deviations: `own` of each row; `shared` of all rows of the kind, in a
+    simulation; `real` the same on real ranks, where plain kernels stand in for Megatron-Core's.
     """
 
     published: float
@@ -48,7 +48,7 @@ class Told:
 
 @cache
 def told() -> dict[str, Told]:
-    """Returns the kinds of rows that the surrogate learns from."""
+    """Returns the errors of each kind of row from which the surrogate learns, by kind (`probed.csv`)."""
     return {
         row["kind"]: Told(**{field.name: figure(row, field.name, table=TABLE) for field in fields(Told)})
         for row in read_table(TABLE, package="policies.surrogate")
@@ -56,7 +56,7 @@ def told() -> dict[str, Told]:
 
 
 def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
-    """Returns the prior conditioned on the rows; unchanged where no row tells anything."""
+    """Returns the prior conditioned on the probe's rows; unchanged if no row informs a factor."""
     form = _Form(rows, recipe)
     if not len(form.observed):
         return prior
@@ -74,9 +74,9 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
 
 @dataclass(frozen=True, kw_only=True)
 class Tell:
-    """The value that the tables expect of a row, in its unit (None: none), and the factors that it informs.
+    """The value that the tables expect of a row, in its unit (None: none), and the factors that the row informs.
 
-    It is that of the closed form on the published cluster: what a row measured there in the simulation.
+    The value is that of the closed form on the published simulated cluster.
     """
 
     expected: float | None
@@ -84,7 +84,7 @@ class Tell:
 
 
 def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
-    """Returns what the tables say of each row, in the same order."""
+    """Returns the expected value and the informed factors of each row, in the same order."""
     if not rows:
         return []
     form = Expected(rows, recipe)
@@ -110,7 +110,8 @@ def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
 
 
 class _Form:
-    """The rows that tell of factors, and the closed form at them, both whitened."""
+    """The rows that inform factors, and the closed form of them, both whitened by the covariance of the rows'
+    errors."""
 
     def __init__(self, rows: Sequence[Row], recipe: Recipe) -> None:
         known = [row for row in rows if row.kind in told() and row.measured]
@@ -126,7 +127,7 @@ class _Form:
         self.observed = self._whitened(np.log([row.measured or 1.0 for row in self._rows]) - offsets)
 
     def predicted(self, constants: Constants) -> Floats:
-        """Returns the whitened logs of the closed form, [R] or [K, R]."""
+        """Returns the whitened logs of the closed form: [R], or [K, R] for K sets of constants."""
         return self._whitened(np.log(np.maximum(self._expected.at(constants), 1e-12)))
 
     def _whitened(self, logs: Floats) -> Floats:

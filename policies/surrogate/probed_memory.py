@@ -1,4 +1,5 @@
-"""Makes the memory prior of a cluster of a probe's rows: of a layer, of the allocator, and of what lies outside it."""
+"""Derives a cluster's memory prior from a probe's rows on the tensors of a layer, the allocator, and memory outside
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ FRAGMENTATION_DEVIATION = constant("probed_fragmentation_deviation")
 
 
 def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    """Returns the tables' prior with what the rows measured in its place; the tables' where they measured nothing."""
+    """Returns the tables' prior, replaced by what the rows measured where they did."""
     known = {kind: [row for row in rows if row.kind == kind and row.measured is not None] for kind in KINDS}
     prior = table_memory_prior()
     for kind, tell in KINDS.items():
@@ -31,7 +32,8 @@ def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
 
 
 def _layer(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    """Combines the group of activations with measured over counted tensors of a layer, by precision."""
+    """Combines the prior of the activations group with the ratio of measured to counted bytes of a layer, weighted by
+    precision."""
     at = list(GROUPS).index("activations")
     measured = np.array([row.measured or 0.0 for row in rows])
     over = float(np.mean(measured / Expected(rows, recipe).at())) - 1

@@ -26,9 +26,9 @@ PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or
 
 
 def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
-    """Returns the CPU seconds of a mean rank in a step, [N].
+    """Returns the mean CPU seconds per step of a rank, [N].
 
-    gloo moves and reduces its bytes on threads of the rank, which counts with the share `moved`.
+    gloo sends and reduces on threads of the rank: `moved` is the share of that time counted.
     """
     moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
     stretch, links, share = (np.asarray(each)[..., None] for each in (stages.stretch, stages.links_stretch, moved))
@@ -39,10 +39,9 @@ def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
-    """Returns the seconds of PARTS in the trace of a rank with mean expert load, for some rows at some pipeline ranks.
-
-    The step is that of the ranks with `load` times the mean; the others wait for them in dispatch and combine.
-    """
+    """Returns the seconds of PARTS that the trace of a rank with mean expert load shows, for some rows at some pipeline
+    ranks. The step lasts as long as the ranks with `load` times the mean need; the others wait for them in dispatch and
+    combine."""
     at = {name: part[..., rows, ranks] for name, part in stages.parts.items()}
     waits = at["grouped"] * (1 - 1 / load)
     at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
@@ -64,8 +63,10 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
 def expected_parts(
     recipe: Recipe, pipeline_rank: int, *, release: str | None, constants: Constants
 ) -> dict[str, Floats]:
-    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] by K sets of constants; and as
-    EXPERTS_WAIT the waiting for the rank with most tokens, which is part of EP there."""
+    """Returns the seconds of `parts_at` for one recipe on GPUs at one pipeline rank, [K] for K sets of constants.
+
+    Under EXPERTS_WAIT it has the time waiting for the rank with most tokens, which is also part of EP.
+    """
     candidates, values = one(recipe), {**fitted(), **constants}
     stages = stages_of(candidates, release=release, constants=constants)
     step = np.atleast_2d(stages.step)

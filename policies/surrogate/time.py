@@ -2,10 +2,10 @@
 
     log step(x) = log closed form(x; constants moved by θ) + g(x)
 
-θ has the priors of `factors.csv`; g is the error of the closed form at any constants, a Gaussian process over the
-knobs. Every traced part has such a process of its own, so that neither a step nor a part moves θ further than the
-form deserves. θ is the maximum a posteriori (SciPy's least squares), its covariance Laplace's. Shapes: N candidates,
-F factors, M measurements.
+θ has the priors of `factors.csv`; g is the error that the closed form keeps at any constants, a Gaussian process over
+the knobs. Every traced part has such a process of its own, so that an error of the form is not taken for a shift of θ.
+θ is the maximum a posteriori (SciPy's least squares), its covariance Laplace's. Shapes: N candidates, F factors, M
+measurements.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def table_spread() -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm:
-    """The closed form at N candidates: log seconds per step, [N], slopes by factor, [N, F], and their `features`."""
+    """The closed form at N candidates: log seconds per step, [N], its derivatives by factor, [N, F], and the
+    candidates' `features`."""
 
     mean: Floats
     slopes: Floats
@@ -88,7 +89,8 @@ class ClosedForm:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSurrogate:
-    """The posterior: mean and covariance of the factors, and the process `residual` over their residuals."""
+    """The posterior: mean [F] and covariance of the factors, and the process `residual` (g) over the residuals of
+    measured steps."""
 
     mean: Floats
     covariance: Floats  # [F, F]
@@ -109,8 +111,8 @@ class TimeSurrogate:
         return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
-        """Returns log seconds per step, [N], by the closed form at the fitted factors, without g: fast, for whole
-        tables."""
+        """Returns log seconds per step, [N], by the closed form at the fitted factors, without g: quick enough for
+        tables of a whole search space."""
         return np.log(stages_of(candidates, constants=move_constants(self.theta)).step)
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
@@ -134,7 +136,7 @@ class TimeSurrogate:
         return covariance
 
     def closed_form(self, candidates: Candidates) -> ClosedForm:
-        """Evaluates the closed form and its slopes at the fitted factors."""
+        """Returns the closed form and its derivatives at the fitted factors."""
 
         def log_step(constants: Constants) -> Floats:
             logs: Floats = np.log(stages_of(candidates, constants=constants).step)
@@ -147,7 +149,8 @@ class TimeSurrogate:
         return ClosedForm(mean=mean, slopes=slopes, where=features(candidates))
 
     def closed_form_of(self, recipe: Recipe) -> ClosedForm:
-        """Evaluates the closed form of one recipe, once: a decision compares many candidates with one incumbent."""
+        """Returns the closed form of one recipe, cached, since a decision compares many candidates with one
+        incumbent."""
         key = recipe.digest()
         if key not in self._of_one:
             self._of_one[key] = self.closed_form(tabulate([recipe]))
@@ -172,7 +175,10 @@ def _on_cpu(measured: Sequence[Evidence]) -> bool:
 
 
 def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSurrogate:
-    """Fits the posterior to every trial with a step time; returns the prior (None: the tables') without one. Pure."""
+    """Fits the posterior to every trial with a step time.
+
+    Without one, returns `prior` (None: that of the tables). Pure.
+    """
     measured = tuple(each for each in evidence if each.step_s is not None)
     prior = prior or table_prior()
     mean, spreads = prior.mean, prior.covariance
@@ -193,8 +199,10 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
 
 
 def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]]:
-    """Returns the most likely factors, their covariance, and what proxies move them further; factors that act on no
-    measurement, and are not known together with one that does, keep their prior."""
+    """Returns the most likely factors, their covariance, and by how much the factors of proxies differ from them.
+
+    Factors that affect no measurement, and are not correlated with one that does, keep their prior.
+    """
     mean, spreads = prior.mean.copy(), prior.covariance.copy()
     before, hardware = _named(factors(), mean), form.hardware
     there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
@@ -245,14 +253,15 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]
 
 @cache
 def proxy_spreads() -> dict[str, float]:
-    """Returns the prior deviations of what a proxy shows otherwise than its target, by factor: rows of
+    """Returns the prior standard deviations of how far a proxy's factors differ from its target's, by factor: rows of
     `proxy_factors.csv`."""
     rows = read_table("proxy_factors.csv", package="policies.surrogate")
     return {OF_PROXIES + row["name"]: float(row["spread"]) for row in rows}
 
 
 def _moved(theta: Mapping[str, float]) -> dict[str, float]:
-    """Returns the constants that factors move, and under OF_PROXIES those of proxies if they are moved further."""
+    """Returns the constants that factors move; under names that start with OF_PROXIES, those of proxies where they
+    differ."""
     own = {name: at for name, at in theta.items() if not name.startswith(OF_PROXIES)}
     further = {name.removeprefix(OF_PROXIES): at for name, at in theta.items() if name.startswith(OF_PROXIES)}
     found = move_constants(own)
@@ -269,7 +278,8 @@ def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
 def slopes_of(
     predicted: Callable[[Constants], Floats], acting: Sequence[str], theta: Mapping[str, float], now: Floats
 ) -> Floats:
-    """Returns the derivatives of a prediction [M] by each factor, [M, F], at `theta`, where the prediction is `now`."""
+    """Returns the derivatives of a prediction [M] by each factor of `acting`, [M, F], by differences from `now`, the
+    prediction at `theta`."""
     there = [_moved({**theta, name: theta[name] + DERIVATIVE_STEP}) for name in acting]
     together = max(1, TOGETHER // len(now))
     parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
@@ -286,8 +296,8 @@ def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """The measured recipes of one size, and their traced ranks: the row and pipeline rank of each, and the rows whose
-    CPU time was measured."""
+    """The measured recipes of one size as a table, and their traced ranks: the row and the pipeline rank of each, and
+    the rows whose CPU time was measured."""
 
     candidates: Candidates
     are_proxies: bool
@@ -296,7 +306,7 @@ class _Table:
     worked: Integers
 
     def own(self, constants: Constants) -> Constants:
-        """Returns the constants of the table: those of proxies where its recipes are some."""
+        """Returns the constants for this table: those of proxies if its recipes are proxies."""
         of_proxies = {n.removeprefix(OF_PROXIES): v for n, v in constants.items() if n.startswith(OF_PROXIES)}
         return of_proxies if self.are_proxies else {n: v for n, v in constants.items() if not n.startswith(OF_PROXIES)}
 
@@ -313,10 +323,10 @@ def _table(group: Sequence[Evidence]) -> _Table:
 
 
 class _Form:
-    """The closed form at the measured recipes and the measurements, each group of figures whitened by its covariance.
+    """The closed form at the measured recipes, and the measurements, each group of figures whitened by its covariance.
 
-    So several measurements of similar recipes count little more than one. `measured` is ordered by the size of what
-    ran: recipes of one size share a table.
+    Whitening makes several measurements of similar recipes count little more than one. `measured` is ordered by the
+    size of what ran: recipes of one size share a table.
     """
 
     def __init__(self, evidence: Sequence[Evidence]) -> None:
@@ -349,14 +359,14 @@ class _Form:
         self.observed = self._whitened(steps, parts, self.work)
 
     def predicted(self, constants: Constants) -> Floats:
-        """Returns what the closed form gives for each measurement, whitened: [M], or [K, M] of K sets of constants."""
+        """Returns the whitened prediction of each measurement: [M], or [K, M] for K sets of constants."""
         figures = (self._figures(table, table.own(constants)) for table in self.tables)
         steps, parts, work = zip(*figures, strict=True)
         by_part = {name: _joined([each[name] for each in parts]) for name in PARTS}
         return self._whitened(_joined(steps), by_part, _joined(work))
 
     def steps_at(self, constants: Constants) -> Floats:
-        """Returns the seconds per step of the closed form, [M]."""
+        """Returns the closed form's seconds per step, [M]."""
         steps = [stages_of(table.candidates, constants=table.own(constants)).step for table in self.tables]
         return np.concatenate(steps)
 
@@ -376,19 +386,23 @@ class _Form:
 
 
 def _joined(tables: Sequence[Floats]) -> Floats:
-    """Returns figures [M] or [K, M] of several tables behind each other; tables that no set moves have no axis K."""
+    """Concatenates the figures of several tables, [M] or [K, M].
+
+    Tables that no constant of the K sets affects have no axis K, and get one.
+    """
     sets = np.broadcast_shapes(*(each.shape[:-1] for each in tables))
     return np.concatenate([np.broadcast_to(each, (*sets, each.shape[-1])) for each in tables], axis=-1)
 
 
 def _solved(root: Floats, figures: Floats) -> Floats:
-    """Returns the solution of `root` x = figures, [.., M], by a lower triangular root [M, M]."""
+    """Returns the solution x of `root` x = figures, [.., M]; `root` is lower triangular, [M, M]."""
     rows = figures.reshape(math.prod(figures.shape[:-1]), figures.shape[-1])
     solved: Floats = solve_triangular(root, rows.T, lower=True).T
     return solved.reshape(figures.shape)
 
 
 def constants_by_factor(hardware: Hardware) -> Constants:
-    """Returns K sets of constants, arrays [K, 1]: the tables', then with each factor moved by its prior spread."""
+    """Returns K sets of constants as arrays [K, 1]: the tables', then one with each factor moved by its prior
+    spread."""
     acting = [factor for factor in factors() if factor.acts_on(hardware)]
     return _side_by_side([{}, *(move_constants({factor.name: factor.spread}) for factor in acting)])

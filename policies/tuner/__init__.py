@@ -1,1 +1,1 @@
-"""The decider and the explanations of its decisions: phases, named fixes, reasons, ideas that were rejected."""
+"""The decider and the explanations of its decisions: phases, named fixes, reasons, fixes that were not proposed."""

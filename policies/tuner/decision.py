@@ -1,9 +1,9 @@
 """One decision: the candidates of every phase, and the proposal that is made of the chosen one.
 
-While nothing runs, the fit phase proposes the fastest recipe that confidently fits. Then every phase has a share of
-one ranking over the whole legal space: the study's sampler picks the best of its candidates, unless another phase
-has twice as much to offer. A proposal is reduced to the smallest change with its gain and named by the fixes that it
-is made of.
+While nothing runs, the fit phase proposes the fastest recipe that confidently fits. Then one ranking over the whole
+legal space is split by phase: the study's sampler picks the best of a phase's candidates, unless another phase's best
+scores twice as high. A proposal is reduced to the smallest change with the same gain and named after the fixes that it
+consists of.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRST_CANDIDATES = int(constant("first_candidates"))
 
 
 class Decision:
-    """One decision: its input, and the candidates of every phase, each computed on first use."""
+    """One decision: its input (`know`), and the candidates of every phase, computed on first use."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Decision:
 
     @property
     def near(self) -> list[Move]:
-        """Returns the single moves around the incumbent."""
+        """Returns the single moves around the incumbent, those of fixes included."""
         if self._near is None:
             by_digest: dict[str, Move] = {}
             for move in (*self.single_moves, *moves_of_fixes(self.know.situation)):
@@ -72,16 +72,17 @@ class Decision:
 
     @property
     def single_moves(self) -> list[Move]:
-        """Returns the moves that depend on the incumbent's recipe alone."""
+        """Returns the moves that depend only on the incumbent's recipe, not on its trace."""
         if self._single_moves is None:
             self._single_moves = list(moves(self.know.recipe))
         return self._single_moves
 
     # --- while nothing runs --------------------------------------------------------------------------------
     def first(self) -> Proposal | None:
-        """Returns the fastest recipe that confidently fits.
+        """Returns the fastest recipe that confidently fits, while nothing runs; None if nothing has a chance to fit.
 
-        A set of fixes, if no recipe of the legal space does and the set has a higher P(fits).
+        Returns a set of fixes instead if no recipe of the legal space confidently fits and the set has a higher
+        P(fits).
         """
         know = self.know
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
@@ -96,7 +97,7 @@ class Decision:
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))
 
     def fitting(self, found: FitSet, kind: ReasonKind) -> Proposal:
-        """Proposes a set of fixes."""
+        """Returns a set of fixes as a proposal."""
         candidate = Candidate(
             recipe=found.recipe,
             log_step=0.0,
@@ -134,11 +135,11 @@ class Decision:
         return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
 
     def _pick(self, found: Sequence[Candidate]) -> Candidate:
-        """Returns the best candidate; where bursts have sizes, the one that promises most per GPU-hour."""
+        """Returns the best candidate; where bursts may be smaller, the one with the highest score per GPU-hour."""
         return preferred(found) if self._sizes is None else max(found, key=lambda each: each.score)
 
     def _told(self, trial: Trial) -> Told:
-        """Returns what Optuna is told of a trial: predicted at full size where its bursts were smaller."""
+        """Returns the result that Optuna is told for a trial: predicted at full size if its bursts were smaller."""
         if trial.fidelity is None or throughput(trial) is None:
             return measured(trial)
         surrogate, table, recipe = self.know.surrogate, tabulate([trial.recipe]), trial.recipe
@@ -148,15 +149,17 @@ class Decision:
         return Told(rate=rate, excess=need / limit - 1 if limit else -UNKNOWN_EXCESS)
 
     def why_stopped(self) -> Reason:
-        """Returns the reason of the end: nothing fits, nothing is left, or nothing is worth a burst."""
+        """Returns why the search ends: nothing fits, nothing is left to try, or nothing is worth a burst."""
         if not self.know.runs:
             return self._explain.nothing_runs()
         return self._explain.nothing_left(self.ranked)
 
     @property
     def ranked(self) -> list[Candidate]:
-        """Returns the candidates of all phases that may be proposed, the highest score first; the best one in any
-        case."""
+        """Returns the candidates of all phases that may be proposed, the highest score first.
+
+        The surrogate's best is in it however low its score is.
+        """
         if self._ranked is None:
             found = self._candidates()
             first = next(found, None)
@@ -172,7 +175,7 @@ class Decision:
         return self._ranked
 
     def _per_gpu_hour(self, found: Iterable[Candidate], extra: Iterable[Candidate]) -> list[Candidate]:
-        """Ranks candidates by what their bursts promise per GPU-hour."""
+        """Returns candidates ranked by the score of their bursts per GPU-hour."""
         assert self._sizes is not None
         both = [*self._sizes.ranked(found, self.know), *self._sizes.ranked(extra, self.know)]
         self._ranked = sorted(both, key=lambda each: -each.score)
@@ -181,8 +184,9 @@ class Decision:
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
         """Returns a phase's candidates that are worth a burst.
 
-        Those of the surrogate promise PHASE_SHARE of the best of all phases, others as much as the best. In retune:
-        pairs of moves, if no single one is worth it, and published settings, if the surrogate has nothing to offer.
+        Candidates of the surrogate need PHASE_SHARE of the best score of all phases, others at least the surrogate's
+        best. In retune: pairs of moves if no single move is worth it, published settings if the surrogate has nothing
+        to offer.
         """
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
@@ -202,13 +206,13 @@ class Decision:
         return phase_of(self.know, candidate.recipe)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields the candidates that the surrogate can predict, the best first."""
+        """Yields the candidates that the surrogate can predict and that have enough cores, the best first."""
         know = self.know
         found = best_first(self._modelled, know.avoid, runs=know.runs)
         return (each for each in found if know.has_cores(each.recipe))
 
     def _nearest(self, phase: Phase, point: Point) -> Iterator[Candidate]:
-        """Yields a phase's candidates that should fit, the nearest to a point first."""
+        """Yields a phase's candidates that should fit, those nearest to a point first."""
         know = self.know
         groups = [
             all_that_fit(self._legal, know.given, know.recipe, know.surrogate, know.avoid, min_fit=know.min_fit),
@@ -240,7 +244,7 @@ class Decision:
         return [replace(each, paired=True) for each in found if _is_worth_a_burst(each) and know.has_cores(each.recipe)]
 
     def _settings(self) -> list[Candidate]:
-        """Returns single settings by published effects, until `tune.patience` of them in a row brought no gain."""
+        """Returns single settings by published effects; [] once `tune.patience` of them in a row brought no gain."""
         know = self.know
         unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
         return settings(know, self.near) if unsuccessful < know.recipe.tune.patience else []
@@ -248,7 +252,7 @@ class Decision:
     def _out_of_patience(self, phase: Phase) -> bool:
         """Returns true if `tune.patience` proposals of the phase in a row brought no gain.
 
-        It ends a phase whose sampler does not estimate what a burst is worth.
+        This ends a phase whose sampler does not estimate expected improvement.
         """
         unsuccessful = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
         return unsuccessful >= self.know.recipe.tune.patience

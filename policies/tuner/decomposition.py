@@ -1,9 +1,9 @@
-"""Decomposes a candidate into named fixes: which fixes its changes are, each one's predicted gain, which are needed.
+"""Decomposes a candidate into named fixes: which fixes it consists of, the predicted gain of each, and which are
+needed.
 
-Fixes recognise themselves in the change (`Fix.matches`); if several claim a knob, the first of PRECEDENCE has it.
-Changes that no fix claims are members by themselves, under the knob's name. A member's share is the predicted gain
-that is lost when it is taken out, with the knobs that follow it; the interaction is the total less the sum of the
-shares.
+Fixes recognise themselves in the change (`Fix.matches`); if several match a knob, it goes to the first of PRECEDENCE.
+Changes that no fix matches are members by themselves, under the knob's name. A member's share is the predicted gain
+that is lost without it and the knobs that follow it; the interaction is the total minus the sum of the shares.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REDUCED_IMPROVEMENT = constant("reduced_improvement")
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One named part of a change: a fix, or a knob by itself; `knobs` are what it moved."""
+    """One named part of a change: a fix, or a knob by itself; `knobs` are those that it changed."""
 
     name: str
     knobs: tuple[str, ...]
@@ -56,8 +56,8 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """`shares` by member, the largest first; `interaction` is the predicted gain (a fraction of throughput) that no
-    member has by itself."""
+    """The shares of the members, the largest first; `interaction` is the predicted gain (a fraction of throughput) that
+    no single member accounts for."""
 
     shares: tuple[FixShare, ...]
     interaction: float
@@ -80,7 +80,7 @@ def members(before: Recipe, after: Recipe) -> list[Member]:
 
 
 def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
-    """Removes knobs and their followers from `left`, and yields those that were there."""
+    """Removes knobs and their followers from `left`, and yields those that it removed."""
     for knob in (*knobs, *(follower for one in knobs for follower in FOLLOWERS.get(one, ()))):
         if knob in left:
             del left[knob]
@@ -88,7 +88,7 @@ def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
 
 
 def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
-    """Returns the recipe after, with a member taken out; None if that is illegal."""
+    """Returns `after` without a member's changes; None if that is illegal."""
     back = {knob: before.knob(knob) for knob in member.knobs}
     if set(back) >= set(before.diff(after)):
         return before
@@ -97,17 +97,14 @@ def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
 
 
 def alone(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
-    """Returns the recipe before, with this member alone; None if that is illegal."""
+    """Returns `before` with only a member's changes; None if that is illegal."""
     derived = derive(before, {knob: after.knob(knob) for knob in member.knobs})
     return None if isinstance(derived, Refusal) else derived
 
 
 def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
-    """Returns the members of a candidate with their predicted shares.
-
-    If the incumbent does not fit, also the memory that each frees. A member that cannot legally be taken out has the
-    gain that it brings by itself.
-    """
+    """Returns the members of a candidate with their predicted shares, and the memory that each frees if the incumbent
+    does not fit. A member that cannot legally be taken out has as its share the gain that it brings alone."""
     found, (before, after) = members(know.recipe, candidate.recipe), (know.recipe, candidate.recipe)
     if candidate.opinion is not Opinion.SURROGATE:
         return _by_opinion(candidate, found, know)
@@ -134,11 +131,11 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
 
 
 def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
-    """Returns the smallest change with the candidate's gain.
+    """Returns the candidate reduced to the smallest change with its gain.
 
     Members are taken out one at a time, the least first, while predicted throughput falls by less than
-    REDUCIBLE_LOG_GAIN in all and expected improvement keeps REDUCED_IMPROVEMENT. Members that P(fits), a rule, a
-    published effect or a sampled point needs are kept.
+    REDUCIBLE_LOG_GAIN in all and expected improvement keeps REDUCED_IMPROVEMENT of its value. Members are kept if
+    P(fits), a rule, a published effect or a sampled point requires them.
     """
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
@@ -166,12 +163,13 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
 
 
 def _is_needed(member: Member, recipe: Recipe) -> bool:
-    """Returns true if a member switches on what costs nothing or gained elsewhere: the estimate underrates both."""
+    """Returns true if a member turns on a setting without a cost or with a published gain: the estimate underrates
+    both."""
     return any(gained(recipe, knob) or LEFT_ON.get(knob, OFF) == recipe.knob(knob) for knob in member.knobs)
 
 
 def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
-    """Returns (log of throughput over the incumbent's, GiB that the hottest GPU needs) of each recipe."""
+    """Returns, for each recipe, (log ratio of throughput to the incumbent's, GiB that the hottest GPU needs)."""
     table, time = tabulate(recipes), know.surrogate.time
     log_step, _ = time.difference(time.closed_form(table), time.closed_form_of(know.recipe))
     need, _ = know.surrogate.memory.needs(table)
@@ -179,7 +177,7 @@ def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floa
 
 
 def rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
-    """Returns the candidate with another recipe, scored as that one."""
+    """Returns the candidate with `recipe` in place of its own, scored again."""
     return _rescored(candidate, [recipe], know)[0]
 
 
@@ -197,7 +195,8 @@ def _rescored(candidate: Candidate, recipes: Sequence[Recipe], know: Knowledge) 
 
 
 def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:
-    """Gives the whole prediction to the fix, or the knob, that the candidate was made for."""
+    """Returns a decomposition that gives the whole predicted gain to the fix, or the knob, for which the candidate was
+    made."""
     named = candidate.claimed.fix.name if candidate.claimed else ""
     named = candidate.published.knob.name if candidate.published else named
     chief = next((m for m in found if m.name == named or named in m.knobs), found[0])
@@ -215,7 +214,7 @@ def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) 
 
 
 def wall_of(member: Member, situation: Situation) -> Wall | None:
-    """Returns the wall that a member answers: of those it acts on, the one with most to give back in the trace."""
+    """Returns the wall that a member acts on; of several, the one that could give back most in the trace."""
     fix = member.fix
     walls = fix.walls if fix is not None else ()
     if not walls and fix is not None:
@@ -225,7 +224,7 @@ def wall_of(member: Member, situation: Situation) -> Wall | None:
 
 
 def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
-    """Orders by the memory freed if the incumbent does not fit, else by the predicted share."""
+    """Returns the shares ordered by memory freed if the incumbent does not fit, else by predicted share."""
 
     def order(each: FixShare) -> tuple[float, float]:
         return -(each.frees_gib or 0.0), math.inf if each.predicted_share is None else -each.predicted_share
@@ -234,5 +233,5 @@ def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
 
 
 def fix_of(shares: Sequence[FixShare]) -> str:
-    """Returns the one name of a proposal: the fix of the largest share."""
+    """Returns the name of a proposal: the fix with the largest share."""
     return shares[0].fix if shares else "base"

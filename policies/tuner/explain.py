@@ -1,5 +1,5 @@
-"""Makes the reasons of proposals and of a search's end, as figures: what was known, and what the surrogate
-predicted."""
+"""Makes the reasons of proposals and of a search's end, as figures: the evidence used and the surrogate's
+predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Explain:
         self._know, self._lessons = know, lessons
 
     def first(self, chosen: Candidate) -> Reason:
-        """Explains the first recipe that should run."""
+        """Explains the first recipe that is predicted to fit."""
         surely = chosen.fits >= constant("confident_fit_probability")
         return Reason(
             kind=ReasonKind.FITS_FASTEST if surely else ReasonKind.FITS_LIKELIEST,
@@ -151,10 +151,8 @@ class Explain:
         )
 
     def _parts(self, chosen: Candidate) -> dict[str, list[float]]:
-        """Returns {part: [seconds of the incumbent, of the candidate]} by the closed form at the learned constants.
-
-        Scaled so that they add up to the predicted steps.
-        """
+        """Returns {part: [incumbent's seconds, candidate's seconds]} by the closed form at the learned constants,
+        scaled so that the parts add up to the predicted steps."""
         time, table = self._know.surrogate.time, tabulate([self._know.recipe, chosen.recipe])
         found = time_of(table, constants=move_constants(time.theta))
         scale = np.exp(time.predict(table)[0]) / found.step_s
@@ -181,8 +179,7 @@ class Explain:
 
 
 def leading_wall(situation: Situation) -> Figures | None:
-    """Returns the wall that could give most back, or a cause of the step's loss that is not a wall; None without a
-    trace."""
+    """Returns the wall that could give back most, or a cause of the loss that is not a wall; None without a trace."""
     diagnosis = situation.analysis.diagnosis if situation.analysis else None
     if diagnosis is not None and diagnosis.cause is not None and diagnosis.cause.lost_us > 0:
         cause = diagnosis.cause

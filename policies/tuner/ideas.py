@@ -1,4 +1,5 @@
-"""Fixes that were considered for the incumbent and not proposed, with the decider's own figures and its reason."""
+"""Fixes that were considered for the incumbent and not proposed, with the predicted figures and the reason against
+each."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Idea:
 
 
 def rejected_ideas(know: Knowledge) -> tuple[Idea, ...]:
-    """Returns one idea for every fix that is not for fitting alone."""
+    """Returns one idea for every fix of the search, that is every fix that has a phase besides fit."""
     if not know.runs:
         return ()
     searched = {fix: [phase for phase in fix.phases if phase is not Phase.FIT] for fix in FIXES.values()}
@@ -53,7 +54,7 @@ def rejected_ideas(know: Knowledge) -> tuple[Idea, ...]:
 
 
 def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
-    """Returns the legal recipes that a fix makes of the incumbent, or why there are none."""
+    """Returns the legal recipes that a fix makes from the incumbent, or the reason why there are none."""
     why_not = fix.precondition(know.situation)
     if why_not is not None:
         return _reason(ReasonKind.NOT_APPLICABLE, because=why_not)
@@ -66,7 +67,7 @@ def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
 
 
 def _weighed(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
-    """Returns the best recipe of each fix, scored as the decider does; an untried one if there is one."""
+    """Returns the best recipe of each fix, scored as for a decision; an untried one if there is one."""
     every = [recipe for made in recipes.values() for recipe in made]
     if not every:
         return {}
@@ -96,7 +97,7 @@ def _idea(fix: Fix, phase: Phase, found: Candidate, know: Knowledge) -> Idea:
 
 
 def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
-    """Returns the reason that this study's own trials give against the change; None if there is none."""
+    """Returns the reason against a recipe from this study's own trials; None if there is none."""
     moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
     if (number := know.avoid.tried.get(recipe.digest())) is not None:
         return _reason(ReasonKind.ALREADY_TRIED, trial=number)
@@ -111,7 +112,7 @@ def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
 
 
 def _against(fix: Fix, found: Candidate, know: Knowledge) -> Reason:
-    """Returns the surrogate's reason against a recipe."""
+    """Returns the surrogate's reason against a candidate."""
     limit = constant("min_expected_improvement")
     if found.fits < know.min_fit:
         return _reason(ReasonKind.MAY_NOT_FIT, asked=know.min_fit)

@@ -17,8 +17,8 @@ from trainer.recipe.layout import sizes_of
 
 
 def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
-    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile where a changed
-    knob acts on the wall that is named, retune for the rest."""
+    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile if a changed knob
+    acts on the diagnosed wall, retune for the rest."""
     now = know.recipe
     if sizes_of(now) != sizes_of(recipe) or now.training.micro_batch_size != recipe.training.micro_batch_size:
         return Phase.SCALE
@@ -27,8 +27,8 @@ def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
 
 
 def _walls_named(know: Knowledge) -> set[str]:
-    """Returns the wall of the diagnosis, or whose knobs act on its cause; where there is none, every wall that could
-    give more than the noise."""
+    """Returns the wall of the diagnosis, or those whose knobs act on its cause; if it names neither, every wall that
+    could give back more than the noise."""
     analysis = know.situation.analysis
     if analysis is None:
         return set()

@@ -1,4 +1,4 @@
-"""Limits the cost of a study's probe, and from that its length."""
+"""Limits the length of a study's probe by the cost of the study."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SHARE, LEAST_S = constant("probe_share"), constant("probe_least_s")
 
 
 def probe_s(recipe: Recipe, *, budget: int, max_gpu_hours: float | None) -> float | None:
-    """Returns how long a probe may take, start-up included; None where a twentieth of the study is too little for one,
-    and on CPUs, whose bursts are as short.
+    """Returns how many seconds a probe may take, start-up included. None where the allowed share of the study is too
+    short for one, and on CPUs, whose bursts are as short as a probe.
 
-    A study may spend `max_gpu_hours`, or `budget` bursts as the estimate prices the recipe as given.
+    The cost of a study is `max_gpu_hours`, or that of `budget` bursts of the given recipe by estimate, if less.
     """
     if recipe.hardware.is_cpu:
         return None
@@ -32,7 +32,7 @@ def probed_ranks(recipe: Recipe) -> int:
 
 
 def _burst_s(recipe: Recipe) -> float:
-    """Returns the predicted length of a burst: its steps, and starting ranks as simulated clusters do by default."""
+    """Returns the predicted seconds of a burst: its steps, and the default start-up time of a simulated cluster."""
     settings, startup = recipe.burst, Startup()
     steps = settings.warmup_steps + settings.measure_steps + settings.trace_steps
     return startup.launch_s + startup.first_step_s + steps * estimate_time(recipe).step_s

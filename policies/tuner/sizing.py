@@ -1,8 +1,8 @@
-"""Chooses the size of a burst: by the expected improvement of the target that it shows, per GPU-hour.
+"""Chooses the size of a burst: the one that shows most expected improvement of the target per GPU-hour.
 
-A burst of x at one size shows of log step(x) - log step(incumbent) what its own step has in common with it under the
-surrogate; what a smaller run cannot show (the bubble of more stages, DP across more nodes, EP farther away) keeps its
-deviation. GPU-hours include starting ranks and models.
+A burst of x at some size shows log step(x) - log step(incumbent) as far as its own step time is correlated with it
+under the surrogate. What a smaller run cannot show (the bubble of more stages, DP across more nodes, EP over slower
+links) stays uncertain. GPU-hours include starting ranks and building models.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """The expected improvement of the target's log throughput that a run shows, and its GPU-hours."""
+    """The value of a run: the expected improvement of the target's log throughput that it shows, and its GPU-hours."""
 
     run: Run
     improvement: float
@@ -54,8 +54,8 @@ class Worth:
 
 
 class Sizes:
-    """The sizes of bursts on at most `most_nodes` nodes; the recipe itself runs too where the launcher has its
-    `nodes`."""
+    """The possible sizes of bursts: proxies on at most `most_nodes` nodes, and the full recipe if the launcher's
+    `nodes` suffice (None: unlimited)."""
 
     def __init__(self, *, most_nodes: int, nodes: int | None) -> None:
         self._most = most_nodes if nodes is None else min(most_nodes, nodes)
@@ -73,12 +73,12 @@ class Sizes:
         return self._runs[key]
 
     def runs(self, recipe: Recipe) -> list[Run]:
-        """Returns every way to run a recipe here; empty where it needs more nodes and has no proxy."""
+        """Returns every way to run a recipe on the launcher's nodes; [] if it needs more nodes and has no proxy."""
         has_nodes = self._nodes is None or recipe.cluster.nodes <= self._nodes
         return [*self.smaller(recipe), *([Run(fidelity=None, recipe=recipe)] if has_nodes else [])]
 
     def best(self, recipe: Recipe, know: Knowledge) -> Worth | None:
-        """Returns the run that shows most per GPU-hour, of those that should fit; None if there is none."""
+        """Returns the run with the highest value per GPU-hour, of those that should fit; None if there is none."""
         weighing, runs = _Weighing(recipe, know), self.runs(recipe)
         smaller = [run for run in runs if run.fidelity is not None]
         apart = max(1, math.ceil(len(smaller) / WEIGHED_SIZES))
@@ -86,8 +86,8 @@ class Sizes:
         return max(filter(None, found), key=lambda each: each.rate, default=None)
 
     def ranked(self, found: Iterable[Candidate], know: Knowledge) -> list[Candidate]:
-        """Returns the most promising candidates with what they promise per GPU-hour as their score, the highest first:
-        SIZED_CANDIDATES that have a proxy, and the first few that have none."""
+        """Returns the most promising candidates, scored per GPU-hour, the highest first: SIZED_CANDIDATES that have a
+        proxy, and WHOLE_CANDIDATES that have none."""
         smaller: list[Candidate] = []
         whole: list[Candidate] = []
         for each in islice(found, LOOKED_AT):
@@ -98,12 +98,12 @@ class Sizes:
         return sorted((each for each in rated if each.score > 0), key=lambda each: -each.score)
 
     def first(self, found: Sequence[Candidate]) -> Candidate:
-        """Returns the preferred candidate while nothing runs, of those with a proxy if there are any."""
+        """Returns the preferred candidate while nothing runs; one with a proxy if there is any."""
         return preferred([each for each in found if self.smaller(each.recipe)] or found)
 
     def _rate(self, candidate: Candidate, know: Knowledge) -> float:
-        """Returns the score of a candidate per GPU-hour, as far as the burst shows the improvement; 0 if nothing of it
-        can run."""
+        """Returns the score of a candidate per GPU-hour of its best run, reduced if that run shows only part of its
+        improvement; 0 if it has no run."""
         worth = self.best(candidate.recipe, know)
         if worth is None:
             return 0.0
@@ -113,7 +113,7 @@ class Sizes:
 
 
 class _Weighing:
-    """Weighs the runs of one recipe."""
+    """Values the runs of one recipe."""
 
     def __init__(self, recipe: Recipe, know: Knowledge) -> None:
         self._recipe, self._know, self._time = recipe, know, know.surrogate.time
@@ -122,14 +122,14 @@ class _Weighing:
     @cached_property
     def _gain(self) -> tuple[float, float]:
         """Returns (mean, standard deviation) of the log gain over the incumbent; while nothing runs, of minus the log
-        step."""
+        step time, with mean 0."""
         if not self._know.runs:
             return 0.0, math.sqrt(float(self._time.covariance_of(self._form, self._form)[0]))
         log_step, deviation = self._time.difference(self._form, self._time.closed_form_of(self._know.recipe))
         return -float(log_step[0]), float(deviation[0])
 
     def of(self, run: Run) -> Worth | None:
-        """Returns the worth of a run; None if it is not predicted to fit."""
+        """Returns the value of a run; None if it is not predicted to fit."""
         fits = float(self._know.surrogate.memory.fits(tabulate([run.recipe]))[0])
         if fits < MIN_FIT_PROBABILITY:
             return None
@@ -138,7 +138,7 @@ class _Weighing:
         return Worth(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
 
     def _shown(self, run: Run) -> float:
-        """Returns the standard deviation of what the run's step tells of the gain."""
+        """Returns the standard deviation of the part of the gain that the run's step time determines."""
         seen = self._time.closed_form_of(run.recipe)
         shared = float(self._time.covariance_of(self._form, seen)[0])
         if self._know.runs:
@@ -148,7 +148,7 @@ class _Weighing:
 
 
 def expected_improvement(mean: float, deviation: float) -> float:
-    """Returns the mean of a normal variable's positive part."""
+    """Returns the expected value of max(x, 0) for a normal x."""
     if deviation <= 0:
         return max(mean, 0.0)
     normal = NormalDist()
@@ -156,7 +156,10 @@ def expected_improvement(mean: float, deviation: float) -> float:
 
 
 def gpu_hours_of(recipe: Recipe, know: Knowledge) -> float:
-    """Returns the GPU-hours of a burst of a recipe: ranks that wait are used again where the last burst had as many."""
+    """Returns the GPU-hours of a burst of a recipe.
+
+    Starting ranks is free if those of the last burst wait on as many nodes.
+    """
     start, settings = startup_of(recipe), recipe.burst
     last = know.trials[-1] if know.trials else None
     waits = last is not None and last.status is Status.OK and last.ran.cluster.nodes == recipe.cluster.nodes

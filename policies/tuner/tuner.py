@@ -1,6 +1,6 @@
-"""The decider: phase → candidates → acquisition → proposal. `decision` has the steps of one decision.
+"""The decider: phase → candidates → acquisition → proposal; `decision` has the steps of one decision.
 
-Everything is a pure function of the base recipe, the seed, the lessons and the trials.
+Every result is a pure function of the base recipe, the seed, the lessons and the trials.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ from trainer.recipe import Recipe
 
 
 class Tuner:
-    """Proposes recipes for a study. `seed` seeds Optuna's samplers; `lessons` are of other studies, `probed` are rows
-    of a probe of this cluster; `nodes` are the launcher's (None: as many as asked for), for studies with smaller
-    runs."""
+    """Proposes recipes for a study.
+
+    `seed` is for Optuna's samplers; `lessons` are of other studies, `probed` the rows of a probe of this cluster.
+    `nodes` is the launcher's number of nodes (None: as many as a recipe needs), for studies whose bursts may be
+    smaller.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Tuner:
 
     @one_blas_thread()
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the next recipe of a phase; None if it has none that is worth a burst."""
+        """Returns the next proposal of a phase; None if it has none that is worth a burst."""
         decision = self._decide(incumbent, trials)
         if not decision.know.runs or decision.know.needs_room:
             found = decision.first() if phase is Phase.FIT and decision.know.needs_room else None
@@ -68,7 +71,7 @@ class Tuner:
 
     @one_blas_thread()
     def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
-        """Returns the proposal with the fidelity of its bursts: what shows most per GPU-hour."""
+        """Returns the proposal with the size of its bursts (`fidelity`) that is worth most per GPU-hour."""
         unknown = Trial(
             number=-1, proposal=proposal, changes={}, bursts=(), outcomes=(), status=Status.FAILED
         )  # gains are over nothing
@@ -80,7 +83,8 @@ class Tuner:
 
     @one_blas_thread()
     def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:
-        """Returns the gain of a trial's recipe over the best's, and P(fits), after all these trials."""
+        """Returns the prediction for a trial's recipe at full size, after all these trials: P(fits), and its gain over
+        `best`."""
         surrogate, table = self.surrogate(trials), tabulate([trial.recipe])
         fits, peak = surrogate.memory.fits(table), surrogate.memory.peaks(table)
         predicted = Prediction(fits_probability=float(fits[0]), peak_gib=float(peak[0]))
@@ -93,8 +97,8 @@ class Tuner:
 
     @one_blas_thread()
     def choice(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the trial whose recipe is predicted to be the fastest at full size, of those that ran and should fit
-        there; one at full size before smaller runs of the same recipe."""
+        """Returns the trial whose recipe is predicted to be fastest at full size, of those that ran and should fit
+        there; None if there is none. Of trials of the same recipe, one at full size is preferred to smaller ones."""
         failed = {t.recipe.digest() for t in trials if t.fidelity is None and t.status not in (Status.OK, Status.NOOP)}
         by_digest: dict[str, Trial] = {}
         for trial in trials:
@@ -116,14 +120,17 @@ class Tuner:
 
     @one_blas_thread()
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the cheapest change of the recipe as given that is predicted to fit: the baseline of the speed-up."""
+        """Returns the cheapest change of the given recipe that is predicted to fit: the baseline of the speed-up.
+
+        None if there is none.
+        """
         decision = self._decide(given, trials)
         found = cheapest_fit(decision.know)
         return decision.fitting(found, ReasonKind.REFERENCE) if found is not None else None
 
     @one_blas_thread()
     def why_stopped(self, incumbent: Trial, trials: Sequence[Trial]) -> Reason:
-        """Returns why there is nothing left to propose."""
+        """Returns why nothing more is proposed."""
         return self._decide(incumbent, trials).why_stopped()
 
     @one_blas_thread()
@@ -133,7 +140,7 @@ class Tuner:
 
     @one_blas_thread()
     def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge:
-        """Returns what is known beside an incumbent."""
+        """Returns the input of a decision for an incumbent."""
         return Knowledge(
             given=self._base,
             incumbent=incumbent,
@@ -163,7 +170,7 @@ class Tuner:
         return space_of(self._base, self._legal.finals.candidates)
 
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
-        """Returns the decision at this point, computed once for all phases."""
+        """Returns the decision after these trials, cached for all phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
             know = self.knowledge(incumbent, trials)
