@@ -1,7 +1,7 @@
-"""Reads traces: from a profiler's file to a partition of every step and the wall that costs most.
+"""Reads traces: from a profiler's file to the partition of every step and the wall that costs most.
 
 Nothing here runs training or needs torch: a trace can be diagnosed on a laptop. `analyze` is the entry point; it is
-imported on first use, so that importing this package costs nothing.
+imported on first use, so that importing this package stays quick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Goes from paths to an Analysis: finds the traces, reads and breaks them down (one process per core), judges."""
+"""Makes an Analysis from paths: finds the traces, reads and partitions them (one process per core), and judges the
+job."""
 
 from __future__ import annotations
 
@@ -89,7 +90,10 @@ def analyze(
 def _read_all(
     inputs: Inputs, stretch: Stretch, progress: Progress, kept: Kept | None
 ) -> tuple[list[Digest], list[SnapshotReport]]:
-    """Reads the traces of every rank; ignores errors if the run failed, which may leave half a trace."""
+    """Reads the traces and snapshots of every rank.
+
+    Ignores unreadable ones if the run failed, which may leave partial traces.
+    """
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
@@ -116,7 +120,7 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
 
 
 def _each(traces: Sequence[Path], stretch: Stretch, progress: Progress, kept: Kept | None) -> Iterator[Found]:
-    """Yields one result per trace, in order; memory holds at most one timeline per core."""
+    """Yields one result per trace, in order. At most one timeline per core is in memory."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
@@ -178,7 +182,7 @@ def _place(one: Digest) -> tuple[float, str, int]:
 
 
 def _numbered(digests: list[Digest]) -> list[Digest]:
-    """Numbers ranks by their place if none is known (eight processes in one export, say)."""
+    """Numbers the ranks by their order if no trace records a rank (for example eight processes in one export)."""
     if len(digests) < 2 or any(one.rank is not None for one in digests):
         return digests
     return [_named(one, rank) for rank, one in enumerate(digests)]

@@ -1,7 +1,7 @@
 """Finds the cause behind a verdict without a wall, and the ranks on which the host is the wall.
 
-Waiting for slower ranks is followed to what makes them late, a bubble to the pipeline's stages; ranks whose traces
-are needed to decide are named. Thin evidence gives no cause.
+Waiting for slower ranks is traced to the reason why they are late, and a bubble to the pipeline's stages. Ranks whose
+traces are needed to decide are named. Thin evidence gives no cause.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OF_ITS_OWN = {
 
 
 def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
-    """Returns the diagnosis with its cause, and all waiting by cause."""
+    """Returns the diagnosis with its cause, and with the waiting for other ranks by cause."""
     return replace(_with_own_cause(diagnosis, job), waits=_waits(job))
 
 
@@ -70,7 +70,8 @@ def _with_own_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
 
 
 def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
-    """Returns the ranks that are late because of their hosts, if most of the wall is theirs and not every rank's."""
+    """Returns the ranks that are late because of their hosts; [] unless most of the host wall is on them rather than on
+    every rank."""
     finding = diagnosis.finding(Wall.HOST)
     late = [one for one in job.lateness.late_by(LateBy.HOST) if one.cause is LateBy.HOST]
     if finding is None or not late or len(job.by_rank) < 2:
@@ -93,7 +94,10 @@ def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
 
 
 def _waiting(job: Job, lost_us: float) -> Cause:
-    """Returns the cause of most of the waiting, hosts left out, as they are a wall."""
+    """Returns the cause of most of the waiting for other ranks.
+
+    Late hosts are left out, since they belong to the host wall.
+    """
     open_ones: dict[LateBy, float] = {
         cause: us for cause, us in job.lateness.us.items() if cause in LATE and cause is not LateBy.HOST
     }
@@ -120,8 +124,8 @@ def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> 
 
 
 def _who(named: Sequence[str], of: int) -> str:
-    """Returns `rank 3`, `rank 3 and rank 5`, `rank 3, rank 5 and 6 more`; if all of several are late, `every rank by
-    turns`."""
+    """Returns `rank 3`, `rank 3 and rank 5` or `rank 3, rank 5 and 6 more`; `every rank by turns` if all of several
+    ranks are late."""
     if len(named) == of > 1:
         return "every rank by turns"
     if len(named) <= 2:
@@ -130,7 +134,7 @@ def _who(named: Sequence[str], of: int) -> str:
 
 
 def _bubble(job: Job, lost_us: float) -> Cause:
-    """Returns the cause of waiting for other stages: a stage with more work than the others, or the filling of the
+    """Returns the cause of waiting for other pipeline stages: a stage with more work than the others, or filling the
     pipeline."""
     own = {rank: step.own_us for rank, step in job.by_rank.items() if step.pipeline_wait_us > 0 or _is_staged(step)}
     share = job.share(lost_us)
@@ -181,9 +185,9 @@ def _untraced(job: Job, headline: str, lost_us: float = 0.0, kinds: Sequence[str
 
 
 def _ranks_to_trace(job: Job, kinds: Sequence[str]) -> list[int]:
-    """Returns untraced ranks of these kinds' groups, at most TO_TRACE, evenly spread.
+    """Returns up to TO_TRACE untraced ranks, evenly spread over the process groups of these kinds.
 
-    If the traces name no group: all other ranks of the job, if they are few.
+    If the traces name no group: all other ranks of the job, if there are few.
     """
     ranks = sorted({rank for kind in kinds for rank in job.untraced.get(kind, ())})
     others = [rank for rank in range(job.world_size or 0) if rank not in job.by_rank]
@@ -204,8 +208,8 @@ def _possibly_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
 
 
 def _possibly_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
-    """Returns the untraced ranks as a possible cause of communication: one late in every layer looks like slow
-    transfers."""
+    """Returns untraced ranks as a possible cause of a communication wall: a rank that is late in every layer looks like
+    slow transfers."""
     finding = diagnosis.finding(Wall.COMMUNICATION)
     kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.WORTH_SAYING] if finding else []
     found = _untraced(job, str(Wall.COMMUNICATION), 0.0, kinds) if kinds else None

@@ -1,6 +1,6 @@
-"""The result of an analysis: the partition of every step of every rank, and the walls ranked.
+"""The result of an analysis: the partition of every step of every rank, and the ranked walls.
 
-These are the JSON documents of `diagnose --json` (schema 1), field for field. All times are microseconds.
+These are the JSON documents of `diagnose --json` (schema 1), field by field. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wall(StrEnum):
-    """The largest loss of a step, or UNDETERMINED if the traces do not decide."""
+    """The wall that costs a step most, or UNDETERMINED if the traces do not decide."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"
@@ -25,7 +25,7 @@ class Wall(StrEnum):
 
 
 class CommunicationTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of one kind: all its time, and the part that no compute hides."""
+    """Time of one kind of communication: all of it, and the part that is not hidden under compute."""
 
     busy_us: float
     exposed_us: float
@@ -34,9 +34,8 @@ class CommunicationTime(msgspec.Struct, frozen=True, kw_only=True):
 class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
     """Idle time of the device by cause.
 
-    host: nothing was launched yet; bubble: a pipeline's bubble; sync: launched work waited for other work;
-    unattributed:
-    not in the trace.
+    host: the host had not launched the next work yet; bubble: waiting for a pipeline peer; sync: launched work waited
+    for other work; unattributed: the trace shows no cause.
     """
 
     host_us: float = 0.0
@@ -46,10 +45,8 @@ class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of time of one rank, divided completely.
-
-    duration = compute + exposed_communication + exposed_copy + idle.
-    """
+    """A window of time of one rank, divided exactly: duration = compute + exposed_communication + exposed_copy +
+    idle."""
 
     name: str = ""
     start_us: float
@@ -96,11 +93,9 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
-    """All ranges (NVTX, annotations) of one name.
-
-    Their time on the host, and the device time of the work they launched: from the range's own thread, and from any
-    thread that works for it (autograd's).
-    """
+    """All ranges (NVTX, annotations) of one name: their time on the host, and the device time of the work they
+    launched. Device time is counted for launches from the range's own thread, and for those from any thread that works
+    for it (autograd's)."""
 
     name: str
     count: int
@@ -132,14 +127,14 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that no row of the table of names matches, over the whole trace."""
+    """A kernel whose name no row of the kernel table matches; its time over the whole trace."""
 
     name: str
     total_us: float
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that are in no figure: `count` of `what`, and why."""
+    """Events that no figure includes: `count` of them, of the type `what`, and why."""
 
     what: str
     count: int
@@ -148,7 +143,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of a trace that was understood."""
+    """How much of a trace the analysis could classify."""
 
     device_time_classified: float  # 0..1
     kernels: int
@@ -157,7 +152,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of the trace that counts `times` times, in all figures of time and number."""
+    """A window of the trace that counts `times` times in every duration and count."""
 
     start_us: float
     end_us: float
@@ -165,11 +160,11 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a trace that is judged.
+    """The part of a trace to analyse.
 
-    The ranges of a name, from the first one's start to the last one's end, or a time counted from its first device
-    event (on CPUs its first operator); step_marker: the ranges that are its steps. None is the whole, and the usual
-    marks.
+    It is limited by `range` (from the start of the first range of this name to the end of the last one), or by times
+    counted from the first device event (on CPUs, from the first operator). `step_marker` is the name of the ranges that
+    are its steps. None: no limit, and the usual step markers.
     """
 
     range: str | None = None
@@ -210,7 +205,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The average step of one rank among the others; known if several ranks of the job were traced."""
+    """The average step of one rank compared with the others; known if several ranks of the job were traced."""
 
     rank: int
     device: int | None = None  # where one process has several
@@ -226,7 +221,7 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One wall: `recoverable_us` is R, the time of an average step (slowest rank) that is recoverable at most."""
+    """One wall. `recoverable_us` is R, the most time that an average step of the slowest rank could gain."""
 
     wall: Wall
     recoverable_us: float
@@ -245,10 +240,10 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of a loss that is not one of the walls, or of a wall on some ranks only.
 
-    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what
-    makes `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of
-    `trace_ranks` decide; too_close: one of the walls of `between`; other_streams | turnaround | copies |
-    unattributed: idle time or copies by their own name; unknown: waiting that nothing in the traces explains.
+    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: why `ranks`
+    make the others wait; bubble | uneven_stages: the pipeline; untraced_ranks: the traces of `trace_ranks` would
+    decide; too_close: one of the walls of `between`; other_streams | turnaround | copies | unattributed: idle time or
+    copies of that name; unknown: waiting that the traces do not explain.
     """
 
     name: str
@@ -263,9 +258,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict.
 
-    `margin` is the leading wall's share minus the next one's, each with the part of the bubble that it would save;
-    below the threshold the wall is undetermined, and `because` says so, unless the next is communication that may be
-    waiting.
+    `margin` is the difference between the shares of the two leading walls, each with the part of the bubble that it
+    would save. Below a threshold the wall is undetermined, and `because` says so, except if the second one is
+    communication that may be waiting.
     """
 
     wall: Wall
@@ -292,7 +287,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the verdict's averages are made of, on its slowest rank.
+    """One of the steps that the verdict averages, on its slowest rank.
 
     trace: an index into `traces`; step: its name, empty for a trace without marked steps.
     """
@@ -302,7 +297,7 @@ class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTimes(list[RankTime]):
-    """The ranks of a job; calling it returns a table."""
+    """The ranks of a job: a list that can also be called for a table."""
 
     def __call__(self) -> DataFrame:
         """Returns a pandas DataFrame with one row per rank; empty unless several were traced."""
@@ -314,8 +309,7 @@ class RankTimes(list[RankTime]):
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """The whole document of `diagnose --json`.
 
-    In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas DataFrames whose columns carry their units
-    in their names.
+    In a notebook, `steps()`, `kernels()` and `ranks()` return it as pandas DataFrames with units in the column names.
     """
 
     schema: int = 1
@@ -329,11 +323,12 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def simulated(self) -> bool:
-        """True if a simulation wrote any of the traces."""
+        """Returns true if a simulation wrote any of the traces."""
         return any(trace.simulated for trace in self.traces)
 
     def steps(self) -> DataFrame:
-        """Returns a row for each step of each trace: its parts, exposed communication by kind, idle time by cause."""
+        """Returns a row for each step of each trace: its partition, exposed communication by kind, idle time by
+        cause."""
         from analyzers.frames import steps_frame
 
         return steps_frame(self.traces, self.judged)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class TraceError(ValueError):
-    """Input without a trace that can be analysed; exit code 2 of `diagnose`."""
+    """The input has no trace that can be analysed; `diagnose` ends with exit code 2."""
 
     def __init__(self, path: Path, what: str, *, hint: str) -> None:
         self.path = path
@@ -16,5 +16,5 @@ class TraceError(ValueError):
         super().__init__(f"{path}: {what}\n    → {hint}")
 
     def __reduce__(self) -> tuple[partial[TraceError], tuple[Path, str]]:
-        """Rebuilds an exception that is passed between processes from its arguments."""
+        """Makes the exception picklable, so that it can be passed between processes."""
         return partial(TraceError, hint=self.hint), (self.path, self.what)

@@ -1,6 +1,6 @@
-"""Tables of an analysis for notebooks: pandas DataFrames whose columns carry their units in their names.
+"""Tables of an analysis for notebooks: pandas DataFrames with units in the column names.
 
-`Analysis.steps`, `.kernels` and `.ranks` return them, made of the analysis' fields; pandas is loaded on first use.
+`Analysis.steps`, `.kernels` and `.ranks` return them; pandas is loaded on first use.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def steps_frame(traces: Sequence[Any], judged: Sequence[Any]) -> DataFrame:
 
 
 def kernels_frame(traces: Sequence[Any]) -> DataFrame:
-    """Returns a row for each kernel of each trace among the longest of its class; `share` is of their time."""
+    """Returns a row for each kernel of each trace that is among the longest of its class; `share` is its share of the
+    time of these kernels."""
     return _frame(
         (
             {
@@ -121,7 +122,7 @@ def ranks_frame(ranks: Sequence[Any]) -> DataFrame:
 
 
 def _frame(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
-    """Makes a table of rows with these columns; times that a row lacks are 0, other values missing."""
+    """Returns a table of rows with these columns. Missing times are 0, other missing values NA."""
     from pandas import DataFrame
 
     table = [{name: row.get(name, 0.0 if name.endswith("_us") else None) for name in columns} for row in rows]

@@ -1,4 +1,4 @@
-"""Finds trace files in the paths a user gives: files, folders of ranks, run folders of bursts."""
+"""Finds trace files in the paths that a user gives: files, folders of ranks, run folders of bursts."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ class Inputs:
 
 
 def find_inputs(paths: Sequence[Path]) -> Inputs:
-    """Returns every trace in the paths, each once, in the order of their names.
+    """Returns every trace in the paths, each once, in the order of their names, and the outcome of a run folder.
 
-    Raises:
-        TraceError: a path does not exist, or a folder holds neither traces nor an outcome.
+    Raises: TraceError: a path does not exist, or a folder has neither traces nor an outcome.
     """
     traces: dict[Path, Path] = {}
     outcome = None
@@ -52,9 +51,9 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """Returns the files whose name and content are a trace's.
+    """Returns the files that are traces by name and content.
 
-    A folder may also hold other JSON, a report next to its export, and pickles that are not memory snapshots.
+    A folder may also contain other JSON, a report next to its export, and pickles that are not memory snapshots.
     """
     own = folder / TRACE_FOLDER
     root = own if own.is_dir() else folder

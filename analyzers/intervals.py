@@ -1,7 +1,7 @@
 """Sets of time as sorted, disjoint intervals: union, intersection, difference, and time within a window.
 
-All times of the analyzers are computed with these few functions, by sorting and sweeping (n log n), so that
-overlapping streams are never counted twice and the order of events never matters.
+All times of the analyzers are computed with these few functions, by sorting and sweeping (n log n). Overlapping streams
+are therefore never counted twice, and the order of events never matters.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """K intervals [start, end), sorted, disjoint and longer than zero.
+    """K sorted, disjoint intervals [start, end), each longer than zero.
 
-    start, end: float64[K], microseconds. Make one with `union`, never from unsorted columns.
+    start, end: float64[K], microseconds. Make one with `union`, not from unsorted columns.
     """
 
     start: Floats
@@ -36,7 +36,7 @@ class Intervals:
 
     @cached_property
     def _before(self) -> Floats:
-        """Returns float64[K + 1]: time covered before each interval; the last is all of it."""
+        """Returns float64[K + 1]: the time covered before each interval; the last element is the total."""
         return np.concatenate(([0.0], np.cumsum(self.end - self.start)))
 
     def covered_until(self, time: Floats) -> Floats:
@@ -53,7 +53,7 @@ class Intervals:
         return self.covered_until(np.asarray(end)) - self.covered_until(np.asarray(start))
 
     def contains(self, time: Floats) -> Bools:
-        """Returns true where `time` is in an interval (start included, end not)."""
+        """Returns true where `time` is inside an interval (start included, end excluded)."""
         if not len(self):
             return np.zeros(np.shape(time), dtype=bool)
         i = np.searchsorted(self.start, time, side="right") - 1
@@ -64,7 +64,7 @@ EMPTY = Intervals(np.empty(0), np.empty(0))
 
 
 def union(start: Floats, end: Floats) -> Intervals:
-    """Returns the time covered by any of the spans; spans of no length cover nothing."""
+    """Returns the time covered by at least one of the spans; spans of length 0 cover nothing."""
     lasting = end > start
     if not lasting.any():
         return EMPTY
@@ -81,7 +81,7 @@ def union(start: Floats, end: Floats) -> Intervals:
 
 
 def merge(sets: Iterable[Intervals]) -> Intervals:
-    """Returns the time in any of the sets."""
+    """Returns the time in at least one of the sets."""
     parts = [s for s in sets if len(s)]
     if len(parts) < 2:
         return parts[0] if parts else EMPTY
@@ -109,7 +109,8 @@ def window(start_us: float, end_us: float) -> Intervals:
 
 
 def _sweep(a: Intervals, b: Intervals) -> tuple[Floats, Floats, Bools, Bools]:
-    """Returns the stretches between all edges of both sets, with masks of those in `a` and in `b`."""
+    """Returns start and end of the segments between all edges of both sets, with masks of those inside `a` and inside
+    `b`."""
     edges = np.concatenate((a.start, a.end, b.start, b.end))
     order = np.argsort(edges, kind="stable")
     time = edges[order]

@@ -1,4 +1,4 @@
-"""Closed sets of names for the parts of a step: classes of device kernels, and kinds of communication."""
+"""The closed sets of names for the parts of a step: classes of device kernels, and kinds of communication."""
 
 COMMUNICATION = "communication"
 OTHER = "other"

@@ -1,7 +1,7 @@
-"""The parallel activities of one rank in a stretch of time: idle time by cause, streams, host threads.
+"""The lanes of one rank in a stretch of time, for drawing: idle time by cause, streams, host threads.
 
-For drawing: a diagnosis keeps no events, so the trace is read again unless its reader kept them. Each event has a
-key for its type (a class of compute, a kind of communication, a cause of idle time, a type of host event).
+A diagnosis does not keep events, so the trace is read again unless its reader kept them. Each event has a key for its
+type (a class of compute, a kind of communication, a cause of idle time, a type of host event).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Lane:
 class Lanes:
     """N events, sorted by lane, row and start.
 
-    start_us, end_us: float64[N] from `start` of the stretch, may be outside of it; lane, name, key: int64[N],
-    indices into `lanes`, `names`, KEYS; row: int64[N], nesting depth; launch: int64[N], the position of the call
-    that launched it (-1 if it is not included), None if not known; covered_us: float64[N], the time of the events
-    that a merged event represents, None if none are merged.
+    start_us, end_us: float64[N], counted from the start of the stretch; an event may begin before or end after it;
+    lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], nesting depth; launch: int64[N], the
+    position of the call that launched it (-1 if it is not included), None if not recorded; covered_us: float64[N], the
+    time of the events that were merged into one, None if none are merged.
     """
 
     lanes: tuple[Lane, ...]
@@ -87,19 +87,17 @@ Kept = dict[tuple[str, int | None, float], Breakdown]  # breakdowns already read
 
 
 def lanes(trace: TraceReport, step: Partition) -> Lanes:
-    """Returns everything in one step (or the span) of a trace that was diagnosed.
+    """Returns all events in one step, or in the whole span, of a trace that was diagnosed.
 
-    Raises:
-        TraceError: the trace no longer exists, or is no longer the one that was diagnosed.
+    Raises: TraceError: the trace no longer exists, or has changed since the diagnosis.
     """
     return lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
 
 
 def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
-    """Returns the breakdown that a report was made of: the kept one, else from its file.
+    """Returns the breakdown behind a report: from `kept`, else read from the file again.
 
-    Raises:
-        TraceError: the trace no longer exists, or is no longer the one that was diagnosed.
+    Raises: TraceError: the trace no longer exists, or has changed since the diagnosis.
     """
     path = Path(trace.path)
     device = trace.devices[0] if trace.devices else None
@@ -114,7 +112,7 @@ def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
 
 
 def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
-    """Returns every event that is partly in [start_us, end_us]."""
+    """Returns every event that overlaps [start_us, end_us]."""
     timeline = breakdown.timeline
     drawn = _Drawn(start_us, end_us)
     drawn.add_sets(Lane(place=Place.IDLE, label="idle by cause"), _idle(breakdown))
@@ -128,7 +126,7 @@ def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
 
 
 class _Drawn:
-    """The growing columns of one stretch."""
+    """The lanes of one stretch while they are collected."""
 
     def __init__(self, start_us: float, end_us: float) -> None:
         self._start, self._end = start_us, end_us
@@ -137,9 +135,9 @@ class _Drawn:
         self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints, Ints]] = []
 
     def add(self, place: Place, kind: str, timeline: Timeline, spans: Spans, key: Ints, call: Ints) -> None:
-        """Adds one lane for each lane of the events, the busiest first.
+        """Adds one drawn lane for each lane of the events, the busiest first.
 
-        key: int64[N], the events' types; call: int64[N], the number of the call that it is or that launched it,
+        key: int64[N], the events' types; call: int64[N], the index of the call that an event is or that launched it,
         NO_CALL if there is none.
         """
         inside = (spans.end_us > self._start) & (spans.start_us < self._end)
@@ -154,7 +152,7 @@ class _Drawn:
             self._columns.append((start, end, lane, _depth(start, end), name[here], key[here], call[here]))
 
     def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
-        """Adds sets of time on one lane: (key, name, when)."""
+        """Adds sets of time to one lane, each as (key, name, intervals)."""
         stretch = window(self._start, self._end)
         here = len(self._lanes)
         self._lanes.append(lane)
@@ -181,7 +179,8 @@ class _Drawn:
         )
 
     def _launches(self, lane: Ints, call: Ints) -> Ints:
-        """Returns int64[N]: for device events the position of the call that launched them, if it is included."""
+        """Returns int64[N]: for device events the position of the call that launched them; -1 if that is not
+        included."""
         on_device = np.array([one.place is Place.DEVICE for one in self._lanes])[lane]
         calls = np.flatnonzero(~on_device & (call != NO_CALL))
         place = np.full(int(call.max(initial=NO_CALL)) + 2, NO_CALL)  # the last is that of NO_CALL itself
@@ -194,13 +193,15 @@ def _label(kind: str, number: str) -> str:
 
 
 def _number(timeline: Timeline, lane: int) -> str:
-    """Returns a stream or thread as the profiler numbers it; Nsight's threads are the low bits of its own numbers."""
+    """Returns the number of a stream or thread as the profiler shows it; of Nsight's thread ids only the low bits."""
     return timeline.lane_names.get(lane, str(lane & NSIGHT_THREAD if lane > NSIGHT_THREAD else lane))
 
 
 def _depth(start: Floats, end: Floats) -> Ints:
-    """Returns int64[N]: in how many of the others each event is nested. start: sorted, at equal ones the longest
-    first."""
+    """Returns int64[N]: the nesting depth of each event.
+
+    start: sorted; events with equal starts are ordered longest first.
+    """
     depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start + ROUNDED_US, side="right")
     return np.maximum(depth, 0)
 
@@ -230,8 +231,10 @@ def _device_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
 
 
 def _host_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
-    """Returns int64: the types of ranges, operators and calls, in this order; on CPUs operators compute and ranges
-    communicate."""
+    """Returns int64[N]: the types of ranges, operators and calls, in this order.
+
+    On CPUs operators are compute and gloo's ranges are communication.
+    """
     on_cpu = timeline.device_index is None
     ranges, ops, calls = timeline.ranges, timeline.ops, timeline.calls
     of_range = np.full(len(ranges), KEY["host.range"])
@@ -247,8 +250,10 @@ def _operator_key(name: str) -> int:
 
 
 def _range_keys(ranges: Spans, breakdown: Breakdown) -> Ints:
-    """Returns int64[N]: types of ranges; those of gloo's threads are collectives, joined to the work's by place and
-    time."""
+    """Returns int64[N]: the types of ranges.
+
+    Ranges on gloo's threads are collectives, matched to the breakdown's by lane and time.
+    """
     collectives, kind = breakdown.work.collectives, breakdown.work.collective_kind
     kinds = dict(zip(_places(collectives), kind.tolist(), strict=True))
     found = [kinds.get(place, -1) for place in _places(ranges)]
@@ -260,7 +265,8 @@ def _places(spans: Spans) -> Iterator[tuple[float, float, int]]:
 
 
 def _busiest_first(spans: Spans) -> list[int]:
-    """Returns the lanes by time covered by events, longest first: the main thread before its helpers."""
+    """Returns the lanes by the time that their events cover, longest first: this puts the main thread before its
+    helpers."""
     used = np.unique(spans.lane)
     covered = [spans.covered(spans.lane == lane).total_us for lane in used]
     return [int(used[at]) for at in np.lexsort((used, -np.array(covered)))]

@@ -1,6 +1,7 @@
-"""Finds the range open on a thread at a moment: ranges nest, and the innermost relevant one decides.
+"""Finds the range that is open on a thread at a moment.
 
-Gives a launch its meaning (`dispatch`, `recompute`, ...) from the ranges that enclose it.
+Ranges nest, and the innermost relevant one counts. This gives a launch its meaning (`dispatch`, `recompute`, ...) by
+the ranges around it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ NONE = -1
 
 
 def innermost(ranges: Spans, value: Ints, lane: Ints, time: Floats) -> Ints:
-    """Returns int64[Q]: the value of the innermost range open on `lane` at `time`, NONE if there is none.
+    """Returns int64[Q]: the value of the innermost range open on `lane` at `time`; NONE if there is none.
 
-    `value` is int64[len(ranges)]; ranges of value NONE are ignored. lane: int64[Q], time: float64[Q].
+    value: int64[len(ranges)]; ranges with the value NONE are ignored. lane: int64[Q]; time: float64[Q], µs.
     """
     found = np.full(len(time), NONE, dtype=np.int64)
     relevant = value != NONE
@@ -34,7 +35,7 @@ def innermost(ranges: Spans, value: Ints, lane: Ints, time: Floats) -> Ints:
 
 
 def _flatten(start: Floats, end: Floats, value: Ints) -> tuple[Floats, Ints]:
-    """Returns the moments at which the innermost open range changes, and its value from then on."""
+    """Returns the moments at which the innermost open range changes, and its value from each of them on."""
     changes: list[tuple[float, int]] = []
     open_now: list[tuple[float, int]] = []  # (end, value), the innermost last
     order = np.lexsort((value, -end, start))
@@ -49,14 +50,15 @@ def _flatten(start: Floats, end: Floats, value: Ints) -> tuple[Floats, Ints]:
 
 
 def _closed_by(time: float, open_now: list[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    """Pops the ranges that ended by `time` off the stack; yields when each ended and the innermost value then."""
+    """Pops the ranges that ended by `time` off the stack; yields the end of each, and the value of the range then
+    innermost."""
     while open_now and open_now[-1][0] <= time:
         ended, _ = open_now.pop()
         yield ended, open_now[-1][1] if open_now else NONE
 
 
 def outermost(spans: Spans) -> Spans:
-    """Returns the spans that are in no other one of the same lane."""
+    """Returns the spans that no other span of the same lane encloses."""
     kept = []
     for one in np.unique(spans.lane):
         here = np.flatnonzero(spans.lane == one)

@@ -1,6 +1,6 @@
-"""Reads a burst's `outcome.json` next to the traces, for the figures a diagnosis needs.
+"""Reads the figures that a diagnosis needs from a burst's `outcome.json` next to the traces.
 
-Fields that others need are not listed here and are ignored; memory is GiB (2**30 bytes).
+Other fields are ignored; memory is GiB (2**30 bytes).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attained(self) -> float | None:
-        """Returns the model's FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
+        """Returns the model's FLOP/s divided by the rate that the device's GEMMs attain, 0..1; None if either is
+        unknown."""
         if not self.model_tflops_per_gpu or not self.attainable_tflops_per_gpu:
             return None
         return self.model_tflops_per_gpu / self.attainable_tflops_per_gpu
 
     @property
     def hottest(self) -> tuple[int, float] | None:
-        """Returns the rank with the highest peak, and that peak."""
+        """Returns the rank with the highest peak of memory, and that peak in GiB."""
         return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
 
 
 def read_outcome(folder: Path) -> RunOutcome | None:
     """Reads the outcome in a run folder; returns None if it has none.
 
-    Raises:
-        TraceError: there is one, and it is not an outcome.
+    Raises: TraceError: the file is not an outcome.
     """
     path = folder / FILE_NAME
     if not path.is_file():

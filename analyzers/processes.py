@@ -1,7 +1,7 @@
 """Runs one function over many items, each in a process of its own: a limited number at once, and none left running.
 
-One process per item, so that memory goes back to the system with each; a pool of lasting workers would wait forever
-for one that the system killed (multiprocessing.Pool), or survive its parent (ProcessPoolExecutor).
+With one process per item, memory goes back to the system after each. A multiprocessing.Pool would wait forever for a
+worker that the system killed; a ProcessPoolExecutor's workers may outlive their parent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, kw_only=True)
 class Died:
-    """A process that ended without a result. exit_code: minus the signal's number if a signal ended it."""
+    """A process that ended without a result. exit_code: negative the signal's number if a signal ended it."""
 
     exit_code: int | None
 
@@ -65,14 +65,17 @@ def each(
 
 
 def can_start() -> bool:
-    """Returns true if this process may have children: a daemon may not."""
+    """Returns true if this process may start children, which a daemon may not."""
     return not multiprocessing.current_process().daemon
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block, with a handler: a signal mask would hold for this thread alone, and
-    the system may hand the signal to another. Only the main thread is interrupted."""
+    """Delays Ctrl-C until the end of the block.
+
+    Uses a handler, since a signal mask holds for one thread only and the system may deliver the signal to another. Only
+    the main thread is interrupted.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -115,7 +118,7 @@ def _end_with_parent() -> None:
 
 
 def _result(receiver: Connection, process: ForkProcess) -> Any:
-    """Returns the result the process sent; raises what it raised."""
+    """Returns the result that the process sent; raises the exception that it raised."""
     with receiver:
         try:
             result = receiver.recv()

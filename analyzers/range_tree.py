@@ -1,7 +1,7 @@
-"""The ranges of a trace as a call tree: host time of each, and the device work launched inside it.
+"""The ranges of a trace as a call tree: the host time of each, and the device work launched inside it.
 
-Ranges of one name under the same parents are one node. A thread without ranges (autograd's) works for the thread
-that has most: its launches count for the ranges open there.
+Ranges of one name under the same parents are one node. A thread without ranges (autograd's) works for the thread that
+has most of them: its launches count for the ranges open there.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A name under its parents, with everything under it.
+    """A range name under its parents, everything below included.
 
-    host_us: while it was open; device_us: of the work launched meanwhile; kernels: number of device events in that
-    work.
+    host_us: the time it was open; device_us: the time of the work launched in that time; kernels: the number of device
+    events of that work.
     """
 
     depth: int
@@ -40,7 +40,7 @@ class Node:
 
 
 def range_tree(breakdown: Breakdown) -> list[Node]:
-    """Returns the nodes depth first, siblings longest first; empty if there are no ranges, or more than MOST_RANGES."""
+    """Returns the nodes depth first, siblings longest first; [] if there are no ranges, or more than MOST_RANGES."""
     ranges = breakdown.timeline.ranges
     if not 0 < len(ranges) <= MOST_RANGES:
         return []
@@ -74,8 +74,8 @@ def range_tree(breakdown: Breakdown) -> list[Node]:
 
 
 def _aligned(ranges: Spans) -> Spans:
-    """Moves the start of a range that starts slightly before a longer one it ends inside: it is a child, not a
-    parent."""
+    """Moves the start of a range that starts slightly before a longer one in which it ends, since it is that one's
+    child."""
     start = ranges.start_us.copy()
     for lane in np.unique(ranges.lane):
         here = np.flatnonzero(ranges.lane == lane)
@@ -90,7 +90,7 @@ def _aligned(ranges: Spans) -> Spans:
 
 
 def _parents(ranges: Spans) -> Ints:
-    """Returns int64[N]: the range that each is in on its own thread, NONE for outermost ones."""
+    """Returns int64[N]: the range on the same thread that encloses each directly, NONE for outermost ones."""
     parent = np.full(len(ranges), NONE, dtype=np.int64)
     for lane in np.unique(ranges.lane):
         here = np.flatnonzero(ranges.lane == lane)
@@ -105,7 +105,7 @@ def _parents(ranges: Spans) -> Ints:
 
 
 def _nodes(ranges: Spans, parent: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Returns int64[N], the node of each range; int64[K], the node above each node; and K names. Parents come first."""
+    """Returns int64[N], the node of each range; int64[K], the parent of each node; and K names. Parents come first."""
     node = np.full(len(ranges), NONE, dtype=np.int64)
     known: dict[tuple[int, int], int] = {}
     order = np.lexsort((-ranges.end_us, ranges.start_us))
@@ -117,7 +117,7 @@ def _nodes(ranges: Spans, parent: Ints) -> tuple[Ints, Ints, list[str]]:
 
 
 def _device(breakdown: Breakdown, ranges: Spans, node: Ints, above: Ints) -> tuple[Floats, Floats]:
-    """Returns float64[K] twice: device time and number of what was launched inside each node."""
+    """Returns float64[K] twice: the device time, and the number of device events, launched inside each node."""
     timeline = breakdown.timeline
     spans, launch = timeline.device.spans, launches(timeline)
     work = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))

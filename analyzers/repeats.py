@@ -1,8 +1,8 @@
-"""Counts repeated parts of a trace several times: a trace may hold a few of a step's micro batches for all of them.
+"""Counts repeated parts of a trace several times: a trace may contain a few of a step's micro batches in place of all.
 
-A measure of a stretch of time (its length, the part of it that a set covers, the events that start in it) is the sum
-over its parts, so a part that repeats N times is added N - 1 times more. All figures of time are computed here;
-clock times, the order of events and single events are not scaled.
+A measure of a window (its length, the part that a set covers, the number of events that start in it) is the sum over
+its parts, so a part that repeats N times is added N - 1 more times. All durations and counts are computed here; clock
+times, the order of events and single events are not scaled.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Measure = Callable[[Floats, Floats], Floats]  # of stretches of time, by their s
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Repeats:
-    """W windows, sorted and disjoint; false if there are none.
+    """W windows, sorted and disjoint; falsy if there are none.
 
-    start_us, end_us: float64[W], on the timeline's clock; times: float64[W], 1 or more: how often each counts.
+    start_us, end_us: float64[W], on the timeline's clock; times: float64[W], how often each counts, at least 1.
     """
 
     start_us: Floats
@@ -32,23 +32,23 @@ class Repeats:
         return len(self.times) > 0
 
     def measured(self, measure: Measure, start: Floats, end: Floats) -> Floats:
-        """Returns the measure of each stretch, repeated parts as often as they ran; start, end: float64 of one
-        shape."""
+        """Returns the measure of each stretch, with repeated parts counted as often as they repeat; start, end: float64
+        of one shape."""
         found = measure(start, end)
         for since, until, times in self.windows():
             found = found + (times - 1) * measure(np.clip(start, since, until), np.clip(end, since, until))
         return found
 
     def within(self, part: Intervals, start: Floats, end: Floats) -> Floats:
-        """Returns the time of a set inside each stretch."""
+        """Returns the time of a set inside each stretch, repeats included."""
         return self.measured(part.within, start, end)
 
     def lasting(self, start: Floats, end: Floats) -> Floats:
-        """Returns how long each stretch or event is."""
+        """Returns the duration of each stretch or event, repeats included."""
         return self.measured(_length, start, end)
 
     def begun(self, at_us: Floats, start: Floats, end: Floats) -> Floats:
-        """Returns how many of the moments (float64[N], sorted) are in each stretch."""
+        """Returns how many of the moments (float64[N], sorted) are in each stretch, repeats included."""
 
         def between(since: Floats, until: Floats) -> Floats:
             number: Floats = np.subtract(np.searchsorted(at_us, until), np.searchsorted(at_us, since), dtype=np.float64)
@@ -57,7 +57,7 @@ class Repeats:
         return self.measured(between, start, end)
 
     def total_us(self, part: Intervals) -> float:
-        """Returns all time of a set."""
+        """Returns the total time of a set, repeats included."""
         return part.total_us + sum((t - 1) * float(part.within(np.array(s), np.array(e))) for s, e, t in self.windows())
 
     def weights(self, at_us: Floats) -> Floats | None:

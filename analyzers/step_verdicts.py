@@ -1,4 +1,4 @@
-"""Judges each step by itself, and adds to the verdict on the average step which steps differ."""
+"""Judges each step by itself, and adds to the verdict on the average step which steps differ from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS_NAMED = 4
 
 
 def judge_steps(job: Job) -> list[list[Diagnosis]]:
-    """Returns, for each rank and each of its steps, the verdict on a job of that step alone."""
+    """Returns, for each rank and each of its steps, the verdict on the job reduced to that step."""
     return [[_alone(job.only(place, k)) for k in range(len(steps))] for place, steps in enumerate(job.each)]
 
 
@@ -46,7 +46,7 @@ def _waiting(step: RankStep) -> dict[str, dict[str, float]]:
 
 
 def judged_steps(job: Job, digests: Sequence[Digest]) -> list[JudgedStep]:
-    """Returns the steps that the job's average step is made of."""
+    """Returns the steps that the job's average step is computed from."""
     return [
         JudgedStep(trace=place, step=digests[place].windows[k].name if digests[place].windows else "")
         for place, k in job.counted
@@ -58,7 +58,7 @@ def with_steps(
 ) -> Diagnosis:
     """Adds to the verdict which steps were left out and which have another verdict.
 
-    Names no wall if most steps name another one: then a few long steps determine the average.
+    Names no wall if most steps name another one, since then a few long steps determine the average.
     """
     others = _otherwise(diagnosis.wall, job, digests, verdicts)
     said = [*_left_out(job), *(_in_words(job, wall, steps) for wall, steps in sorted(others.items()))]
@@ -81,7 +81,7 @@ def _left_out(job: Job) -> list[str]:
 def _otherwise(
     wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
 ) -> dict[Wall, list[str]]:
-    """Returns the names of steps in which another wall leads, on their slowest rank; undetermined steps do not
+    """Returns the names of steps in which another wall leads, by wall, on their slowest rank; undetermined steps do not
     count."""
     if not job.steps:
         return {}

@@ -1,4 +1,4 @@
-"""Finds the steps of training: the windows that are partitioned."""
+"""Finds the training steps: the windows that are partitioned."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Step:
 
 
 def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
-    """Returns the steps in order of time; repeated names get their number: `step#0`, `step#1`.
+    """Returns the steps in order of time; repeated names get a number: `step#0`, `step#1`.
 
-    marker: the ranges of this name, numbered or not, are the steps.
+    marker: the name of the ranges, numbered or not, that are the steps; None: the usual ones.
     """
     if marker is not None:
         return _in_order(timeline.ranges.take(named(timeline.ranges, marker)))
@@ -43,7 +43,7 @@ def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
 
 
 def steps_among(ranges: Spans) -> list[Step]:
-    """Returns the steps among any ranges."""
+    """Returns the steps among some ranges."""
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):
@@ -54,8 +54,9 @@ def steps_among(ranges: Spans) -> list[Step]:
 def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
     """Returns repeating ranges that can serve as steps if nothing marks steps.
 
-    They have one name (without numbers at its end) and thread, do not overlap, are at least REPEATS, and have little
-    between them in most of the time from `since` to `until`. Of several such names the one with most time.
+    They have one name (apart from numbers at its end) and one thread, do not overlap, are at least REPEATS, and cover
+    most of the time from `since` to `until` with little in between. Of several such names, the one with most time is
+    chosen.
     """
     ranges = timeline.ranges
     best: tuple[float, Spans] | None = None
@@ -71,7 +72,7 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
 
 
 def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
-    """Yields the ranges of each bare name on each thread that are at least REPEATS and take `least_us` together."""
+    """Yields the ranges of each bare name on each thread, if they are at least REPEATS and take `least_us` in total."""
     if not len(ranges):
         return
     first: dict[str, int] = {}
@@ -83,7 +84,7 @@ def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
 
 
 def named(ranges: Spans, name: str) -> Bools:
-    """Returns bool[N]: the ranges of this name; if there are none, those that have a number after it."""
+    """Returns bool[N]: the ranges of this name; if there are none, those of this name followed by a number."""
     exact = ranges.where(lambda said: said == name)
     return exact if exact.any() else ranges.where(lambda said: bare(said) == name)
 
@@ -104,10 +105,9 @@ def _in_order(found: Spans) -> list[Step]:
 
 
 def warm_up(duration_us: Sequence[float]) -> int:
-    """Returns how many steps at the start are warm-up: one if it is much longer than the later ones, at least two.
-
-    Caches fill, kernels are compiled and tuned, the allocator grows: none of it recurs in later steps.
-    """
+    """Returns how many steps at the start are warm-up: one if it is much longer than the later ones, of which at least
+    two are needed. Caches fill, kernels are compiled and tuned, the allocator grows: none of this recurs in later
+    steps."""
     first, later = duration_us[:1], duration_us[1:]
     return int(len(later) >= 2 and first[0] > WARM_UP * float(np.median(later)))
 

@@ -1,4 +1,4 @@
-"""Cuts a stretch out of a trace: the part a user asks to judge, without what comes before and after it."""
+"""Cuts out the part of a trace that a user asks to analyse, without what comes before and after it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _first_work(timeline: Timeline) -> float:
 
 
 def _known(timeline: Timeline, name: str) -> Bools:
-    """Returns bool[N]: the ranges of the name; raises TraceError with the existing names if there are none."""
+    """Returns bool[N]: the ranges of the name. Raises TraceError with the existing names if there are none."""
     found = named(timeline.ranges, name)
     if not found.any():
         counts = Counter(bare(timeline.ranges.names[code]) for code in timeline.ranges.name.tolist())

@@ -1,7 +1,7 @@
-"""One rank's events as columns: the form every reader returns and every analysis takes.
+"""One rank's events as columns: every reader returns this form, every analysis takes it.
 
-Times are microseconds from `origin_us`, the trace's own clock at its first event (float64). A *lane* is the device
-stream or host thread of an event. One timeline is one device of one process, or one rank on CPUs.
+Times are microseconds (float64) from `origin_us`, the trace's own clock at its first event. A *lane* is the device
+stream or the host thread of an event. One timeline is one device of one process, or one rank on CPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_TOTAL = -1
 
 
 class Activity(IntEnum):
-    """The type of a device event, independent of its name."""
+    """The type of a device event, regardless of its name."""
 
     KERNEL = 0
     COPY = 1  # memcpy and memset
@@ -61,8 +61,8 @@ class Spans:
         )
 
     def unlinked(self, *, of: Ints, but: Ints) -> Spans:
-        """Returns the same calls without correlations that are among `of` (another device's) and not among `but`
-        (this one's)."""
+        """Returns the same calls without the correlation ids that are in `of` (those of another device) and not in
+        `but` (this device's)."""
         if not len(of):
             return self
         elsewhere = np.isin(self.correlation, of) & ~np.isin(self.correlation, but)
@@ -74,7 +74,7 @@ class Spans:
         return union(start, end) if chosen is None else union(start[chosen], end[chosen])
 
     def code(self, of: Callable[[str], int]) -> Ints:
-        """Returns int64[N]: `of` each event's name, evaluated once per name."""
+        """Returns int64[N]: the value of `of` for each event's name, evaluated once per name."""
         return look_up(self.names, self.name, of)
 
     def where(self, says: Callable[[str], bool]) -> Bools:
@@ -84,7 +84,7 @@ class Spans:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """NCCL's arguments of a communication; empty or None if they are missing."""
+    """NCCL's arguments of a communication; fields are empty or None if missing."""
 
     group: str = ""  # name and ranks of the process group: the same text on all of its ranks
     group_ranks: tuple[int, ...] = ()  # as far as the arguments list them
@@ -102,8 +102,8 @@ class DeviceEvents:
     """M events on the device.
 
     activity: int8[M], an `Activity`; group: int64[M], an index into the names of "<process group's
-    description>:<collective>" as NCCL's arguments give them, -1 if they give none; message: int64[M], an index into
-    the timeline's messages or -1.
+    description>:<collective>" from NCCL's arguments, -1 if there are none; message: int64[M], an index into the
+    timeline's messages or -1.
     """
 
     spans: Spans
@@ -139,8 +139,8 @@ class MemoryEvents:
 class Timeline:
     """One rank's events.
 
-    `device_index` is None for a rank that computes on CPUs: then `device` is empty and the operators on the host
-    threads are the work.
+    `device_index` is None for a rank that computes on CPUs: then `device` is empty, and the operators on host threads
+    are its work.
     """
 
     path: str
@@ -169,14 +169,13 @@ class Timeline:
 
 
 def look_up(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
-    """Returns int64[N] for a column of names' codes (whole numbers[N]): `of` each name, evaluated once per name in
+    """Returns int64[N]: the value of `of` for each name in a column of codes (integers[N]), evaluated once per name in
     use."""
     return _evaluated(names, column, of, np.dtype(np.int64))
 
 
 def in_use(count: int, column: Ints) -> Ints:
-    """Returns int64[K]: which of the codes 0..count-1 occur in a column (whole numbers[N]), in order, without a
-    sort."""
+    """Returns int64[K]: the codes among 0..count-1 that occur in a column (integers[N]), ascending, without a sort."""
     seen = np.zeros(count, dtype=bool)
     seen[column] = True
     return np.flatnonzero(seen)

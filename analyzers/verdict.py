@@ -1,6 +1,6 @@
 """Turns findings into a verdict: the wall that costs most, or undetermined and why.
 
-A wrong wall sends hours of cluster time in the wrong direction, so thin evidence gives no wall.
+A wrong wall would waste hours of cluster time, so thin evidence gives no wall.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ EXPECTED_WAITING = 0.5  # share of possible waiting that is assumed to be waitin
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """The input of the abstentions.
-
-    The job, the leading wall and the next, the largest loss that is not a wall, the share of the step by which the
-    wall leads (half of what may be waiting left out of the next), and all findings.
-    """
+    """The input of the abstentions: the job, the leading wall and the next, the largest loss that is not a wall, the
+    lead (a share of the step, with half of possible waiting taken off the next wall), and all findings."""
 
     job: Job
     leader: WallFinding
@@ -48,7 +45,7 @@ class _Case:
 
 
 def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
-    """Returns the largest loss that is not a wall, in words, and its share of the step."""
+    """Returns the largest loss that is not a wall, as a phrase, and its share of the step."""
     step = job.step
     if step is None:
         return "", 0.0
@@ -68,7 +65,7 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
 
 
 def _cut_short(case: _Case) -> str | None:
-    """Abstains on cut traces: profilers write the device's events last, so that the rest looks like a slow host."""
+    """Abstains on truncated traces. Profilers write device events last, so that without them the host looks slow."""
     cut = case.job.cut_short
     if not cut:
         return None
@@ -111,9 +108,9 @@ def _no_wall_is_larger(case: _Case) -> str | None:
 
 
 def _may_be_waiting(case: _Case) -> str | None:
-    """Abstains if communication leads only by possible waiting for other ranks, or if that is its larger part.
+    """Abstains if communication leads only by possible waiting for other ranks, or if most of it is such waiting.
 
-    An untraced rank that is as late in every layer looks like slow transfers, and lengthens them unevenly.
+    An untraced rank that is equally late in every layer looks like slow transfers, and lengthens them unevenly.
     """
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
@@ -130,7 +127,7 @@ def _may_be_waiting(case: _Case) -> str | None:
 
 
 def _another_stage(case: _Case) -> str | None:
-    """Abstains if another, untraced stage may be as slow as the slowest one and have another leading wall."""
+    """Abstains if another, untraced pipeline stage may be as slow as the slowest one and have another leading wall."""
     job, leader = case.job, case.leader
     if leader.least_us is None:
         return None
@@ -146,7 +143,7 @@ def _another_stage(case: _Case) -> str | None:
 
 
 def _surely_us(job: Job, finding: WallFinding) -> float:
-    """Returns the part of a wall that is recoverable whatever the untraced ranks do."""
+    """Returns the part of a wall that can be recovered whatever the untraced ranks do."""
     us = finding.recoverable_us if finding.least_us is None else finding.least_us
     if finding.wall is not Wall.COMMUNICATION or job.step is None:
         return us
@@ -154,7 +151,7 @@ def _surely_us(job: Job, finding: WallFinding) -> float:
 
 
 def _may_be_the_hosts(case: _Case) -> str | None:
-    """Abstains if idle time with launched work, for no cause in the trace, could make the host the larger wall."""
+    """Abstains if idle time after a launch, without a cause in the trace, could make the host the larger wall."""
     step, host = case.job.step, next((f for f in case.findings if f.wall is Wall.HOST), None)
     if step is None or host is None or case.leader is host:
         return None
@@ -191,14 +188,14 @@ BETWEEN_TWO = (_too_close, _may_be_the_hosts)
 
 
 def _rivals(case: _Case, abstain: Callable[[_Case], str | None]) -> list[Wall]:
-    """Returns the walls that could be the leading one instead."""
+    """Returns the walls that might lead instead."""
     if abstain is _may_be_the_hosts:
         return [Wall.HOST]
     return [case.next.wall] if case.next else []
 
 
 def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
-    """Returns the verdict on findings that are sorted, largest first."""
+    """Returns the verdict on findings, which are sorted by size, the largest first."""
     failure = job.outcome.failure
     memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
     out_of_memory = failure is not None and failure.kind == "oom"
@@ -241,12 +238,12 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
 
 
 def _worth(job: Job, finding: WallFinding) -> float:
-    """Returns the finding's share of the step, with the part of the bubble that it would save."""
+    """Returns the finding's share of the step plus that of the bubble that it would save."""
     return finding.share + job.share(finding.bubble_us)
 
 
 def _expected(job: Job, finding: WallFinding) -> float:
-    """Returns the same without half of what may be waiting."""
+    """Returns the same as `_worth`, with half of possible waiting subtracted."""
     maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
     return _worth(job, finding) * (1 - EXPECTED_WAITING * maybe)
 
@@ -254,8 +251,8 @@ def _expected(job: Job, finding: WallFinding) -> float:
 def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
     """Returns the findings, the wall to name first.
 
-    Communication comes after a wall as large, within the margin, if less of communication is expected to be
-    transfer.
+    Communication is placed after another wall of similar size (within the margin) if its expected transfer time is
+    smaller than that wall.
     """
     ranked = sorted(findings, key=lambda one: -_worth(job, one))
     first, *others = ranked
@@ -267,9 +264,9 @@ def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
 
 
 def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:
-    """Returns compute as the wall of a step that is nearly all compute, with nothing else to gain; else None.
+    """Returns compute as the wall of a step that is nearly all compute with nothing else to gain; else None.
 
-    Compute is the wall whatever its rate. The margin is the share of compute less the largest other loss.
+    The rate of compute need not be known. The margin is the share of compute minus the largest other loss.
     """
     compute = next((f for f in findings if f.wall is Wall.COMPUTE), None)
     if job.step is None or compute is None or job.outcome.attained is not None:
@@ -285,13 +282,14 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
 
 
 def _quoted(leader: WallFinding) -> list[int]:
-    """Returns the lines of the leader's evidence that the verdict quotes: the first, and how much of it is hidden."""
+    """Returns the indices of the leader's evidence that the verdict quotes: the first line, and the one on its hidden
+    part."""
     hidden = (at for at, line in enumerate(leader.evidence) if at and " is hidden" in line)
     return [0, *([at] if (at := next(hidden, None)) is not None else [])]
 
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence[int]) -> str:
-    """Returns the leader's figures in a sentence; notes that bounds overlap if there are two of them."""
+    """Returns the leader's figures as a sentence; adds that walls overlap if there is a second one."""
     worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
     after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
     return (
@@ -301,7 +299,7 @@ def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence
 
 
 def _faster(bound: float | None) -> str:
-    """Returns a bound on the speed in words: percents up to twice as fast, then times."""
+    """Returns a bound on the speed-up in words: a percentage up to twice as fast, a factor beyond."""
     if bound is None:
         return ""
     return f" (steps {percent(bound)} faster)" if bound < 1 else f" (steps {1 + bound:.1f}x as fast)"

@@ -1,4 +1,4 @@
-"""The presentation of a wall: the words, colour and place that its file gives to every page and table."""
+"""The presentation of a wall: the words, colour and position that its file gives for every page and table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from analyzers.diagnosis import Wall
 
 @dataclass(frozen=True, kw_only=True)
 class WallKind:
-    """The presentation of one wall. `order` is its place among the walls, the lowest first."""
+    """The presentation of one wall. `order` is its position among the walls, the lowest first."""
 
     wall: Wall
     order: int

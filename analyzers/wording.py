@@ -1,4 +1,4 @@
-"""Words times, shares and names for evidence."""
+"""Formats times, shares and names for evidence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PART_NAMES = {  # classes with an uninformative name
 
 
 def part_name(part: str) -> str:
-    """Returns the words for a part of a rank's step: `experts`, `host:data_loading`, `ep_combine`."""
+    """Returns the display name of a part of a rank's step: `experts`, `host:data_loading`, `ep_combine`."""
     what, _, activity = part.partition(":")
     if activity:
         return f"the {what} ({ACTIVITY_NAMES.get(activity, activity)})"
@@ -51,7 +51,10 @@ def part_name(part: str) -> str:
 
 
 def recorded(microbatches: int | None, traced: int | None, times: Sequence[float]) -> list[str]:
-    """Returns a line on what a trace holds of each step; empty if it holds all. times: how often each window counts."""
+    """Returns a line on how much of each step a trace contains; empty if all of it.
+
+    times: how often each window counts.
+    """
     counted = f"repeated windows count {_from_to(times)} times" if times else ""
     if microbatches is None or traced is None or (traced == microbatches and not times):
         return [counted] if counted else []
@@ -65,14 +68,14 @@ def _from_to(values: Sequence[float]) -> str:
 
 
 def ms(us: float) -> str:
-    """Returns milliseconds with as many digits as are significant: 1,140, 21, 3.2, 0.05."""
+    """Returns milliseconds without insignificant digits: 140, 21, 3.2, 0.05."""
     value = us / 1000
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:,.{digits}f}"
 
 
 def short(us: float) -> str:
-    """Returns the time of one kernel or launch, with its unit: 8 µs, 38 µs, 1.2 ms."""
+    """Returns the duration of one kernel or launch with its unit: 8 µs, 38 µs, 1.2 ms."""
     return f"{us:.3g} µs" if us < 1000 else f"{ms(us)} ms"
 
 

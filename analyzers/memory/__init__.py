@@ -1,1 +1,2 @@
-"""Memory of a rank over time: its peak, its holders, the allocator's retries; from traces and snapshots."""
+"""Memory of a rank over time, from traces and snapshots: its peak, the call sites that hold it, the allocator's
+retries."""

@@ -1,4 +1,5 @@
-"""Words the evidence on the ranks' memory: the fullest rank, its holders, its allocator's retries."""
+"""Writes the evidence on the ranks' memory: the fullest rank, the call sites that hold its peak, its allocator's
+retries."""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ def fullest(memory: Sequence[RankMemory]) -> RankMemory | None:
 
 
 def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
-    """Returns lines on the fullest rank, and on every rank whose device is nearly full or whose allocator had to
-    retry."""
+    """Returns lines on the fullest rank, and on every rank whose device is nearly full or whose allocator retried."""
     hottest = fullest(memory)
     if hottest is None:
         return []
@@ -31,7 +31,7 @@ def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
 
 
 def _filled(use: MemoryUse) -> float:
-    """Returns the used part of the device, 0..1; 0 if its size is not known."""
+    """Returns the share of the device's memory in use, 0..1; 0 if its size is not known."""
     return max(use.reserved_gib or 0.0, use.peak_gib) / use.limit_gib if use.limit_gib else 0.0
 
 
@@ -44,7 +44,7 @@ def _of_limit(gib: float, use: MemoryUse) -> str:
 
 
 def _pressed(rank: int | None, use: MemoryUse) -> list[str]:
-    """Returns lines on retries and refusals, with how full the device is if it is nearly full."""
+    """Returns lines on retries and failed allocations, and on how full the device is if it is nearly full."""
     lines = []
     if use.out_of_memory:
         lines.append(f"{_who(rank)} ran out of memory {_times(use.out_of_memory)}")
@@ -71,7 +71,7 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 
 def _held(use: MemoryUse) -> list[str]:
-    """Returns a line on the call sites of what is alive at the peak."""
+    """Returns a line on the call sites whose allocations are alive at the peak."""
     worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= WORTH_SAYING * use.peak_gib]
     said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
     return [f"live at that peak, by call site: {said}"] if said else []

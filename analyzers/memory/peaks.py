@@ -1,7 +1,7 @@
-"""Computes memory over time: its peak, its holders at the peak, and the allocator's retries.
+"""Computes memory over time: its peak, what is alive at the peak, and the allocator's retries.
 
-A reader's MemoryEvents, or a snapshot's history, become levels; levels and phases become a MemoryUse. Levels that
-the trace does not record are summed from the changes: memory allocated before the recording is missing in them.
+A reader's MemoryEvents, or a snapshot's history, become Levels; levels and phases become a MemoryUse. Levels that the
+trace does not record are summed from the changes, and then lack memory that was allocated before the recording.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ OF_THE_HOST = re.compile(r"Host|Register")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Levels:
-    """K changes in order of time.
+    """K changes of allocated memory in order of time.
 
-    time_us, allocated_bytes: float64[K], the level after each; reserved_bytes: the same, None if not recorded;
-    at_least:
-    true if memory from before the recording is missing.
+    time_us, allocated_bytes: float64[K], the level after each change; reserved_bytes: float64[K], None if not recorded;
+    at_least: true if memory from before the recording is missing.
     """
 
     time_us: Floats
@@ -48,11 +47,11 @@ class Levels:
 
     @property
     def peak(self) -> int:
-        """Returns the first change after which most was allocated."""
+        """Returns the index of the first change with the highest level."""
         return int(np.argmax(self.allocated_bytes))
 
     def held(self) -> Ints:
-        """Returns the allocations of the recording that are alive at the peak; empty if addresses are not recorded."""
+        """Returns the indices of allocations that are alive at the peak; empty if addresses are not recorded."""
         until = np.arange(self.peak + 1)
         order = np.lexsort((until, self.address[: self.peak + 1]))
         address = self.address[order]
@@ -61,10 +60,9 @@ class Levels:
 
 
 def memory_use(timeline: Timeline, windows: Sequence[Step], driver: Spans) -> MemoryUse | None:
-    """Returns the memory of one rank's device (the host's, for a rank that computes on CPUs); None if it was not
-    recorded.
+    """Returns the memory use of one rank's device (of the host, for a rank on CPUs); None if it was not recorded.
 
-    windows: its steps; driver: its `driver_calls`.
+    windows: the rank's steps; driver: its `driver_calls`.
     """
     events = timeline.memory
     if events is None or not len(events):
@@ -99,7 +97,7 @@ def describe(
     driver_allocations: int = 0,
     out_of_memory: int,
 ) -> MemoryUse:
-    """Makes a MemoryUse of levels; windows: the steps among which the peak is located."""
+    """Makes a MemoryUse from levels. windows: the steps, one of which is named as that of the peak."""
     at_us = float(levels.time_us[levels.peak])
     step = next((w for w in windows if w.start_us <= at_us <= w.end_us), None)
     into = None if step is None else (at_us - step.start_us) / max(step.end_us - step.start_us, 1e-9)
@@ -126,9 +124,9 @@ def describe(
 def by_phase(
     levels: Levels, held: Ints, names: Sequence[str], *, before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Returns GiB alive at the peak by what allocated it, the most first.
+    """Returns GiB alive at the peak by the phase that allocated it, the most first.
 
-    Memory allocated before the recording is a part of its own, except for what `before` attributes.
+    Memory allocated before the recording is a part of its own, except for what `before` attributes to phases.
     """
     sums = dict(before or {})
     if not len(held) and not sums:
@@ -146,8 +144,8 @@ def by_phase(
 
 
 def driver_calls(calls: Spans) -> Spans:
-    """Returns the calls that allocate or free device memory in the driver; of nested ones (runtime, driver) the
-    outer."""
+    """Returns the calls that allocate or free device memory in the driver; of nested calls (runtime, driver) only the
+    outer one."""
     return outermost(calls.take(calls.where(_of_device)))
 
 
@@ -156,7 +154,7 @@ def _of_device(name: str) -> bool:
 
 
 def _inside(calls: Spans, windows: Sequence[Step], repeats: Repeats) -> int:
-    """Returns how many calls start in a step."""
+    """Returns how many calls start in a step; calls in repeated windows count as often as these."""
     since, until = np.array([w.start_us for w in windows]), np.array([w.end_us for w in windows])
     return round(float(repeats.begun(np.sort(calls.start_us), since, until).sum()))
 
@@ -164,8 +162,8 @@ def _inside(calls: Spans, windows: Sequence[Step], repeats: Repeats) -> int:
 def _levels(events: MemoryEvents, *, own: bool) -> Levels:
     """Returns the levels of a trace's events.
 
-    own: true for the device's memory, whose totals count from the process's start; the host's count from the
-    recording's.
+    own: true for the device's memory, whose totals count from the start of the process; the host's totals count from
+    the start of the recording.
     """
     recorded = bool((events.allocated_bytes != NO_TOTAL).all())
     summed = np.cumsum(events.change_bytes, dtype=np.float64)
@@ -186,16 +184,16 @@ def _levels(events: MemoryEvents, *, own: bool) -> Levels:
 
 
 def _unused(allocated: Floats, reserved: Floats) -> float:
-    """Returns the least reserved but unallocated memory at the highest reservation: what the allocator could not
-    use."""
+    """Returns the reserved but unallocated bytes when most was reserved, at least: what the allocator could not use."""
     return float(np.min((reserved - allocated)[reserved == reserved.max()]))
 
 
 def _retries(events: MemoryEvents, driver: Spans) -> int | None:
-    """Counts allocations that found no memory, for which cached memory was freed to the driver before a second request.
+    """Returns how many allocations failed at first and were retried after cached memory was freed; None if the trace
+    does not record enough.
 
-    Between two events of the allocator the driver is asked, then gets memory back, then is asked again; a cache
-    emptied on purpose has no request before. None if the trace does not record enough.
+    In such a retry the driver is asked for memory between two events of the allocator, then gets memory back, then is
+    asked again. A cache that is emptied on purpose has no first request.
     """
     if events.retries is not None:
         return events.retries
@@ -213,7 +211,8 @@ def _retries(events: MemoryEvents, driver: Spans) -> int | None:
 
 
 def _curve(levels: Levels) -> list[tuple[float, float]]:
-    """Returns the level over time, thinned to the lowest and the highest of each stretch, so that the peak stays."""
+    """Returns the level over time, (µs, GiB), thinned to the lowest and the highest level of each bin, which keeps the
+    peak."""
     chosen = np.arange(len(levels.time_us))
     if len(chosen) > CURVE_POINTS:
         stretches = np.array_split(chosen, CURVE_POINTS // 2)

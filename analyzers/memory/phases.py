@@ -1,4 +1,4 @@
-"""Names what a rank was doing at a moment, to attribute the memory that is alive at the peak."""
+"""Names what a rank was executing at a moment, to attribute the memory that is alive at the peak."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ NAME_LENGTH = 60
 
 
 def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Floats) -> list[str]:
-    """Returns, for each moment on a thread (int64[Q], float64[Q]), the innermost open annotation; else the outermost
-    operator.
-
-    Notes where autograd runs it. Autograd's threads have no annotations of their own: those of the thread that marks
-    the steps apply to them.
-    """
+    """Returns, for each moment on a thread (int64[Q], float64[Q]), the innermost open annotation, else the outermost
+    operator, marked if autograd runs it. Autograd's threads have no annotations of their own: for them, those of the
+    thread that marks the steps are used."""
     found = innermost_annotation(timeline.ranges, lane, time_us)
     main = _main_lane(timeline.ranges, windows)
     backward = _in_autograd(timeline.ops, lane, time_us)
@@ -40,7 +37,8 @@ def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Flo
 
 
 def innermost_annotation(ranges: Spans, lane: Ints, time_us: Floats) -> Ints:
-    """Returns int64[Q]: the innermost range that is not a step, open on a thread at a moment; NONE without any."""
+    """Returns int64[Q]: the innermost open range that is not a step, for each moment on a thread; NONE if there is
+    none."""
     step = ranges.where(is_step)
     return innermost(ranges, np.where(step, NONE, ranges.name), lane, time_us)
 
@@ -57,7 +55,7 @@ def _name(names: Sequence[str], annotation: int, operator: int, backward: bool) 
 
 
 def _main_lane(ranges: Spans, windows: Sequence[Step]) -> int | None:
-    """Returns the thread on which the steps are marked, None if they are not."""
+    """Returns the thread on which the steps are marked; None if no step is."""
     if not windows:
         return None
     marked = ranges.lane[ranges.where(is_step)]
@@ -74,7 +72,7 @@ def _in_autograd(ops: Spans, lane: Ints, time_us: Floats) -> Bools:
 
 
 def _outermost_open(ops: Spans, lane: Ints, time_us: Floats) -> Ints:
-    """Returns int64[Q]: the name of the outermost operator open on a thread at a moment; NONE without any."""
+    """Returns int64[Q]: the name of the outermost open operator, for each moment on a thread; NONE if there is none."""
     found = np.full(len(lane), NONE, dtype=np.int64)
     for one in np.unique(lane).tolist():
         rows = np.flatnonzero(lane == one)

@@ -1,6 +1,7 @@
-"""Makes a MemoryUse of a snapshot's history, with levels counted back from what the allocator holds at the end.
+"""Makes a MemoryUse from a snapshot's history.
 
-The history is a ring of the last entries, so it starts with memory whose allocation it does not hold.
+Levels are counted back from the allocator's state at the end: the history is a ring buffer, so that it may lack the
+allocation of memory that it releases.
 """
 
 from __future__ import annotations
@@ -95,14 +96,18 @@ def _levels(history: DeviceHistory, entries: Sequence[Mapping[str, Any]], action
 
 
 def _counted_back(change: Ints, at_the_end: int) -> Floats:
-    """Returns float64[K]: the level after each change; raised where negative, as memory is missing at the end then."""
+    """Returns float64[K]: the level after each change, counted back from the end.
+
+    A negative level means that memory is missing at the end; then all levels are raised.
+    """
     summed = np.cumsum(change, dtype=np.float64)
     level = at_the_end + summed - summed[-1]
     return np.asarray(level - min(0.0, float(level.min()), float(level[0] - change[0])))
 
 
 def _released_as_allocated(size: Ints, address: Ints, action: Ints) -> Ints:
-    """Gives each release the size of its allocation: versions differ in whether they record the rounded size."""
+    """Gives each release the size of its allocation, since some versions of torch record rounded sizes in only one of
+    the two."""
     rows = np.flatnonzero((action == ALLOCATED) | (action == RELEASED))
     order = rows[np.argsort(address[rows], kind="stable")]
     before, after = order[:-1], order[1:]
@@ -113,7 +118,7 @@ def _released_as_allocated(size: Ints, address: Ints, action: Ints) -> Ints:
 
 
 def _times(entries: Sequence[Mapping[str, Any]]) -> Floats:
-    """Returns float64[K]; torch 2.0 wrote no times, the order of entries is used then."""
+    """Returns float64[K], µs. torch 2.0 recorded no times; then the order of the entries is used."""
     times = [number(entry.get("time_us")) for entry in entries]
     return np.maximum.accumulate(np.array(times if any(times) else range(len(entries)), dtype=np.float64))
 
@@ -128,7 +133,7 @@ def _requested(block: Mapping[str, Any]) -> int:
 
 
 def _still_held(history: DeviceHistory, seen: frozenset[Any]) -> dict[str, float]:
-    """Returns GiB alive at the end by what allocated it, for blocks whose allocation is not in the history."""
+    """Returns GiB alive at the end by call site, for blocks whose allocation is not in the history."""
     sums: dict[str, float] = defaultdict(float)
     for segment in history.segments:
         address = number(segment.get("address"))
@@ -141,7 +146,7 @@ def _still_held(history: DeviceHistory, seen: frozenset[Any]) -> dict[str, float
 
 
 def _allocated_by(entry: Mapping[str, Any]) -> str:
-    """Returns the user's note on the allocation, or the innermost function of the stack outside the framework."""
+    """Returns the user's annotation of the allocation, or the innermost function of the stack outside the framework."""
     if isinstance(entry.get("user_metadata"), str) and entry["user_metadata"]:
         return short(entry["user_metadata"])
     frames = [frame for frame in entry.get("frames") or [] if isinstance(frame, dict)]
@@ -155,7 +160,8 @@ def _allocated_by(entry: Mapping[str, Any]) -> str:
 
 
 def _retries(entries: Sequence[Mapping[str, Any]], action: Ints) -> int:
-    """Counts segments freed with another one allocated directly after, unless the cache was emptied on purpose."""
+    """Returns how many times segments were freed and another one was allocated directly after; emptying the cache on
+    purpose does not count."""
     again = np.flatnonzero((action[1:] == RESERVED) & (action[:-1] == GIVEN_BACK))
     return sum(not _emptied(entries[row]) for row in again.tolist())
 
@@ -165,7 +171,7 @@ def _emptied(entry: Mapping[str, Any]) -> bool:
 
 
 def _ranges(annotations: Sequence[Mapping[str, Any]], end_us: float) -> Spans:
-    """Makes ranges of annotations, which are recorded as starts and ends; an end belongs to the last start of its
+    """Returns annotations, which are recorded as starts and ends, as ranges; an end belongs to the latest start of its
     name."""
     names: dict[str, int] = {}
     rows: list[list[float]] = []

@@ -1,1 +1,2 @@
-"""Meanings of names: kernels, operators, process groups, ranges, host calls. Tables, each row with its source."""
+"""Meanings of the names of kernels, operators, process groups, ranges and host calls: tables whose rows have their
+sources."""

@@ -1,6 +1,6 @@
-"""Reclassifies kernels by where they are launched: a plain GEMM inside the experts is the grouped GEMM's work.
+"""Reclassifies kernels by the place of their launch: a plain GEMM inside the experts is work of the grouped GEMM.
 
-The table is contexts.csv: inside such an innermost range or operator, a kernel of one class is of another.
+The table is contexts.csv: inside an innermost range or operator of this name, a kernel of one class belongs to another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from analyzers.timeline import Ints, Timeline
 
 
 def in_context(label: Ints, *, launch_lane: Ints, launch_us: Floats, timeline: Timeline) -> Ints:
-    """Returns int64[N]: the classes of kernels given where they were launched; label: int64[N], indices into
-    COMPUTE_CLASSES."""
+    """Returns int64[N]: the classes of kernels, changed by the place of their launch.
+
+    label: int64[N], the classes by name, indices into COMPUTE_CLASSES.
+    """
     found = label.copy()
     for where, spans in (("range", timeline.ranges), ("operator", timeline.ops)):
         around = innermost(spans, spans.code(partial(_context, where)), launch_lane, launch_us)
@@ -35,7 +37,7 @@ def _context(where: str, name: str) -> int:
 
 @cache
 def _contexts(where: str) -> tuple[tuple[re.Pattern[str], tuple[tuple[int, int], ...]], ...]:
-    """Returns the patterns of ranges or operators, each with the classes that change inside and their new class."""
+    """Returns the patterns of ranges or of operators; with each, pairs of (class, class inside)."""
     changes: dict[str, list[tuple[int, int]]] = {}
     for row in tables.rows("contexts.csv"):
         if row["where"] == where:

@@ -1,4 +1,4 @@
-"""Classifies host activity by the name of a call, range or operator: the rows of host_activities.csv."""
+"""Classifies the host's activity by the name of a call, range or operator (host_activities.csv)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostActivity:
 
 @cache
 def activities() -> tuple[HostActivity, ...]:
-    """Returns the rows; the first that covers a moment decides."""
+    """Returns the rows in order: the first one that covers a moment decides."""
     return tuple(
         HostActivity(
             activity=row["activity"],
@@ -43,5 +43,5 @@ def activities() -> tuple[HostActivity, ...]:
 
 
 def is_call(name: str, activity: str) -> bool:
-    """Returns true if a runtime call of this name is such an activity."""
+    """Returns true if a runtime call of this name is the activity."""
     return any(row.pattern.search(name) for row in activities() if row.activity == activity and row.events == "calls")

@@ -1,7 +1,7 @@
 """Extracts a kernel's own name from a profiler's text: without return type, template arguments and parameters.
 
-`void cutlass::Kernel2<flash_...>(Params)` is `cutlass::Kernel2`. The name identifies the kernel; its template
-arguments and parameters mention much else. Mangled names (profilers give up on long ones) are read as well.
+`void cutlass::Kernel2<flash_...>(Params)` is `cutlass::Kernel2`. The own name identifies the kernel; arguments and
+parameters mention much else. Mangled names, which profilers leave if they are long, are read as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def own_name(text: str) -> str:
 
 
 def _of_mangled(text: str, at: int, *, nested: bool) -> str:
-    """Returns the names at the front of a mangled name: a number is the length of the name after it."""
+    """Returns the own name at the start of a mangled name, in which each part follows its length."""
     parts: list[str] = []
     while (nested or not parts) and (length := _LENGTH.match(text, at)):
         at = length.end() + int(length[1])

@@ -1,9 +1,9 @@
 """Classifies names: a device kernel's class and its kind (communication) or precision (GEMM); an operator's class.
 
 The tables are kernels.csv, precision.csv and operators.csv, one row per pattern with its source; the first row that
-matches decides. Most rows of kernels.csv look at the kernel's own name only (`in` is `name`): its parameters and
-template arguments mention much that it is not. Rows for generic kernels look at the whole text. A name that no row
-matches is `other` and is listed in the coverage.
+matches decides. Most rows of kernels.csv match the kernel's own name only (`in` is `name`), since its parameters and
+template arguments mention other operations. Rows for generic kernels match the whole text. A name that no row matches
+is `other` and is listed in the coverage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Meaning:
     """The meaning of a name.
 
     compute_class: one of COMPUTE_CLASSES, or COMMUNICATION; kind: one of KINDS, None if the name does not give it;
-    precision: for PRODUCTS the format that is multiplied in, UNKNOWN_PRECISION if the name does not give it.
+    precision: of a GEMM (PRODUCTS) the format of the multiplied numbers, UNKNOWN_PRECISION if the name does not give
+    it.
     """
 
     compute_class: str
@@ -46,7 +47,7 @@ def kernel(text: str) -> Meaning:
 
 @cache
 def operator(name: str) -> Meaning:
-    """Returns the meaning of a CPU operator's name; UNKNOWN if it only encloses others (a Python function)."""
+    """Returns the meaning of a CPU operator's name; UNKNOWN if it only encloses other operators (a Python function)."""
     return next((meaning for pattern, meaning in _operator_rows() if pattern.search(name)), UNKNOWN)
 
 

@@ -1,1 +1,1 @@
-"""One rank: from its timeline to sets of time by cause, the breakdown of its steps, and the digest."""
+"""One rank: from its timeline to sets of time by cause, the partition of its steps, and its digest."""

@@ -50,7 +50,7 @@ WORTH_A_WARNING = 0.01  # of the span
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Breakdown:
-    """One rank's sets of time, its windows, and their partitions; steps[k] is the partition of windows[k]."""
+    """One rank's sets of time, its windows, and their partitions: steps[k] is the partition of windows[k]."""
 
     timeline: Timeline
     work: Work
@@ -75,14 +75,14 @@ class Breakdown:
     steps: tuple[Partition, ...]
 
     def measure(self, part: Intervals) -> list[float]:
-        """Returns the time of a set in each step, µs; in the whole span if the trace has no steps."""
+        """Returns the time of a set in each step, µs; in the whole span if no step is marked."""
         at = self.windows or (Step(name="", start_us=self.span.start_us, end_us=self.span.end_us),)
         start = np.array([s.start_us for s in at])
         end = np.array([s.end_us for s in at])
         return [float(us) for us in self.timeline.repeats.within(part, start, end)]
 
     def _doubts(self) -> list[str]:
-        """Returns warnings of idle time that is unattributed for a reason the trace shows."""
+        """Returns warnings of idle time that is unattributed for a reason that the trace shows."""
         total_us = self.timeline.repeats.total_us
         idle_us = {PROFILER_DELAYS: total_us(self.idle.profiler), UNSEEN_WORK: total_us(self.idle.unseen)}
         least = WORTH_A_WARNING * self.span.duration_us
@@ -117,7 +117,7 @@ class Breakdown:
         )
 
     def _marks(self) -> list[str]:
-        """Returns warnings of steps that no marker delimits."""
+        """Returns warnings about steps that were not found by a marker."""
         if self.taken:
             name = bare(self.windows[0].name)
             return [f"no step markers: the {len(self.windows)} ranges {name!r} are used as steps (--step-marker)"]
@@ -125,10 +125,9 @@ class Breakdown:
 
 
 def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
-    """Divides the whole trace, or a stretch of it, and every step within.
+    """Divides the trace, or a stretch of it, and every step in it.
 
-    Raises:
-        TraceError: the trace has no such stretch.
+    Raises: TraceError: the trace does not contain the stretch.
     """
     timeline = cut(timeline, stretch)
     windows = _windows(timeline, stretch)
@@ -177,7 +176,8 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
 
 
 def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
-    """Returns the marked steps, for a stretch those entirely inside it; else the ranges of the requested name."""
+    """Returns the marked steps, for a stretch those entirely inside it; if the user named a range, the ranges of that
+    name."""
     found = steps(timeline, stretch.step_marker)
     if stretch.whole:
         return tuple(found)
@@ -187,7 +187,7 @@ def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
 
 
 def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay | None:
-    """Returns the replay; None if it is not known when the host waited."""
+    """Returns the replay; None if the trace does not show when the host waited for the device."""
     waits = host.waits()
     if waits is None:
         return None
@@ -214,8 +214,8 @@ def partition(
 ) -> Partition:
     """Divides one window: duration = compute + exposed communication + exposed copies + idle.
 
-    host: the idle time the host caused, by what it was doing; launch_rate: the part of it that launching faster
-    saves.
+    host: the idle time that the host caused, by its activity; launch_rate: the part of it that faster launches would
+    save.
     """
     start, end = np.array(window.start_us), np.array(window.end_us)
 

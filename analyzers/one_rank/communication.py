@@ -1,10 +1,11 @@
-"""Finds the kind of a communication: from its name, else from the ranges, process group and operators around it.
+"""Finds the kind of a communication: from its name, else from the ranges, the process group and the operators around
+it.
 
-The order is fixed: the kernel's own name (kernels.csv), then communication.csv by `where`: the innermost enclosing
-range, the process group in NCCL's arguments, the innermost enclosing operator, ranges and operators that mean
-something for one `collective` only, the collective. In the experts' group, whole numbers are counts, and the
-position among the grouped GEMMs distinguishes dispatch from combine. What nothing explains is `other`, never a
-guess.
+The order is fixed: the kernel's own name (kernels.csv), then the rows of communication.csv by `where`: the innermost
+enclosing range, the process group in NCCL's arguments, the innermost enclosing operator, ranges and operators whose
+meaning depends on the `collective`, the collective alone. In the experts' group, integer data are token counts, and the
+position relative to the grouped GEMMs separates dispatch from combine. A communication that nothing explains is
+`other`; it is never guessed.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class _Row:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
-    """N communications and what is known of each. group, message: int64[N] as in DeviceEvents; launched: the
-    launches."""
+    """N communications and their known properties.
+
+    group, message: int64[N] as in DeviceEvents; launched: their launches.
+    """
 
     events: Spans
     group: Ints
@@ -65,7 +68,10 @@ def _rows() -> tuple[_Row, ...]:
 
 @cache
 def _meaning(where: str, collective: str, name: str) -> int:
-    """Returns the meaning of a name there, an index into MEANINGS; considers only rows of exactly this `collective`."""
+    """Returns the meaning of a name in this place (`where`), an index into MEANINGS.
+
+    Uses only rows for exactly this `collective`.
+    """
     rows = (row for row in _rows() if row.where == where and row.collective == collective)
     return next((row.meaning for row in rows if row.pattern.search(name)), NONE)
 
@@ -81,7 +87,10 @@ def _own_kind(name: str) -> int:
 
 
 def _kinds_of_one_rank(timeline: Timeline) -> list[int]:
-    """Returns kinds whose every process group is a single rank: Megatron's SP functions also gather token counts."""
+    """Returns the kinds whose process groups all have a single rank.
+
+    For these, Megatron's sequence-parallel functions do not communicate for SP, but gather token counts.
+    """
     sizes: dict[int, int] = {}
     for description, size in timeline.group_sizes.items():
         kind = _meaning("group", "", description)
@@ -92,7 +101,7 @@ def _kinds_of_one_rank(timeline: Timeline) -> list[int]:
 def kinds(found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
     """Returns int64[N]: the kind of each communication, an index into KINDS.
 
-    computing, label (int64[M]): the kernels that compute, by class; empty if ranges give all kinds.
+    computing, label (int64[M]): the kernels that compute, with their classes; empty if ranges give all kinds.
     """
     clues = _Clues(found, timeline)
     impossible = _kinds_of_one_rank(timeline)
@@ -106,7 +115,7 @@ def kinds(found: Collectives, timeline: Timeline, computing: Launched, label: In
 
 
 def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
-    """Resolves kinds still ambiguous between dispatch and combine: by dtype, then by position among the grouped
+    """Decides kinds that may still be dispatch or combine: by dtype, then by the position relative to the grouped
     GEMMs."""
     expert = kind == MEANINGS.index(EXPERT)
     may_exchange = found.events.where(lambda name: AMBIGUOUS.search(name) is not None)
@@ -128,7 +137,7 @@ def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) ->
 
 
 class _Clues:
-    """The context of some communications: for each clue int64[N], an index into MEANINGS or NONE."""
+    """What the surroundings of some communications say: for each source int64[N], indices into MEANINGS, or NONE."""
 
     def __init__(self, found: Collectives, timeline: Timeline) -> None:
         self._found = found
@@ -144,7 +153,8 @@ class _Clues:
         yield self._between_peers
 
     def collective(self) -> Ints:
-        """Returns the collective's own meaning: from NCCL's arguments, the kernel's name, annotations and operators."""
+        """Returns the meaning of the collective itself: from NCCL's arguments, the kernel's name, annotations and
+        operators."""
         places = (
             self._grouped("collective"),
             self._found.events.code(partial(_meaning, "collective", "")),
@@ -153,7 +163,7 @@ class _Clues:
         return _first(places)
 
     def _between_peers(self) -> Ints:
-        """Returns PIPELINE where NCCL's arguments name two peers; a broadcast's source is not a peer."""
+        """Returns PIPELINE where NCCL's arguments name two peers. (The source of a broadcast is not a peer.)"""
         peers = [message.peers is not None for message in self._timeline.messages]
         has_peers = np.array([*peers, False], dtype=np.bool_)[self._found.message]  # -1, no message, is the last
         exchanges_some = self._found.events.where(lambda name: AMBIGUOUS.search(name) is not None)
@@ -164,7 +174,7 @@ class _Clues:
         return np.where(is_such, self._enclosing(where, collective), NONE) if is_such.any() else is_such - 1
 
     def _is(self, collective: re.Pattern[str]) -> Bools:
-        """Returns bool[N]: true where NCCL's arguments, the name or an annotation name such a collective."""
+        """Returns bool[N]: true where NCCL's arguments, the kernel's name or an annotation matches the collective."""
 
         def says(name: str) -> int:
             return 0 if collective.search(name.lower()) else NONE

@@ -1,7 +1,7 @@
-"""Computes how much time each part of a rank's work had taken when a collective started and when it ended.
+"""Computes how much time each part of a rank's work had taken by the start and by the end of each collective.
 
-Differences between two such moments are exactly what the rank did between them: why it entered the second collective
-later than another rank that left the first together with it.
+The difference between two such moments is what the rank did in between. It explains why the rank entered a collective
+later than another rank, if both left an earlier collective together.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ UNROUTED = ("attention", GEMM, "convolution", "optimizer", "embedding")
 
 
 def unrouted(*, on_cpu: bool) -> tuple[str, ...]:
-    """Returns classes of work that do not depend on the routing.
+    """Returns the compute classes that do not depend on the routing.
 
-    On CPUs no range distinguishes the experts' GEMMs in backward from others.
+    On CPUs they exclude GEMMs, since no range separates the experts' GEMMs in backward from others.
     """
     return tuple(name for name in UNROUTED if not (on_cpu and name == GEMM))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Course:
-    """Progress of one rank at its N collectives and W steps.
+    """The progress of one rank at its N collectives and W steps.
 
-    parts: names of P parts; since_us, until_us: float64[N, P], the time of each part before the collective's start
-    and before its end; begun_us: float64[W, P], before each step; alone: bool[N], true if nothing is computed and no
-    other collective runs when it ends, so that the rank waited for it.
+    parts: the names of P parts; since_us, until_us: float64[N, P], the time of each part before the start and before
+    the end of each collective; begun_us: float64[W, P], before each step; alone: bool[N], true if nothing else runs
+    when a collective ends (no compute, no other collective), so that the rank waited for it.
     """
 
     parts: tuple[str, ...]
@@ -49,7 +49,7 @@ class Course:
 
 
 def course(breakdown: Breakdown) -> Course:
-    """Computes the course at the collectives, in the digest's order."""
+    """Computes the progress of a rank at its collectives, in the order of its digest."""
     sets = _parts(breakdown)
     spans = breakdown.work.collectives
     return Course(
@@ -62,14 +62,14 @@ def course(breakdown: Breakdown) -> Course:
 
 
 def _running(spans: Spans) -> Ints:
-    """Returns int64[N]: how many collectives run when each ends, itself included."""
+    """Returns int64[N]: how many collectives, itself included, are running when each one ends."""
     started = np.searchsorted(np.sort(spans.start_us), spans.end_us, side="left")
     running: Ints = started - np.searchsorted(np.sort(spans.end_us), spans.end_us, side="left")
     return running
 
 
 def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -> Floats:
-    """Returns float64[N, P]: each part's time before each moment; the last column is the time in no set."""
+    """Returns float64[N, P]: the time of each part before each moment; the last column is the time in no set."""
     first_us = min((float(when.start[0]) for when in sets.values() if len(when)), default=breakdown.span.start_us)
     known = np.array([when.covered_until(time) for when in sets.values()]).reshape(len(sets), len(time)).T
     rest = np.maximum(0.0, time - first_us) - known.sum(axis=1)
@@ -77,7 +77,7 @@ def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -
 
 
 def _parts(breakdown: Breakdown) -> dict[str, Intervals]:
-    """Returns disjoint sets of time by part."""
+    """Returns disjoint sets of time, one per part."""
     work, idle = breakdown.work, breakdown.idle
     by_class, dense = work.compute_by_class, unrouted(on_cpu=breakdown.timeline.device_index is None)
     routed = [name for name in by_class if name not in (GROUPED_GEMM, *dense)]

@@ -1,8 +1,8 @@
-"""Sorts the host threads' work of a rank that computes on CPUs into the form that gpu.work gives for a device.
+"""Sorts the work of a rank that computes on CPUs into the same form as that of a GPU (`gpu.work`).
 
-The calculating lanes are the main thread and autograd's; their operators are compute. Collectives run on gloo's
-threads (`gloo:` ranges): their time under no operator is exposed. A pending `gloo:recv` is a wait for a pipeline
-peer. The rest is Python and everything else under no operator: host.
+The operators on the main thread and on autograd's threads are compute. Collectives run on gloo's threads (`gloo:`
+ranges); their time outside operators is exposed. A pending `gloo:recv` is waiting for a pipeline peer. All other time
+outside operators (Python) is host time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ INSTEAD = {"reduce_scatter": "all_reduce"}
 
 
 def work(timeline: Timeline) -> Work:
-    """Sorts the host threads' events into the sets the breakdown measures."""
+    """Returns the host threads' events as the sets of time that a breakdown measures."""
     ranges, ops = timeline.ranges, timeline.ops
     is_gloo = ranges.where(lambda name: name.startswith(GLOO))
     receives = ranges.where(is_receive)
@@ -93,19 +93,20 @@ def work(timeline: Timeline) -> Work:
 
 
 def _within_nodes(computing: Spans, again: Mapping[int, Intervals]) -> Intervals:
-    """Returns time of recompute inside a backward node that has work of its own before and after it."""
+    """Returns the time of recompute (`again`, by thread) that operators of the same thread cover."""
     return merge(intersect(computing.covered(computing.lane == lane), when) for lane, when in again.items())
 
 
 def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> Idle:
-    """Returns time without compute or communication: waiting for a pipeline peer, else the host's."""
+    """Returns the time without compute or communication: waiting for a pipeline peer, else the host's."""
     gaps = subtract(window(start_us, end_us), work.busy)
     bubble = waits_for_receives(timeline.ranges, gaps)
     return Idle(host=subtract(gaps, bubble), bubble=bubble)
 
 
 def calculating_lanes(timeline: Timeline) -> Ints:
-    """Returns the main thread (most operator time) and every thread that runs backward nodes."""
+    """Returns the threads that compute: the main thread (most operator time) and every thread that runs backward
+    nodes."""
     ops = timeline.ops
     if not len(ops):
         return np.empty(0, dtype=np.int64)
@@ -116,7 +117,7 @@ def calculating_lanes(timeline: Timeline) -> Ints:
 
 
 def _computing(ops: Spans, lanes: Ints) -> Spans:
-    """Returns the outermost operators that compute; Python functions and the engine only enclose them."""
+    """Returns the outermost operators that compute; Python functions and autograd's engine only enclose them."""
     computes = ops.where(lambda name: kernels.operator(name).known)
     return outermost(ops.take(computes & np.isin(ops.lane, lanes)))
 
@@ -144,11 +145,9 @@ def _kinds(timeline: Timeline, collectives: Spans) -> Ints:
 
 
 def _launches(ops: Spans, collectives: Spans) -> tuple[Ints, Floats]:
-    """Returns the thread and moment each collective was launched from: gloo's threads keep no link to their callers.
-
-    For each collective the k-th launch is the k-th range if there are as many of both, else the latest launch before
-    the range started.
-    """
+    """Returns the thread and the moment from which each collective was launched, since gloo's threads keep no link to
+    their callers. The k-th collective belongs to the k-th launching range if there are equally many, else to the latest
+    launch before it started."""
     lane = np.full(len(collectives), -1, dtype=np.int64)
     moment = np.full(len(collectives), np.inf)
     launched_by = dict(LAUNCHED_BY)

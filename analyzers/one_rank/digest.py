@@ -1,7 +1,7 @@
-"""Keeps what the job needs of one rank after its timeline is released: its report, its steps, its collectives.
+"""Keeps what the analysis of a job needs of one rank after its timeline is freed: its report, steps and collectives.
 
-A digest is small and is passed between processes, so that many ranks' traces are read one per core, and memory holds
-no more timelines than cores.
+A digest is small and can be passed between processes. Many traces are therefore read one per core, with at most as many
+timelines in memory as cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of g
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """The description that the ranks in one collective share."""
+    """A kind of collective call: what is the same for all ranks that take part in it."""
 
     kind: str  # one of KINDS
     what: str  # NCCL's name of it, the peers of a send or receive, else the kernel's name
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
-    """N collectives of one rank, to be matched with other ranks'.
+    """N collectives of one rank, to be matched with those of other ranks.
 
     start_us, end_us: float64[N], on the rank's own clock; call: int64[N], an index into calls; thread: int64[N], the
     lane that launched it, -1 if not known.
@@ -63,10 +63,10 @@ class Collectives:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Digest:
-    """One rank. windows: its marked steps, none if the trace has no steps; steps: one per window, or one for the whole
-    trace.
+    """One rank.
 
-    Times are microseconds from `origin_us`.
+    windows: its marked steps, empty if there are none; steps: one per window, or one for the whole trace. Times are
+    microseconds from `origin_us`.
     """
 
     report: TraceReport
@@ -89,12 +89,13 @@ class Digest:
 
     @property
     def cut_short(self) -> str:
-        """Returns `cut short at 48.4 MB` if the end of the trace, which has the last or all device events, is
-        missing; else empty."""
+        """Returns `cut short at 48.4 MB` if the end of the trace, with the last or all of the device events, is
+        missing; else ''."""
         return cut_words(self.report.coverage.dropped)
 
     def steps_waiting(self, waiting: Mapping[str, Intervals], maybe: Mapping[str, Intervals]) -> list[RankStep]:
-        """Returns the steps with the exposed communication that waits for other ranks, and that may wait, by kind."""
+        """Returns the steps with their exposed communication that is waiting for other ranks, and that may be, by
+        kind."""
         spans = np.array([self.span_of(k) for k in range(len(self.steps))])
 
         def by_step(sets: Mapping[str, Intervals]) -> list[dict[str, float]]:
@@ -108,7 +109,7 @@ class Digest:
         ]
 
     def step_of(self, time: Floats, steps: Sequence[int]) -> Ints:
-        """Returns int64[N]: the step (a place in `steps`) that each moment is in, -1 if in none."""
+        """Returns int64[N]: the step that each moment is in (an index into `steps`), -1 if in none."""
         found = np.full(len(time), -1, dtype=np.int64)
         for place, k in enumerate(steps):
             start, end = self.span_of(k)
@@ -116,7 +117,7 @@ class Digest:
         return found
 
     def span_of(self, k: int) -> tuple[float, float]:
-        """Returns start and end of step k, or of the whole trace if none is marked."""
+        """Returns start and end of step k; of the whole trace if no step is marked."""
         if self.windows:
             return self.windows[k].start_us, self.windows[k].end_us
         span = self.report.span
@@ -124,7 +125,7 @@ class Digest:
 
 
 def digest(breakdown: Breakdown) -> Digest:
-    """Returns what the job needs to know of a rank."""
+    """Returns the digest of a rank."""
     return Digest(
         report=breakdown.report(),
         windows=breakdown.windows,
@@ -175,7 +176,7 @@ def _call(kind: str, name: str, message: Message, rank: int | None) -> Call:
 
 
 def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
-    """Returns each step of a rank; the whole trace as one if it has none."""
+    """Returns each step of a rank; the whole trace as one step if none is marked."""
     work, idle = breakdown.work, breakdown.idle
     computing = merge(when for name, when in work.compute_by_class.items() if name != RECOMPUTE)
     short = intersect(work.short_kernels, computing)
@@ -224,7 +225,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
 
 
 def _passes(breakdown: Breakdown) -> Intervals:
-    """Returns the time from the first arithmetic to the last in each step."""
+    """Returns the time between the first and the last GEMM or attention kernel of each step."""
     by_class = breakdown.work.compute_by_class
     arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
     parts = breakdown.steps or (breakdown.span,)
@@ -243,12 +244,14 @@ def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> di
 
 
 def _count_within(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
-    """Returns how many of the moments (float64[N], sorted) are in a step."""
+    """Returns how many of the moments (float64[N], sorted) are in a step, those in repeated windows as often as these
+    count."""
     return float(repeats.begun(at_us, np.array(partition.start_us), np.array(partition.end_us)))
 
 
 def _launching(pace: Pace, partition: Partition, repeats: Repeats) -> dict[str, float]:
-    """Returns launch figures of a step: count, launch interval, kernel duration, time lost to the launch rate."""
+    """Returns the launch figures of a step: number, interval between launches, kernel duration, and time lost to the
+    launch rate."""
     return {
         "launches": _count_within(pace.at_us, partition, repeats),
         "launch_interval_us": pace.interval_us,
@@ -258,7 +261,7 @@ def _launching(pace: Pace, partition: Partition, repeats: Repeats) -> dict[str, 
 
 
 class _Measured:
-    """Sets of time measured in every step of a breakdown."""
+    """Sets of time, measured in every step of a breakdown."""
 
     def __init__(
         self, breakdown: Breakdown, maps: Mapping[str, Mapping[str, Intervals]], sets: Mapping[str, Intervals]

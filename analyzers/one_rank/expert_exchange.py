@@ -1,8 +1,8 @@
-"""Distinguishes dispatch from combine by the grouped GEMMs of the experts, which are launched between them.
+"""Separates dispatch from combine by the experts' grouped GEMMs, which are launched between the two.
 
-Tokens go to their experts before it and return after it. A communication is labelled only if, on its own stream,
-there is one directly before and one directly after a run of grouped GEMMs: a dense GEMM or attention in between (the
-router, the next layer) ends the pair. Everything else stays unlabelled, never guessed.
+A communication is labelled only if, on its stream and thread, one is directly before and one directly after the same
+run of grouped GEMMs. A dense GEMM or attention in between (the router, the next layer) separates them. All other
+communication stays unlabelled; it is never guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DISPATCH, COMBINE = KINDS.index("ep_dispatch"), KINDS.index("ep_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launched:
-    """N kernels as they were launched. lane: int64[N], the host thread, -1 if unknown; start_us: float64[N]."""
+    """The launches of N kernels. lane: int64[N], the host thread, -1 if unknown; start_us: float64[N]."""
 
     lane: Ints
     start_us: Floats
@@ -35,7 +35,8 @@ class Launched:
 def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints) -> Ints:
     """Returns int64[N]: dispatch, combine or NONE for each of N communications.
 
-    stream: int64[N], the stream each runs on; computing, label (int64[M]): the kernels that compute, by class.
+    stream: int64[N], the stream that each runs on; computing, label (int64[M]): the kernels that compute, with their
+    classes.
     """
     found = np.full(len(stream), NONE, dtype=np.int64)
     grouped = label == GROUPED
@@ -52,7 +53,8 @@ def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints
 
 
 def _around(exchanged_us: Floats, marked_us: Floats, is_grouped: Bools) -> Ints:
-    """Labels the communications of one stream and thread directly before and after the same run of grouped GEMMs."""
+    """Labels the communications of one stream and thread that are directly before and after the same run of grouped
+    GEMMs."""
     order = np.lexsort((is_grouped, marked_us))
     marked_us, is_grouped = marked_us[order], np.append(is_grouped[order], False)
     following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; beyond the last: false

@@ -1,4 +1,4 @@
-"""Computes how much shorter each step would be without the work each wall counts, by replaying the rank."""
+"""Computes how much shorter each step would be without the work that each wall counts, by replaying the rank."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 
 
 def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
-    """Returns, by wall, by how many µs each step would be shorter without the work it counts; short: the short
-    kernels."""
+    """Returns, by wall, how many µs shorter each step would be without the work that the wall counts.
+
+    short: the time of short kernels.
+    """
     work, replayed = breakdown.work, breakdown.replay
     if replayed is None:
         return {}
@@ -37,10 +39,11 @@ def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 
 def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """Returns by how many µs each step would be shorter with shorter compute kernels, by share.
+    """Returns how many µs shorter each step would be if compute kernels were shorter, by how much they are.
 
-    Key s up to 1: every kernel that is not arithmetic takes a share s less; 1 + s: none of those, and every
-    arithmetic kernel a share s less. Compute that hides communication or copies gives nothing back.
+    At key s up to 1, kernels without arithmetic (everything but GEMMs and attention) are shorter by the fraction s; at
+    key 1 + s, these take no time and arithmetic kernels are shorter by the fraction s. Compute that hides communication
+    or copies counts as unchanged.
     """
     replayed = breakdown.replay
     if replayed is None or not len(computing):
@@ -59,7 +62,7 @@ def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, 
 
 
 def _last(events: Spans | Intervals, share: float) -> Intervals:
-    """Returns the last `share` of each event."""
+    """Returns the last fraction `share` of each event."""
     start, end = (events.start_us, events.end_us) if isinstance(events, Spans) else (events.start, events.end)
     return union(end - share * (end - start), end)
 

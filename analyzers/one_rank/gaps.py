@@ -1,10 +1,10 @@
 """Attributes each idle gap of a device to a cause: host, sync, bubble or unattributed.
 
-A gap is a stretch in which no stream of the device had anything running. Its cause follows from the work that ends
-it. Until the launch of that work returned (and reached the device, a few microseconds later) the host was late;
-after that the work was queued and waited for another stream, a copy or an event. Work of a launch that had already
-started (kernels inside a CUDA graph) and work without a recorded launch give no cause; idle time in which the device
-may have run work that the trace does not hold, or the profiler delayed the host, is unattributed.
+In a gap no stream of the device runs anything. Its cause follows from the work that ends it. Until the launch of that
+work had returned (plus the few microseconds to the device) the host was late; after that the work was queued and waited
+for another stream, a copy or an event. Some gaps are unattributed: those ended by work of a launch that had already
+started (kernels inside a CUDA graph) or without a recorded launch, those in which the device may have run work that the
+trace does not contain, and delays by the profiler.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def idle(
     start_us: float,
     end_us: float,
 ) -> Idle:
-    """Sorts the device's gaps within [start_us, end_us] by cause."""
+    """Returns the device's idle time within [start_us, end_us] by cause."""
     gaps = subtract(window(start_us, end_us), work.busy)
     blocked = host.doing(SYNCHRONISING)
     bubble = intersect(gaps, merge((_exchanges(timeline.ranges, blocked), waits_for_receives(timeline.ranges, gaps))))
@@ -82,10 +82,8 @@ def idle(
 
 
 def waits_for_receives(ranges: Spans, gaps: Intervals) -> Intervals:
-    """Returns of each gap the part up to the end of the last gloo receive in it.
-
-    A receive that ends after the gap was not waited for.
-    """
+    """Returns the part of each gap, from its start to the end of the last gloo receive that ends in it, that receives
+    cover. A receive that ends after the gap was not waited for."""
     receives = ranges.take(ranges.where(is_receive))
     if not len(receives):
         return EMPTY
@@ -100,15 +98,15 @@ def is_receive(name: str) -> bool:
 
 
 def _exchanges(ranges: Spans, blocked: Intervals) -> Intervals:
-    """Returns time in which the host is blocked in a synchronising call while it exchanges with a pipeline peer."""
+    """Returns the time in which the host is blocked in a synchronising call during an exchange with a pipeline peer."""
     return intersect(ranges.covered(ranges.where(communication.is_pipeline_range)), blocked)
 
 
 def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
     """Returns float64[K]: when the launch of the work that ends each gap had returned; infinite if unknown.
 
-    Minus infinity if other work of the same call had run before, as in a graph. If several events start at once, the
-    one ready first, so that the order of events does not matter.
+    Minus infinity if other work of the same launch had run before, as in a graph. If several events end a gap at once,
+    the launch that returned first counts.
     """
     events = timeline.device.spans
     at = np.searchsorted(gaps.end, events.start_us)
@@ -120,9 +118,9 @@ def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
 
 
 def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals, ready: Floats) -> Floats:
-    """Returns float64[K]: from when in each gap work may have run that the trace does not hold; infinite if never.
+    """Returns float64[K]: for each gap, from when on work that the trace lacks may have run in it; infinite if never.
 
-    That is work launched after the last that ran, and before the next that runs.
+    Such work was launched after the last event before the gap and before the one that ends it.
     """
     lost = unseen(timeline, launch)
     if not len(lost):

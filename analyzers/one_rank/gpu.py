@@ -37,7 +37,7 @@ GRAPH_CLASS = "graph"
 
 
 def work(timeline: Timeline, launch: Launches) -> Work:
-    """Sorts every device event into the sets the breakdown measures."""
+    """Returns the device's events as the sets of time that a breakdown measures."""
     events, activity = timeline.device.spans, timeline.device.activity
     is_kernel = activity == Activity.KERNEL
     is_communication = is_kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
@@ -89,7 +89,8 @@ def work(timeline: Timeline, launch: Launches) -> Work:
 
 
 def _classes(timeline: Timeline, computing: Spans, launched: Launched) -> Ints:
-    """Returns int64[N]: the class of each computing kernel, from its name and from the context of its launch."""
+    """Returns int64[N]: the class of each computing kernel, by its name and by the ranges and operators around its
+    launch."""
     own = computing.code(lambda name: COMPUTE_CLASSES.index(kernels.kernel(name).compute_class))
     return in_context(own, launch_lane=launched.lane, launch_us=launched.start_us, timeline=timeline)
 
@@ -106,7 +107,7 @@ def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals
 
 
 def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:
-    """Returns bool[M]: the device events launched from one of these stretches of host time."""
+    """Returns bool[M]: the device events that were launched within these intervals of host time, by lane."""
     inside = np.zeros(len(launch.lane), dtype=bool)
     for lane, stretches in by_lane.items():
         here = launch.lane == lane
@@ -115,7 +116,7 @@ def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:
 
 
 def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
-    """Computes how much of the device's time the kernel table explains; a graph's time is unexplained."""
+    """Returns how much of the device's time the kernel table explains; a graph without its kernels is unexplained."""
     events = timeline.device.spans
     unknown = is_kernel & ~events.where(lambda name: kernels.kernel(name).known)
     hidden = timeline.device.activity == Activity.GRAPH

@@ -1,8 +1,8 @@
 """Computes what the host was doing, as sets of time, to explain why a device was idle.
 
-The rows of host_activities.csv are applied in order; a moment belongs to the first activity that covers it, then to
-the framework's operators; the rest is Python. Rows apply to threads that issue work only, unless they say otherwise:
-a watchdog that synchronises or a loader that reads ahead delays nothing.
+The rows of host_activities.csv are applied in order: a moment belongs to the first activity that covers it, then to the
+framework's operators; the rest is Python. Rows apply only to threads that launch work, unless a row says otherwise: a
+watchdog that synchronises, or a loader that reads ahead, delays nothing.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ SLOW_LAUNCH_US = 200.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Host:
-    """The host of one rank. lanes: int64[L], the threads that issue work; launch: the launches of device events, on
-    a GPU."""
+    """The host of one rank.
+
+    lanes: int64[L], the threads that launch work; launch: the launches of device events, on a GPU.
+    """
 
     timeline: Timeline
     lanes: Ints
     launch: Launches | None = None
 
     def doing(self, activity: str) -> Intervals:
-        """Returns the time of one activity, including time that overlaps other activities."""
+        """Returns the time of one activity, including time that other activities overlap."""
         sets = [self._named(row) for row in activities() if row.activity == activity]
         if activity == OPERATORS:
             ops = self.timeline.ops
@@ -59,7 +61,10 @@ class Host:
         return merge(sets)
 
     def share_out(self, idle: Intervals) -> dict[str, Intervals]:
-        """Divides idle time by what the host was doing; keeps one activity's set at a time, as traces are long."""
+        """Divides idle time by the host's activity.
+
+        Holds the set of one activity at a time in memory, since traces are long.
+        """
         found = {}
         for activity in dict.fromkeys((*(row.activity for row in activities()), OPERATORS)):
             found[activity] = intersect(idle, self.doing(activity))
@@ -70,7 +75,8 @@ class Host:
     def waits(self) -> Spans | None:
         """Returns the calls that may have waited for the device.
 
-        None if the trace has no call that only waits, as traces of old profilers: the host may have waited anywhere.
+        None if the trace lacks calls whose only purpose is to wait, as traces of old profilers do: then the host may
+        have waited anywhere.
         """
         calls = self.timeline.calls
         if not calls.where(lambda name: "Memcpy" not in name and is_call(name, SYNCHRONISING)).any():
@@ -89,7 +95,8 @@ class Host:
 
 
 def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:
-    """Returns the threads that launched the device's work; all, if calls and operators number threads differently."""
+    """Returns the threads that launched the device's work; all threads if calls and operators number threads
+    differently."""
     lanes = launch.lanes
     ops = timeline.ops
     if len(ops) and not np.isin(ops.lane, lanes).any():
@@ -98,12 +105,14 @@ def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:
 
 
 def _is_operator(name: str) -> bool:
-    """Returns true for native code, not a Python function or the autograd engine that only encloses some."""
+    """Returns true for native operators, false for Python functions and autograd's engine, which only enclose
+    operators."""
     return kernels.operator(name).known or name.startswith(LAUNCH_OPERATOR)
 
 
 def _first_launches(timeline: Timeline, launch: Launches) -> Intervals:
-    """Returns calls that took very long to launch a kernel for the first time: the driver loads its module there."""
+    """Returns the calls that took very long because they launched a kernel for the first time: the driver loads its
+    module."""
     known = np.flatnonzero(launch.known & (timeline.device.activity == Activity.KERNEL))
     name = timeline.device.spans.name
     first_us = np.full(len(timeline.device.spans.names), np.inf)
@@ -114,7 +123,7 @@ def _first_launches(timeline: Timeline, launch: Launches) -> Intervals:
 
 
 def _blocking_copies(timeline: Timeline, launch: Launches) -> Intervals:
-    """Returns calls that returned only when their copy was done: copies of pageable memory synchronise."""
+    """Returns the calls that returned only when their copy was done: copies of pageable memory are synchronous."""
     copied = launch.known & (timeline.device.activity == Activity.COPY)
     copied &= launch.end_us >= timeline.device.spans.end_us
     return union(launch.start_us[copied], launch.end_us[copied])

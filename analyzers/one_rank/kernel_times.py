@@ -1,4 +1,4 @@
-"""Selects the kernels that take longest: some of every class, and the longest of all."""
+"""Selects the kernels that take longest: some of every class, and the longest of all classes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _is_shown(place: int, one: KernelTime, shown_of: Counter[str]) -> bool:
 
 
 def summed_us(events: Spans, key: Ints, keys: int, repeats: Repeats) -> Floats:
-    """Returns float64[keys]: the durations added by key (whole numbers[N], from 0).
+    """Returns float64[keys]: the sum of durations for each key (integers[N], from 0).
 
-    Adds whole nanoseconds, so that the rounding of the sums does not depend on the order of events in the file.
+    Sums whole nanoseconds, so that rounding does not depend on the order of events in the file.
     """
     nanoseconds = np.rint(repeats.lasting(events.start_us, events.end_us) * 1000)
     return np.bincount(key, weights=nanoseconds, minlength=keys) / 1000

@@ -18,9 +18,9 @@ SHARED_CORRELATION = 0  # some profilers give it to every call that launches not
 class Launches:
     """The launches of M device events.
 
-    known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown); lane: int64[M], its thread (-1);
-    first_us: float64[M], when the first work of the same call started (a graph's kernels share one call; infinite if
-    unknown); call: int64[M], its place among the timeline's calls (-1).
+    known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown); lane: int64[M], its thread (-1 if
+    unknown); first_us: float64[M], when the first work of the same call started on the device (the kernels of a graph
+    share one call; infinite if unknown); call: int64[M], its index in the timeline's calls (-1 if unknown).
     """
 
     known: Bools
@@ -37,7 +37,8 @@ class Launches:
 
 
 def launches(timeline: Timeline) -> Launches:
-    """Joins device events to calls by correlation; of nested calls with one id (runtime, driver) takes the outer."""
+    """Joins device events to the calls that launched them, by correlation id; of nested calls with one id (runtime,
+    driver) takes the outer one."""
     events = timeline.device.spans
     own = _own_correlation(timeline.calls)
     calls = timeline.calls.take(own)
@@ -64,10 +65,10 @@ def launches(timeline: Timeline) -> Launches:
 
 
 def unseen(timeline: Timeline, launch: Launches) -> Floats:
-    """Returns float64[N], sorted: launch times of kernels or graphs without a device event in the trace.
+    """Returns float64[N], sorted: the times of launches of kernels or graphs that have no device event in the trace.
 
-    Their work may have run where the device looks idle: graphs that were not recorded, events the profiler lost. A
-    driver's call inside a runtime call that is known, or around it, is the same launch.
+    Their work may have run where the device looks idle: unrecorded graphs, or events that the profiler lost. A driver
+    call inside or around a known runtime call is the same launch.
     """
     calls = timeline.calls
     launching = calls.where(lambda name: LAUNCHING_CALL.search(name) is not None)
@@ -83,9 +84,9 @@ def unseen(timeline: Timeline, launch: Launches) -> Floats:
 
 
 def _by_correlation(calls: Spans) -> Ints:
-    """Returns int64[N]: the calls in order of correlation, the outer first among equal ones.
+    """Returns int64[N]: the order of the calls by correlation id, of equal ids the outer call first.
 
-    Calls are mostly recorded in that order; they need no sort then.
+    Calls are mostly recorded in that order and then need no sort.
     """
     if np.all(np.diff(calls.correlation) > 0):
         return np.arange(len(calls))
@@ -93,7 +94,10 @@ def _by_correlation(calls: Spans) -> Ints:
 
 
 def _own_correlation(calls: Spans) -> Bools:
-    """Returns bool[N]: the calls with a correlation of their own."""
+    """Returns bool[N]: the calls with a correlation id of their own.
+
+    False where there is none, and for SHARED_CORRELATION if several calls have it.
+    """
     shared = np.count_nonzero(calls.correlation == SHARED_CORRELATION) > 1
     own: Bools = (calls.correlation != NO_CORRELATION) & ~(shared & (calls.correlation == SHARED_CORRELATION))
     return own

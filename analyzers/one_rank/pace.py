@@ -1,7 +1,7 @@
-"""Measures how fast the host launches work, to compare it with how long the device takes for it.
+"""Measures how fast the host launches work compared with how fast the device executes it.
 
-If kernels are shorter than the time from one launch to the next, the device waits at every launch: the host's launch
-rate is the limit, whatever it does between launches.
+If kernels are shorter than the interval between launches, the device waits at every launch: then the launch rate of the
+host is the limit, whatever the host does between launches.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ USUAL_PACE = 4.0  # times the median interval between launches: beyond it someth
 class Pace:
     """The launch rate of a rank.
 
-    at_us: float64[N], when the N launches started, sorted; interval_us, kernel_us: medians of the time from one
-    launch to the thread's next and of a kernel's duration, 0 if unknown. usual: the time between two launches of a
-    thread that follow each other at its usual pace.
+    at_us: float64[N], the starts of the N launches, sorted; interval_us: the median interval between two launches of a
+    thread; kernel_us: the median duration of a kernel; both 0 if unknown. usual: the intervals between successive
+    launches that are about as short as a thread's median.
     """
 
     at_us: Floats
@@ -33,7 +33,7 @@ class Pace:
 
 
 def pace(timeline: Timeline, launch: Launches) -> Pace:
-    """Returns the pace of the threads that launched the device's work; a graph is one launch."""
+    """Returns the launch rate of the threads that launched the device's work; a graph counts as one launch."""
     begins, ends, intervals, at = [], [], [np.empty(0)], [np.empty(0)]
     for lane in launch.lanes.tolist():
         launched = np.unique(launch.start_us[launch.lane == lane])

@@ -1,8 +1,8 @@
-"""Projects annotated ranges (NVTX, record_function) onto the device: the work launched while each was open.
+"""Projects annotated ranges (NVTX, record_function) onto the device: the work that was launched while each was open.
 
-A range owns what its own thread launched, and what other threads launched for it meanwhile: autograd runs backward
-on its own threads while the calling thread waits. Such threads take turns with it, which distinguishes them from
-independent threads (data loading, another pipeline stage).
+A range counts the launches of its own thread, and those of threads that work for it: autograd runs backward on its own
+threads while the calling thread waits. Such threads never launch at the same moment as the calling one, by which they
+differ from independent threads (data loading, another pipeline stage).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ MEETINGS_OF_TURNS = 0.01
 
 
 def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
-    """Returns the ranges longest on the host, by name; nested ranges of one name count a moment and a launch once."""
+    """Returns the ranges with most host time, by name.
+
+    For nested ranges of one name a moment and a launch count once.
+    """
     ranges = timeline.ranges
     launched = _launched_by_lane(timeline, launch)
     names = _longest(ranges, timeline.repeats)
@@ -38,7 +41,7 @@ def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
 
 
 def _longest(ranges: Spans, repeats: Repeats) -> list[int]:
-    """Returns the names with most time on the host, the longest first."""
+    """Returns the names of ranges with most time on the host, the longest first."""
     used, position = np.unique(ranges.name, return_inverse=True)
     took = np.bincount(position, weights=repeats.lasting(ranges.start_us, ranges.end_us), minlength=len(used))
     by_time = sorted(range(len(used)), key=lambda k: (-took[k], ranges.names[used[k]]))
@@ -47,10 +50,11 @@ def _longest(ranges: Spans, repeats: Repeats) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Launched:
-    """The device work that one host thread launched, by time of launch.
+    """The device work that one host thread launched, in the order of launches.
 
-    at_us: float64[K]; before_us: float64[K + 1], the device time of all launched earlier; before: float64[K + 1],
-    their number, None if it equals their position; issuing: the thread's time inside the launching calls.
+    at_us: float64[K], the launches; before_us: float64[K + 1], the device time of all work launched before each;
+    before: float64[K + 1], the number of kernels launched before each, None if that equals the index; issuing: the time
+    inside launching calls.
     """
 
     at_us: Floats
@@ -59,7 +63,7 @@ class _Launched:
     issuing: Intervals
 
     def within(self, when: Intervals) -> tuple[float, float]:
-        """Returns how many were launched in these stretches of time, and their device time."""
+        """Returns how many kernels were launched within these intervals, and their device time."""
         first = np.searchsorted(self.at_us, when.start)
         last = np.searchsorted(self.at_us, when.end)
         number = last - first if self.before is None else self.before[last] - self.before[first]
@@ -67,7 +71,10 @@ class _Launched:
 
 
 def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launched]:
-    """Returns each thread's kernels, and graphs known only by their launch; copies do not count as work of a range."""
+    """Returns the work that each thread launched: kernels, and graphs known only by their launch.
+
+    Copies are left out.
+    """
     known = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
     spans, repeats = timeline.device.spans, timeline.repeats
     found = {}
@@ -85,7 +92,7 @@ def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launch
 
 
 def _sums(values: Floats) -> Floats:
-    """Returns float64[K + 1]: the sum of all before each place."""
+    """Returns float64[K + 1]: the sum of all values before each index."""
     return np.concatenate(([0.0], np.cumsum(values)))
 
 
@@ -100,7 +107,7 @@ def _take_turns(one: _Launched | None, other: _Launched) -> bool:
 def _projected(
     ranges: Spans, launched: Mapping[int, _Launched], threads: Mapping[int, Iterable[int]], repeats: Repeats
 ) -> RangeTime:
-    """Projects all ranges of one name. threads: by a range's lane, its own and those that work for it."""
+    """Projects all ranges of one name. threads: by the lane of a range, its own thread and those that work for it."""
     open_on = {lane: ranges.covered(ranges.lane == lane) for lane in np.unique(ranges.lane).tolist()}
     own = [launched[lane].within(when) for lane, when in open_on.items() if lane in launched]
     helped: dict[int, list[Intervals]] = {}

@@ -1,4 +1,4 @@
-"""One step of one rank in the form the walls use: its time by part; and the average of several steps."""
+"""One step of one rank as the walls use it: its time by part; and the average of several steps."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class RankStep:
 
     @property
     def waiting_for_hosts(self) -> dict[str, float]:
-        """Returns the time spent waiting for late ranks, by their hosts' activity, without the allocator's part."""
+        """Returns the time spent waiting for ranks whose hosts are late, by those hosts' activity.
+
+        Leaves out allocator calls, which belong to the memory wall.
+        """
         hosts = {
             part.removeprefix(HOST_PART): us for part, us in self.waiting_by_cause.items() if part.startswith(HOST_PART)
         }
@@ -78,7 +81,10 @@ class RankStep:
 
     @property
     def offloads(self) -> bool:
-        """Returns true if copies go out and return in similar amounts; one way may be hidden and the other exposed."""
+        """Returns true if similar amounts are copied to the host and back, which is offload.
+
+        One direction may be hidden and the other exposed.
+        """
         out = max(self.to_host_us, self.copied_to_host_us)
         back = max(self.from_host_us, self.copied_from_host_us)
         return min(out, back) > OFFLOAD_BALANCE * max(out, back)
@@ -88,16 +94,17 @@ class RankStep:
         return sum(self.may_wait_by_kind.values())
 
     def coming_back(self, wall: str, counted_us: float) -> float:
-        """Returns how much the step gains per microsecond a wall counts: below 1 if the host would be late next."""
+        """Returns how much shorter the step gets per microsecond that a wall counts.
+
+        It is below 1 if the host would then be the limit.
+        """
         if wall not in self.gain_us or counted_us <= 0:
             return 1.0
         return max(0.0, self.gain_us[wall]) / counted_us
 
     def gained_by_compute_us(self, counted_us: float) -> float | None:
-        """Returns how much shorter the step is without `counted_us` of compute, non-arithmetic first.
-
-        None if the trace has no launches.
-        """
+        """Returns how much shorter the step gets without `counted_us` of compute, taken from kernels without arithmetic
+        first. None if the trace has no launches."""
         if not self.gain_by_compute_us:
             return None
         arithmetic = sum(self.compute_by_class.get(name, 0.0) for name in ARITHMETIC)
@@ -109,36 +116,34 @@ class RankStep:
 
     @property
     def may_wait_share(self) -> float:
-        """Returns the share of possible waiting in the exposed communication that is not known to wait, 0..1."""
+        """Returns possible waiting as a share of the exposed communication that is not known to be waiting, 0..1."""
         own = sum(self.exposed_by_kind.values()) - self.waiting_us
         return min(1.0, self.may_wait_us / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:
-        """Returns the bubble.
-
-        The device is idle, or occupied by a send or receive, until a pipeline peer is ready; or in another
-        collective until a rank arrives that waits for its pipeline.
-        """
+        """Returns the bubble: time in which the device is idle, or occupied by a send or receive, until a pipeline peer
+        is ready. Includes waiting in other collectives for a rank that itself waits for its pipeline."""
         return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0) + self.waiting_by_cause.get(BUBBLE_PART, 0.0)
 
     def bubble_with_us(self, gained_us: float) -> float:
-        """Returns the part of the pipeline's bubble that a gain in the passes saves: it is other stages' passes."""
+        """Returns how much shorter the pipeline bubble gets if the forward and backward passes get shorter by
+        `gained_us`: the bubble is the time of other stages' passes."""
         return self.pipeline_wait_us * min(1.0, gained_us / self.passes_us) if self.passes_us > 0 else 0.0
 
     @property
     def own_us(self) -> float:
-        """Returns the step without waiting for other ranks."""
+        """Returns the step time without waiting for other ranks."""
         return self.duration_us - self.waiting_us - self.bubble_us
 
     @property
     def surely_own_us(self) -> float:
-        """Returns the step without waiting and without possible waiting for other ranks."""
+        """Returns the step time without known and without possible waiting for other ranks."""
         return self.own_us - self.may_wait_us
 
 
 def average(steps: Sequence[RankStep]) -> RankStep:
-    """Returns the mean of every field; a key that a step lacks counts as 0."""
+    """Returns the mean of every field over the steps; a key that a step lacks counts as 0."""
     means: dict[str, Any] = {}
     for one in fields(RankStep):
         values = [getattr(step, one.name) for step in steps]

@@ -1,8 +1,8 @@
-"""Finds the host time in which forward work was issued again during backward (recompute).
+"""Finds the host time in which forward work was launched again during backward (recompute).
 
-Four things show it, each where it is recorded: a `recompute` range; a checkpoint's backward node, up to the nested
-backward pass; forward operators that autograd recorded while it evaluated a backward node (plain backward records
-nothing: this finds saved-tensor hooks as well, where no node is named checkpoint); ranges of a forward inside ranges
+Four things show it, where they are recorded: a `recompute` range; a checkpoint's backward node, up to the nested
+backward pass; forward operators that autograd recorded while it evaluated a backward node (plain backward records none;
+this also finds recompute in saved-tensor hooks, where no node is named checkpoint); ranges of a forward inside ranges
 of a backward.
 """
 
@@ -33,7 +33,7 @@ BACKWARD_RANGE = re.compile(
 
 
 def recompute_by_lane(timeline: Timeline) -> dict[int, Intervals]:
-    """Returns for each host thread the time in which it ran forward work again."""
+    """Returns, for each host thread, the time in which it ran forward work again."""
     ranges, ops = timeline.ranges, timeline.ops
     annotated = ranges.take(ranges.where(lambda name: RECOMPUTE_RANGE.match(name) is not None))
     inside = ranges.take(_forward_in_backward(ranges))
@@ -54,7 +54,8 @@ def _by_lane(spans: Spans) -> dict[int, Intervals]:
 
 
 def _before_nested(ops: Spans) -> dict[int, Intervals]:
-    """Returns the time from the start of each checkpoint's backward to the first backward node within it."""
+    """Returns, by thread, the time from the start of each checkpoint's backward to the first backward node within
+    it."""
     checkpoints = ops.take(ops.where(lambda name: CHECKPOINT_BACKWARD.match(name) is not None))
     if not len(checkpoints):
         return {}
@@ -69,7 +70,7 @@ def _before_nested(ops: Spans) -> dict[int, Intervals]:
 
 
 def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
-    """Returns operators that autograd recorded on a thread while it evaluated a backward node there."""
+    """Returns, by thread, the time of operators that autograd recorded while the thread evaluated a backward node."""
     is_node = ops.where(lambda name: name.startswith(NODE))
     is_operator = ~ops.where(lambda name: BACKWARD_NODE.search(name) is not None)
     recorded = is_operator & (ops.correlation != NO_CORRELATION)
@@ -87,9 +88,9 @@ def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
 
 
 def _with_plain_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) -> Intervals:
-    """Returns what was recorded in nodes that also compute gradients without recording them.
+    """Returns the time of operators recorded in nodes that also compute gradients without recording them.
 
-    If gradients of gradients are wanted, autograd records backward itself: nothing shows the recompute then.
+    With double backward autograd records backward as well, and nothing distinguishes recompute from it.
     """
     recorded = recorded.take(nodes.contains(recorded.start_us))
     again = recorded.covered()
@@ -99,7 +100,7 @@ def _with_plain_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) 
 
 
 def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
-    """Joins parts across gaps in which no node starts or ends: there Python prepares the next operator."""
+    """Joins parts across gaps in which no node starts or ends, since Python prepares the next operator there."""
     edges = np.sort(np.concatenate((nodes.start_us, nodes.end_us)))
     gap_start, gap_end = parts.end[:-1], parts.start[1:]
     same = np.searchsorted(edges, gap_start, side="right") == np.searchsorted(edges, gap_end, side="right")
@@ -107,7 +108,7 @@ def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
 
 
 def _forward_in_backward(ranges: Spans) -> Bools:
-    """Returns bool[N]: forward ranges inside a backward range of their thread or of one that works for it."""
+    """Returns bool[N]: forward ranges inside a backward range of their thread or of a thread that works for it."""
     forward = ranges.where(lambda name: FORWARD_RANGE.search(name) is not None)
     if not forward.any():
         return forward
@@ -118,7 +119,7 @@ def _forward_in_backward(ranges: Spans) -> Bools:
 
 
 def _operators_written_as_ranges(ranges: Spans) -> Spans:
-    """Returns the ranges that are operators, with their sequence numbers."""
+    """Returns the ranges that are operators, with their sequence numbers as correlation."""
     written = ranges.where(lambda name: name.startswith(NODE) or NVTX_OPERATOR.search(name) is not None)
     operators = ranges.take(written)
     sequence: Ints = operators.code(_sequence)

@@ -1,11 +1,12 @@
-"""Computes how much shorter steps would be without some of their work, with an unchanged host.
+"""Computes how much shorter steps would be without some of their work, if the host stays as it is.
 
-Time removed from the device is gained only until the next work has been launched; beyond that, hidden communication
-turns into waiting for the host. So the device is replayed as one queue: each event starts when it has been launched
-and the event before it is over, and the host launches sooner by what it waits less in its synchronising calls. Time
-in which the device waited for the host is computed again; all other idle time is kept. Parts of the trace that repeat
-are replayed as often as they ran, pass after pass; the host takes as long for a pass as the device if it waits in
-it, and as long as its launches take if it runs ahead.
+Time removed from the device is gained only as far as the next work has been launched; beyond that, the device waits for
+the host. So the device is replayed as one queue: an event starts when it has been launched and the previous event is
+over, and the host launches earlier by the time that it waits less in synchronising calls. Idle time caused by the host
+is recomputed; all other idle time is kept.
+
+Parts of the trace that repeat are replayed as often as they count, one pass after the other. In a pass the host takes
+as long as the device if it waits in it, and as long as its launches take if it runs ahead.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ NONE = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Passes:
-    """The order in which P points are passed when W stretches of them are repeated.
+    """The order in which P points are replayed if W windows of them repeat.
 
-    at: int64[Q], the point; again: int64[Q], the stretch of which a further pass starts there, else NONE.
+    at: int64[Q], the point; again: int64[Q], the window of which another pass starts at this point, else NONE.
     """
 
     at: Ints
     again: Ints
 
     def laid_out(self, column: Floats, a_pass: Floats) -> Floats:
-        """Returns float64[Q] of float64[P]; a_pass: float64[W], by how much the values grow with each pass."""
+        """Returns a column float64[P] in the order of the replay, float64[Q]; a_pass: float64[W], by how much its
+        values grow with each pass."""
         laid_out: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
         return laid_out
 
@@ -52,10 +54,10 @@ class Replay:
     """One rank's device and host, ready to be replayed without some of their time.
 
     start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
-    when the device reached each, when its launch started, and when that allowed it to start. wait_start_us,
-    wait_end_us: when the host was blocked until the device had reached that point; never merged, as a launch may
-    start when a wait ends. late: idle time the host caused. windows: the steps. once_more: which of `repeats` is run
-    one extra pass, NONE for none.
+    when the device reached the event, when its launch started, and when the launch allowed it to start. wait_start_us,
+    wait_end_us: the intervals in which the host was blocked until the device had reached that point; never merged, as a
+    launch may start when a wait ends. late: idle time that the host caused. windows: the steps. once_more: the one of
+    `repeats` that is run one extra pass, NONE for none.
     """
 
     start_us: Floats
@@ -69,7 +71,8 @@ class Replay:
     once_more: int = NONE
 
     def saved_us(self, device: Intervals, host: Intervals = EMPTY) -> list[float]:
-        """Returns by how much each window is shorter without `device` of the device's time and `host` of the host's."""
+        """Returns by how many µs each window is shorter without `device` of the device's time and `host` of the
+        host's."""
         saved = found = self._saved_us(device, host)
         for left, a_pass_more in self._left:
             more = a_pass_more._saved_us(device, host)
@@ -84,11 +87,8 @@ class Replay:
 
     @cached_property
     def _left(self) -> list[tuple[float, Replay]]:
-        """Returns, for each of `repeats` that is not run in full, the number of passes left and a Replay with one more
-        of them.
-
-        A fraction of a pass is left, or the passes beyond MOST_POINTS.
-        """
+        """Returns (number of passes left, a Replay with one pass more) for each of `repeats` that is not replayed in
+        full. The number left is a fraction of a pass, or the passes beyond MOST_POINTS."""
         left = self.repeats.times - self._number_of_passes
         return [(us, replace(self, once_more=w)) for w, us in enumerate(left.tolist()) if us > 0]
 
@@ -99,9 +99,10 @@ class Replay:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Bools]:
-        """Returns float64[P] twice, bool[P]: start and end of the waits and of marks, which are waits of no length.
+        """Returns float64[P] twice and bool[P]: start and end of the waits and of marks, and whether each is a mark.
 
-        Marks are the edges of windows and of what repeats. Sorted by end, a mark after the wait that ends there.
+        Marks are the edges of windows and of repeated parts; they have no length. The points are sorted by end; a mark
+        comes after a wait that ends with it.
         """
         begin = np.concatenate((self.wait_start_us, self._marks))
         end = np.concatenate((self.wait_end_us, self._marks))
@@ -115,14 +116,15 @@ class Replay:
 
     @cached_property
     def _blocks(self) -> tuple[Ints, Ints]:
-        """Returns int64[W] twice: the first point of what repeats, and the one after its last, which is its end."""
+        """Returns int64[W] twice: the index of the first point of each repeated window, and the index after its last
+        point."""
         place = np.flatnonzero(self._is_mark)
         first, last = (place[np.searchsorted(self._marks, us)] for us in (self.repeats.start_us, self.repeats.end_us))
         return first + 1, last + 1
 
     @cached_property
     def _number_of_passes(self) -> Ints:
-        """Returns int64[W]: the number of passes of each repeated stretch; whole passes only."""
+        """Returns int64[W]: how many times each repeated window is replayed, rounded down to whole passes."""
         first, behind = self._blocks
         most = max(1, MOST_POINTS // max(1, int((behind - first).sum())))
         passes: Ints = np.minimum(self.repeats.times, most).astype(np.int64)
@@ -130,7 +132,7 @@ class Replay:
 
     @cached_property
     def _passes(self) -> Passes | None:
-        """Returns the order of points; None if every point is passed once, in order."""
+        """Returns the order in which the points are replayed; None if each is replayed once, in order."""
         if not self.repeats:
             return None
         at, again, done = [], [], 0
@@ -145,13 +147,13 @@ class Replay:
         return Passes(at=np.concatenate((*at, rest)), again=np.concatenate((*again, np.full(len(rest), NONE))))
 
     def _once(self, column: Any) -> Any:
-        """Returns [Q] of [P]: the same in every pass."""
+        """Returns a column [P] in the order of the replay, [Q], with the same values in every pass."""
         return column if self._passes is None else column[self._passes.at]
 
     def _in_passes(self, column: Floats, grows: Callable[[Floats], Floats]) -> Floats:
-        """Returns float64[Q] of float64[P], growing from pass to pass.
+        """Returns a column float64[P] in the order of the replay, float64[Q].
 
-        Each pass adds `grows` at the end of what repeats less `grows` at its start.
+        Its values grow from pass to pass by `grows` at the end of the repeated window minus `grows` at its start.
         """
         if self._passes is None:
             return column
@@ -159,10 +161,8 @@ class Replay:
 
     @cached_property
     def _ahead(self) -> list[tuple[float, float] | None]:
-        """Returns, for each of `repeats`, from when to when a host that runs ahead launches a pass.
-
-        None if the host keeps pace with the device: it waits before the pass is over, or the device waits for it.
-        """
+        """Returns, for each of `repeats`, when the host starts and ends launching a pass, if it runs ahead of the
+        device. None if it keeps pace: it waits before the pass is over, or the device waits for it."""
         found: list[tuple[float, float] | None] = []
         for since, until, _ in self.repeats.windows():
             inside = np.flatnonzero((self.start_us >= since) & (self.start_us < until))
@@ -178,8 +178,8 @@ class Replay:
     def _segment(self) -> Ints:
         """Returns int64[N]: how many points had passed when each event was launched.
 
-        If the host ran ahead, at least those before the repeated stretch that the event is in, or up to the end of
-        one before it.
+        If the host ran ahead, at least the points before the repeated window that contains the event, or up to the end
+        of an earlier window.
         """
         at = self.launch_us + 2 * ROUNDING_US
         for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):
@@ -189,7 +189,7 @@ class Replay:
         return np.searchsorted(self._passed, at, side="right")
 
     def _sooner_by_pass(self, host: Intervals) -> Floats:
-        """Returns float64[Q]: how far the host, running ahead, is before the device's passes, until the next wait."""
+        """Returns float64[Q]: by how much a host that runs ahead is before the device's passes, until its next wait."""
         if self._passes is None:
             return np.zeros(len(self._is_mark))
 
@@ -208,14 +208,16 @@ class Replay:
 
     @cached_property
     def _passed(self) -> Floats:
-        """Returns float64[P], sorted: when the host has passed each point."""
+        """Returns float64[P], sorted: when the host passed each point."""
         _, end, mark = self._points
         return end + ROUNDING_US * mark
 
     @cached_property
     def _waiting(self) -> Bools:
-        """Returns bool[P]: the host had launched nothing since its last wait at this mark: the mark is done when the
-        host is."""
+        """Returns bool[P]: true at waits, and at marks before which the host has launched nothing since its last wait.
+
+        Such a mark is passed when the host passes it, others when the device does.
+        """
         _, _, mark = self._points
         launched = np.bincount(self._segment, minlength=len(mark) + 1)[: len(mark)] > 0
         waiting, now = np.zeros(len(mark), dtype=bool), False
@@ -226,13 +228,13 @@ class Replay:
 
     @cached_property
     def _overhead(self) -> Floats:
-        """Returns float64[Q]: what each wait takes after the device is done: its own return."""
+        """Returns float64[Q]: how long each wait lasts after the device is done, until its call returns."""
         begin, end = (self._in_passes(column, _itself) for column in self._points[:2])
         return end - np.maximum(begin - self._sooner_by_pass(EMPTY), self._device_at_points)
 
     @cached_property
     def _device_at_points(self) -> Floats:
-        """Returns float64[Q]: the device's progress at each point, without idle time for the host."""
+        """Returns float64[Q]: the progress of the device at each point, without idle time caused by the host."""
         held, work = self._device(EMPTY, EMPTY)
         return work + np.maximum.accumulate(held)
 
@@ -245,9 +247,9 @@ class Replay:
         return time - self.late.covered_until(time) - without.covered_until(time)
 
     def _latest(self, device: Intervals, host: Intervals) -> Floats:
-        """Returns float64[P]: up to each point, the launch that delayed the device most.
+        """Returns float64[P]: the largest delay of the device by a launch, up to each point.
 
-        That is when its event could start, less the work before it.
+        The delay by a launch is when its event could start, minus the device's work before it.
         """
         latest = np.full(len(self._points[1]) + 1, -np.inf)
         held = self.ready_us - host.covered_until(self.launch_us) - self._work_until(self.start_us, device)
@@ -256,7 +258,7 @@ class Replay:
         return latest[:-1]
 
     def _device(self, device: Intervals, host: Intervals) -> tuple[Floats, Floats]:
-        """Returns float64[Q] twice: the device's delay before each point, and its work until then."""
+        """Returns float64[Q] twice: the delay of the device before each point, and its work until then."""
 
         def work(time: Floats) -> Floats:
             return self._work_until(time, device)
@@ -270,7 +272,7 @@ class Replay:
         )
 
     def _run(self, device: Intervals, host: Intervals, overhead: Floats) -> Floats:
-        """Returns float64[Q]: when each point is passed."""
+        """Returns float64[Q]: when each point is passed in the replay."""
 
         def issued(time: Floats) -> Floats:
             return time - host.covered_until(time)
@@ -301,10 +303,9 @@ def _itself(time: Floats) -> Floats:
 
 
 def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
-    """Returns the time in which the host waits for a kernel without a call: it polls what the kernel writes to its
-    memory.
+    """Returns the time in which the host waits for a kernel without a call, by polling memory that the kernel writes.
 
-    polled: bool[len(events)], kernels that are waited for so, if their thread launches nothing before they are done.
+    polled: bool[len(events)], kernels that are waited for in this way if their thread launches nothing before they end.
     """
     lane = [np.sort(launch.start_us[launch.lane == one]) for one in launch.lanes]
     found = [EMPTY]
@@ -328,7 +329,8 @@ def replay(
 ) -> Replay:
     """Builds the replay of a rank.
 
-    events: all on the device; late: idle time the host caused; waits: calls that wait; polled: waits without a call.
+    events: all on the device; late: idle time that the host caused; waits: the calls that wait; polled: the time of
+    waits without a call.
     """
     first = np.flatnonzero(launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us))
     first = first[np.lexsort((events.start_us[first], launch.start_us[first]))]

@@ -1,6 +1,6 @@
-"""The activity of a rank's device as sets of time: the same form for a GPU and for a rank that computes on CPUs.
+"""The work of a rank's device as sets of time, in one form for GPUs and for ranks that compute on CPUs.
 
-`gpu.work` and `cpu.work` make it of a Timeline; the breakdown measures these sets within any window.
+`gpu.work` and `cpu.work` make it from a Timeline; the breakdown measures these sets within any window.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from analyzers.timeline import Ints, Labels, Spans
 class Work:
     """Sets of time of one rank.
 
-    compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication, and
-    gemm_by_precision to the class gemm; communication_by_kind is as it ran and may overlap. `recompute` is the time
-    in which forward work was recomputed, whatever else the device did.
+    compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication,
+    gemm_by_precision to the class gemm. communication_by_kind is the time as it ran, which may overlap. `recompute` is
+    the time in which forward work was recomputed, whatever else the device did.
     """
 
     compute_by_class: Mapping[str, Intervals]
@@ -72,12 +72,12 @@ class Work:
 
     @cached_property
     def recomputing(self) -> Intervals:
-        """Returns the compute and exposed communication that were recomputed."""
+        """Returns the time of compute and exposed communication that belong to recompute."""
         return intersect(self.recompute, merge((self.compute, self.exposed_communication)))
 
 
 def disjoint(sets: Iterable[tuple[str, Intervals]], besides: Intervals = EMPTY) -> dict[str, Intervals]:
-    """Returns each set without what an earlier one (or `besides`) has; empty ones are left out."""
+    """Returns each set without the time of earlier ones and of `besides`; leaves out empty sets."""
     taken = besides
     parts: dict[str, Intervals] = {}
     for name, members in sets:

@@ -1,1 +1,1 @@
-"""Several ranks of one job: clocks aligned, collectives matched, waiting and its causes, and the average step."""
+"""Several ranks of one job: aligned clocks, matched collectives, waiting and its causes, and the average step."""

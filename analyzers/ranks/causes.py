@@ -1,8 +1,8 @@
-"""Attributes waiting for a rank to what that rank did since all ranks of the collective left an earlier one together.
+"""Attributes waiting for a late rank to what that rank did since both left an earlier collective together.
 
 Ranks that leave a collective together enter the next one at different moments, and what each did in between explains
-the difference exactly, part by part. The parts that took the last rank longer are why the others wait for it. If
-such a part is waiting in another group's collective, that wait's own cause takes its place.
+the difference exactly, part by part. The parts that took the late rank longer are why the others wait for it. If such a
+part is itself waiting in another group's collective, the cause of that wait takes its place.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MIN_EXPLAINED = 0.5  # share of a rank's lateness that its additional work must 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Caused:
-    """The waiting of one rank for another, all shared steps together.
+    """The waiting of one rank for another, summed over the shared steps.
 
-    us: float64[P], by what the late rank did itself; late_did_us, did_us: float64[P], what the late rank and the
+    us: float64[P], the waiting by the late rank's own work; late_did_us, did_us: float64[P], what the late rank and the
     waiting rank did before.
     """
 
@@ -48,10 +48,11 @@ class Caused:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Causes:
-    """The causes of one rank's waiting, and of others' waiting for it.
+    """The causes of one rank's waiting, and of the waiting for it.
 
-    parts: names of P parts, UNKNOWN the last. waited_us: float64[S, P], its waiting in each shared step by what
-    other ranks did; caused: by the place of each rank that waited for this one, for what this one did itself.
+    parts: the names of P parts, the last one UNKNOWN. waited_us: float64[S, P], this rank's waiting in each shared
+    step, by what other ranks did. caused: by the index of each rank that waited for this one, the waiting that this
+    rank's own work caused.
     """
 
     parts: tuple[str, ...]
@@ -66,10 +67,10 @@ class Causes:
 class _Wait:
     """N collectives of a group in which one rank waited.
 
-    rank, event: its place and the collectives' numbers there; last, last_event: int64[N], the rank that entered last
-    and its numbers; since, last_since: int64[N], the collective that both left together before, else the step that
-    both were in (its number after those of all collectives), NONE without either; us: float64[N], waiting exposed on
-    the device; late_us: float64[N], how much later the last one entered.
+    rank, event: the rank's index and the indices of its collectives; last, last_event: int64[N], the rank that entered
+    last and the index of its collective; since, last_since: int64[N], the earlier collective that both left together,
+    else the step that both were in (numbered after all collectives), NONE if neither is known; us: float64[N], the
+    exposed part of the waiting; late_us: float64[N], how much later the last rank entered.
     """
 
     rank: int
@@ -85,9 +86,9 @@ class _Wait:
 def causes(
     ranks: Sequence[Digest], shared: Sequence[Sequence[int]], matches: Sequence[Match], clocks: Sequence[Clock]
 ) -> list[Causes]:
-    """Returns, for each rank, why it waited and why it was waited for.
+    """Returns, for each rank, why it waited and why others waited for it.
 
-    Leaves out pipelines' sends and receives: they are bubble.
+    Leaves out the sends and receives of pipelines, which are bubble.
     """
     parts = (*dict.fromkeys(part for rank in ranks for part in rank.course.parts), UNKNOWN)
     waits = list(_waits(ranks, shared, matches, clocks))
@@ -108,10 +109,9 @@ def causes(
 
 
 class _Progress:
-    """The work one rank had done by each of its collectives.
+    """The work of one rank before each of its collectives, by part.
 
-    Time spent waiting is not counted as communication: it is replaced by its cause, or, without `passed_on`, left
-    out.
+    Time spent waiting does not count as communication: it is replaced by its cause if `passed_on`, else left out.
     """
 
     def __init__(self, rank: Digest, steps: Sequence[int], parts: Sequence[str]) -> None:
@@ -137,14 +137,14 @@ class _Progress:
         self._waits.append((wait.event, taken, taken + why))
 
     def between(self, since: Ints, event: Ints, *, passed_on: bool) -> Floats:
-        """Returns float64[N, P]: work from the end of the collectives `since` to the start of the collectives
+        """Returns float64[N, P]: the work between the end of the collectives `since` and the start of the collectives
         `event`."""
         moved = self._moved(self._start_us[event], passed_on) - self._moved(self._left_us[since], passed_on)
         done: Floats = self._since[event] - self._until[since] + moved
         return done
 
     def _moved(self, time: Floats, passed_on: bool) -> Floats:
-        """Returns float64[N, P]: the change that waiting makes to the work done before each moment."""
+        """Returns float64[N, P]: how the treatment of waiting changes the work done before each moment."""
         if self._ends is None:
             ends = self._end_us[np.concatenate([event for event, *_ in self._waits])]
             order = np.argsort(ends, kind="stable")
@@ -158,8 +158,8 @@ class _Progress:
 
 
 def _done(wait: _Wait, progress: Sequence[_Progress], *, passed_on: bool) -> tuple[Floats, Floats]:
-    """Returns float64[N, P] twice: the work of the last rank and of the waiting one since they left together, else
-    0."""
+    """Returns float64[N, P] twice: the work of the last rank and of the waiting rank since they left a collective
+    together; 0 if that is not known."""
     own = np.zeros((len(wait.us), progress[wait.rank].parts))
     last = np.zeros_like(own)
     known = wait.since != NONE
@@ -171,7 +171,8 @@ def _done(wait: _Wait, progress: Sequence[_Progress], *, passed_on: bool) -> tup
 
 
 def _why(wait: _Wait, last: Floats, own: Floats) -> Floats:
-    """Returns float64[N, P]: the waiting by what the last rank did more; what that does not explain is unknown."""
+    """Returns float64[N, P]: the waiting attributed to the parts that took the last rank longer; the remainder is
+    UNKNOWN."""
     more = np.maximum(last - own, 0.0)
     more[:, -1] = 0.0
     total, late = more.sum(axis=1), np.maximum(wait.late_us, TINY_US)
@@ -215,10 +216,8 @@ def _waits(
 
 
 def _steps(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], group: Match) -> Ints:
-    """Returns int64[R, N]: the step in which all ranks of a group were in each collective, NONE if not in one step.
-
-    Numbers of steps come after those of a rank's collectives.
-    """
+    """Returns int64[R, N]: the step in which all ranks of a group were in each collective, NONE if they were in
+    different ones. Steps are numbered after a rank's collectives."""
     step = np.full(group.event.shape, NONE, dtype=np.int64)
     for k, place in enumerate(group.rank.tolist()):
         known = group.event[k] != NONE
@@ -231,10 +230,8 @@ def _steps(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], group: Matc
 def _left_together(
     ranks: Sequence[Digest], matches: Sequence[Match], times: Sequence[tuple[Floats, Floats]], members: Ints
 ) -> tuple[Floats, Ints]:
-    """Returns ends and events of the collectives that all of these ranks (places, int64[R]) were in and waited for.
-
-    Ends: on one clock, float64[K], sorted; events: int64[R, K].
-    """
+    """Returns the collectives in which all of these ranks (indices, int64[R]) took part and that they left together:
+    their ends on one clock, float64[K], sorted; and their events, int64[R, K]."""
     ends: list[Floats] = [np.empty(0)]
     events: list[Ints] = [np.empty((len(members), 0), dtype=np.int64)]
     for group, (_, end) in zip(matches, times, strict=True):
@@ -264,7 +261,7 @@ def _exposed(rank: Digest, event: Ints, waited_us: Floats) -> Floats:
 
 
 def _counted(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], wait: _Wait) -> tuple[Ints, Floats]:
-    """Returns int64[N], the shared step of each wait, NONE outside; float64[N], how often it counts."""
+    """Returns int64[N]: the shared step of each wait, NONE outside of all; float64[N]: how often it counts."""
     rank, start = ranks[wait.rank], ranks[wait.rank].collectives.start_us[wait.event]
     step, weights = rank.step_of(start, shared[wait.rank]), rank.repeats.weights(start)
     return step, np.where(step == NONE, 0.0, 1.0 if weights is None else weights)
@@ -302,6 +299,6 @@ def _caused(
 
 
 def even(us: Mapping[str, float], whole_us: float) -> dict[str, float]:
-    """Scales parts down to the total waiting, if overlapping collectives were counted twice."""
+    """Scales parts down to sum up to the total waiting, if overlapping collectives were counted twice."""
     total = sum(us.values())
     return {part: value * min(1.0, whole_us / total) for part, value in us.items()} if total > 0 else {}

@@ -1,9 +1,9 @@
-"""Aligns the clocks of ranks on their collectives: a collective ends at nearly the same moment on all its ranks.
+"""Aligns the clocks of ranks on their collectives: a collective ends at nearly the same moment on all of its ranks.
 
-Ranks on other machines, or read from other files, count from other zeros and at slightly other rates. Two ranks'
-clocks differ by a constant, or by a line if a drift shows; collectives that end unevenly, on threads that woke up
-late, do not change the fit. From rank to rank the alignment spreads over the collectives they share, by the edges
-that fit best; ranks that share none, directly or through others, stay unaligned.
+Clocks of other machines, or of other files, have other origins and slightly different rates. Two ranks' clocks differ
+by a constant, or by a line if a drift shows; collectives that end unevenly, on threads that woke up late, do not affect
+the fit. The alignment spreads from rank to rank over shared collectives, along the best fits; ranks that share none,
+directly or through others, stay unaligned.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ FAR_LESS = 0.5  # largest residual of a line over that of a constant for the lin
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """A rank's clock relative to the clock of `root` (a place in the list of ranks).
-
-    root's time = time * (1 + rate) + shift_us, both from the ranks' own origins.
-    """
+    """A rank's clock relative to that of `root` (an index into the list of ranks): root's time = time * (1 + rate) +
+    shift_us, each from the rank's own origin."""
 
     root: int
     shift_us: float = 0.0
@@ -41,10 +39,10 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """R clocks fitted to one reference: reference = time * (1 + rate) + shift_us.
+    """R clocks fitted to a reference: reference = time * (1 + rate) + shift_us.
 
-    shift_us, rate, spread_us: float64[R]; spread_us is the median absolute residual; residual_us: float64[R, N]. NaN
-    where nothing can be compared.
+    shift_us, rate, spread_us: float64[R]; spread_us is the median absolute residual; residual_us: float64[R, N], NaN
+    where there is nothing to compare.
     """
 
     shift_us: Floats
@@ -55,7 +53,7 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pair:
-    """Moments that two ranks (places in the list of ranks) had together, float64[N], each on its own clock."""
+    """N moments that two ranks (indices into the list of ranks) share, float64[N] each, on their own clocks."""
 
     first: int
     second: int
@@ -64,7 +62,7 @@ class Pair:
 
 
 def median(values: Floats) -> Floats:
-    """Returns float64[R]: the lower median of each row of float64[R, N], NaN left out; NaN for a row of NaN only."""
+    """Returns float64[R]: the lower median of each row of float64[R, N], without NaN; NaN for a row of only NaN."""
     return _quantile(values, 0.5)
 
 
@@ -79,10 +77,10 @@ def _quantile(values: Floats, share: float) -> Floats:
 
 
 def fit(own: Floats, reference: Floats) -> Fit:
-    """Fits each row of own (float64[R, N]) to reference (float64[N]): moments in order, NaN where one is missing.
+    """Fits each row of own (float64[R, N]) to reference (float64[N]); both are moments in order, NaN where missing.
 
-    By a constant, the median difference; by a line, or by the most frequent difference, if these leave far smaller
-    residuals.
+    Fits a constant, the median difference; instead a line, or the most frequent difference, if its residuals are far
+    smaller.
     """
     gap = reference - own
     none = np.zeros(len(own))
@@ -112,12 +110,12 @@ def _left_by(gap: Floats, own: Floats, rate: Floats, shift: Floats) -> Fit:
 
 
 def _closeness(fitted: Fit) -> Floats:
-    """Returns float64[R]: the residual within which the best DENSE of the moments fit."""
+    """Returns float64[R]: the residual below which the fraction DENSE of the moments lies."""
     return _quantile(np.abs(fitted.residual_us), DENSE)
 
 
 def _densest(values: Floats) -> Floats:
-    """Returns float64[R]: the middle of the narrowest range that holds DENSE of each row."""
+    """Returns float64[R]: the middle of the narrowest range that contains the fraction DENSE of each row."""
     ordered = np.sort(values, axis=1)
     known = np.count_nonzero(~np.isnan(ordered), axis=1)
     found = np.full(len(values), np.nan)
@@ -139,9 +137,9 @@ def _slope(time: Floats, gap: Floats) -> Floats:
 
 
 def align(count: int, pairs: Iterable[Pair], same: Iterable[Sequence[tuple[int, float]]] = ()) -> list[Clock]:
-    """Returns one clock for each of `count` ranks; ranks with one root are aligned with each other.
+    """Returns one clock for each of `count` ranks; ranks with the same root are aligned with each other.
 
-    same: ranks that have one clock already (devices in one file), with their origins on it.
+    same: groups of ranks that share a clock already (devices in one file), each as (index, origin).
     """
     edges = _edges(pairs)
     for together in same:
@@ -174,13 +172,13 @@ def _edges(pairs: Iterable[Pair]) -> _Edges:
 
 
 def _connect(edges: _Edges, a: int, b: int, spread: float, shift: float, rate: float) -> None:
-    """Adds b's clock relative to a's, and the inverse."""
+    """Adds b's clock relative to a's, and its inverse."""
     edges[a].append((spread, b, shift, rate))
     edges[b].append((spread, a, -shift / (1 + rate), 1 / (1 + rate) - 1))
 
 
 def _spread(root: int, edges: _Edges, clocks: list[Clock | None]) -> None:
-    """Sets the clocks of all ranks that can be reached from the root, always by the edge that fits best."""
+    """Sets the clocks of all ranks that can be reached from the root, by the best fits first."""
     waiting = [(0.0, root, 0.0, 0.0)]
     while waiting:
         _, rank, shift, rate = heapq.heappop(waiting)

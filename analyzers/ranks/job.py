@@ -1,7 +1,7 @@
-"""The job in the form the walls use: an average step, measured on its slowest rank, and what the run folder adds.
+"""The job as the walls use it: an average step, measured on its slowest rank, and the outcome in the run folder.
 
-In each step the slowest rank is the one with most time that is surely its own: without waiting for others, known or
-possible. Averages are over steps.
+In each step the slowest rank is the one with most time that is certainly its own: without known or possible waiting for
+others. Averages are over steps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SAID_SHARE = 0.005  # of the step: less gets no line
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job's average step and figures of its ranks.
+    """The job's average step, and figures of its ranks.
 
-    step is None if the run left no traces. slowest: the rank that was slowest most often, None if not known.
+    step is None without traces. slowest: the rank that was slowest most often, None if not known.
     """
 
     step: RankStep | None = None
@@ -63,18 +63,16 @@ class Job:
 
     @property
     def even_experts_us(self) -> float:
-        """Returns µs that evenly loaded experts would save, as a part of what evenly loaded ranks would."""
+        """Returns how many µs per step evenly loaded experts would save, at most what evenly loaded ranks would."""
         return min(self.expert_load.beyond_mean_us, self.imbalance_us)
 
     def share(self, us: float) -> float:
-        """Returns the part of the average step, 0..1."""
+        """Returns a time as a share of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
     def gained_us(self, recoverable: Callable[[RankStep], float]) -> float:
-        """Returns the step's gain if each rank gains `recoverable`: until one that gains less is the slowest.
-
-        Possible waiting on the other ranks is counted as waiting.
-        """
+        """Returns how much shorter the step gets if each rank saves its `recoverable` µs, limited by the rank that is
+        the slowest then. Possible waiting of the other ranks counts as waiting."""
         if self.step is None:
             return 0.0
         own_us = self.step.own_us
@@ -82,11 +80,8 @@ class Job:
         return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
 
     def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
-        """Returns `gained_us` if an untraced pipeline stage is as slow as the slowest rank and like another that waits
-        for it.
-
-        None if there is no such stage.
-        """
+        """Returns `gained_us` under the assumption that an untraced pipeline stage is as slow as the slowest rank, and
+        spends its time like a traced rank that waits for it. None if no such stage is possible."""
         if self.step is None or self.world_size is None or self.world_size <= len(self.by_rank):
             return None
         if self.late is not None and self.late.place == self.slowest_place and self.late.kind != PIPELINE:
@@ -98,7 +93,8 @@ class Job:
         return min([self.gained_us(recoverable), *(recoverable(one) * own_us / one.own_us for one in waiting)])
 
     def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
-        """Returns a line on why the slowest rank's gain is not the job's, if the difference is worth one."""
+        """Returns a line that explains why the job gains less than the slowest rank alone would; [] if the difference
+        is small."""
         if self.share(alone_us - gained_us) < SAID_SHARE:
             return []
         return [
@@ -107,10 +103,10 @@ class Job:
         ]
 
     def only(self, place: int, k: int) -> Job:
-        """Returns the job as if it were step k of one rank.
+        """Returns the job reduced to step k of one rank.
 
-        Of the other ranks it keeps how long they waited, what their uneven load costs, and, if this rank is the
-        slowest, their same step.
+        From the other ranks it keeps how long they waited, the cost of their uneven load, and their same step if this
+        rank is the slowest in it.
         """
         step = self.each[place][k]
         same_steps = self._same_step_of_all(place, k)
@@ -129,14 +125,15 @@ class Job:
         )
 
     def _same_step_of_all(self, place: int, k: int) -> list[RankStep]:
-        """Returns every rank's step that is the same as step k of one; empty if not all ranks have it."""
+        """Returns the step of every rank that is the same as step k of rank `place`; [] if not all ranks have it."""
         if not self.shared or k not in self.shared[place]:
             return []
         at = self.shared[place].index(k)
         return [steps[numbers[at]] for steps, numbers in zip(self.each, self.shared, strict=True)]
 
     def _outcome_of(self, step: RankStep) -> RunOutcome:
-        """Returns the outcome with this step's rate: every step does the same arithmetic, longer ones more slowly."""
+        """Returns the outcome with the FLOP/s of this step: every step does the same arithmetic, so a longer one has a
+        lower rate."""
         outcome = msgspec.structs.replace(self.outcome, failure=None)
         if not outcome.model_tflops_per_gpu or self.step is None or step.duration_us <= 0:
             return outcome
@@ -150,7 +147,7 @@ class Job:
 
 
 def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
-    """Returns the average step of the slowest rank; digests of the ranks of one job, in any order."""
+    """Returns the job with the average step of its slowest rank. digests: of the ranks of one job, in any order."""
     outcome = outcome or RunOutcome()
     if not digests:
         return Job(outcome=outcome)
@@ -212,8 +209,8 @@ def _set_imbalance(each: list[list[RankStep]], shared: Sequence[Sequence[int]]) 
 
 
 def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
-    """Returns, by kind of communication, the untraced ranks of its process groups, as far as NCCL's arguments name
-    them."""
+    """Returns, by kind of communication, the untraced ranks of its process groups, as far as NCCL's arguments list the
+    ranks."""
     traced = {d.rank for d in digests}
     found: dict[str, set[int]] = defaultdict(set)
     for d in digests:
@@ -223,13 +220,13 @@ def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
 
 
 def with_memory(job: Job, reports: Sequence[TraceReport]) -> Job:
-    """Returns the job with the memory of ranks that were not traced added."""
+    """Returns the job with the memory of ranks that have a snapshot but no trace."""
     more = [(report.rank, report.memory) for report in reports if report.memory is not None]
     return replace(job, memory=[*job.memory, *more])
 
 
 def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
-    """Returns the places and origins of ranks that are in one file."""
+    """Returns groups of ranks that are in one file, as (index, origin)."""
     files: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for place, d in enumerate(digests):
         files[d.report.path].append((place, d.origin_us))
@@ -237,13 +234,14 @@ def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
 
 
 def _warm_up(digests: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[float]:
-    """Returns how long each of the shared steps that are warm-up took."""
+    """Returns how long each shared step that is warm-up took."""
     took = [max(d.steps[k].duration_us for d, k in zip(digests, ks, strict=True)) for ks in zip(*shared, strict=True)]
     return took[: warm_up(took)]
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:
-    """Returns for each rank the numbers of the steps that all have: by name, or by order if no name is shared."""
+    """Returns, for each rank, the numbers of the steps that all ranks have: matched by name, or by order if no name is
+    shared."""
     names = [[window.name for window in d.windows] for d in digests]
     shared = [name for name in names[0] if all(name in others for others in names)]
     if shared:

@@ -1,8 +1,8 @@
 """The ranks that others wait for, each with the cause of its lateness: its host, its experts' load, a slower device.
 
-A late rank's work is compared with that of the ranks that waited for it, since they left a collective together.
-Longer experts are load only if the compute that does not depend on routing is not slower as well, and, if NCCL's
-arguments give the exchanged sizes, if the rank received more.
+A late rank's work is compared with that of the ranks that waited for it, since they left a collective together. Longer
+expert compute is load only if the compute that does not depend on routing is not longer as well and, if NCCL's
+arguments have the sizes of the exchanges, if the rank received more.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class LateBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LateRank:
-    """A rank of the job that is waited for.
+    """A rank that others wait for.
 
-    us: per step, the waiting of the rank that waits most for it, by cause; part: the part of its main cause that
-    exceeds the others' most; times_as_long: over theirs; more_tokens: what it receives over what they receive, None
-    if no size is known.
+    us: by cause, the waiting per step of the rank that waits for it most; part: the part of its main cause that exceeds
+    the others' most; times_as_long: the ratio of its time for that part to theirs; more_tokens: the ratio of what it
+    receives to what they receive, None if no size is known.
     """
 
     place: Place
@@ -69,7 +69,7 @@ class LateRank:
 
     @property
     def cause(self) -> LateBy:
-        """Returns the cause of most of the waiting; UNKNOWN if none causes half of it."""
+        """Returns the cause of most of the waiting; UNKNOWN if no cause explains half of it."""
         most = max(self.us, key=lambda cause: self.us[cause])
         return most if self.us[most] >= MAIN_CAUSE * self.waited_us else LateBy.UNKNOWN
 
@@ -96,10 +96,8 @@ COMPUTING = (LateBy.EXPERTS, LateBy.DEVICE, LateBy.UNEVEN_WORK)
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """Waiting of ranks for others, without pipelines' bubble, in a step of the mean rank by cause, and the late ranks.
-
-    The most waited for rank comes first.
-    """
+    """Waiting of ranks for others, without pipeline bubbles: by cause, per step and averaged over ranks; and the late
+    ranks, the one that is waited for most first."""
 
     us: Mapping[LateBy, float] = field(default_factory=dict)
     ranks: Sequence[LateRank] = ()
@@ -109,18 +107,18 @@ class Lateness:
         return sum(self.us.values())
 
     def share(self, cause: LateBy) -> float:
-        """Returns the cause's share of all waiting, 0..1."""
+        """Returns the share of a cause in all waiting, 0..1."""
         return self.us.get(cause, 0.0) / self.total_us if self.total_us > 0 else 0.0
 
     def late_by(self, cause: LateBy) -> list[LateRank]:
-        """Returns the ranks worth naming for a cause, the most waited for first."""
+        """Returns the ranks worth naming for a cause, the one that is waited for most first."""
         found = [one for one in self.ranks if one.us.get(cause, 0.0) > 0]
         most = max((one.us[cause] for one in found), default=0.0)
         named = [one for one in found if one.us[cause] >= max(WAITED_FOR * most, NAMED_FOR * one.waited_us)]
         return sorted(named, key=lambda one: -one.us[cause])
 
     def over(self, steps: Sequence[RankStep]) -> Lateness:
-        """Returns the same late ranks with the waiting of these steps.
+        """Returns the same late ranks with the waiting in these steps.
 
         Waiting for longer compute is divided among causes in the late ranks' proportions.
         """
@@ -140,7 +138,7 @@ class Lateness:
 def lateness(
     ranks: Sequence[Digest], named: Sequence[Place], table: Sequence[Sequence[RankStep]], found: Sequence[Causes]
 ) -> Lateness:
-    """Computes why ranks wait for others. table: R ranks' S steps, with what each waited by part."""
+    """Computes why ranks wait for others. table: the S steps of R ranks, with their waiting by part."""
     if len(ranks) < 2:
         return Lateness()
     tokens, dense = [_received(rank) for rank in ranks], unrouted_classes(on_cpu=any(rank.on_cpu for rank in ranks))
@@ -150,7 +148,7 @@ def lateness(
 
 
 def _cause_of(part: str) -> LateBy:
-    """Returns the cause for a part that is not compute."""
+    """Returns the cause that a part other than compute stands for."""
     named = {COPIES: LateBy.COPIES, BUBBLE_PART: LateBy.BUBBLE, f"{HOST_PART}{ALLOCATOR}": LateBy.ALLOCATOR}
     named |= dict.fromkeys(KINDS, LateBy.TRANSFERS)
     return named.get(part) or (LateBy.HOST if part.startswith(HOST_PART) else LateBy.UNKNOWN)
@@ -210,9 +208,9 @@ def _longer_compute(
 ) -> LateBy:
     """Returns why a late rank computes longer.
 
-    Its experts' load, unless all its compute takes longer or it received no more tokens. If the experts are not what
-    is longer: the device, or uneven sequences if only attention is longer. UNKNOWN if the compute that is longer in
-    these collectives is not longer in the whole step.
+    That is its experts' load, unless all of its compute takes longer or it received no more tokens. If other parts than
+    the experts are longer, it is the device, or uneven sequences if only attention is. UNKNOWN if the compute that is
+    longer in these collectives is not longer over the whole step.
     """
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}
@@ -236,8 +234,8 @@ def _longer_compute(
 def _growth(
     late: Sequence[RankStep], others: Sequence[Sequence[RankStep]], classes: Sequence[str]
 ) -> tuple[float, float]:
-    """Returns by what fraction the late rank takes longer for some classes in a step than the median other; and its
-    time."""
+    """Returns by what fraction some classes take the late rank longer per step than the median of the others, and the
+    late rank's time for them."""
 
     def takes(steps: Sequence[RankStep]) -> float:
         return float(np.mean([sum(step.compute_by_class.get(name, 0.0) for name in classes) for step in steps]))
@@ -247,7 +245,7 @@ def _growth(
 
 
 def _received(rank: Digest) -> float | None:
-    """Returns bytes of the exchanges that bring a rank its tokens; None if a size is not known."""
+    """Returns the bytes of the exchanges that bring a rank its tokens; None if a size is not known."""
     found = rank.collectives
     sizes = [call.size_bytes if call.kind in EXCHANGES else 0 for call in found.calls]
     if not len(found.call) or None in sizes or not any(sizes):

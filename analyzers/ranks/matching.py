@@ -1,8 +1,8 @@
-"""Matches the collectives of several ranks: finds which are the same one.
+"""Matches the collectives of several ranks: finds which of them are the same one.
 
-Ranks that issue a collective of one name (in one process group, if NCCL's arguments give it) issue it in the same
-order. If the group is not known, or ranks recorded different numbers, the ends decide: on two ranks that were in the
-same collectives they differ by a constant. Those that do not agree are other groups, or not matched at all.
+Ranks issue the collectives of one name (in one process group, if NCCL's arguments give it) in the same order. If the
+group is not known, or the ranks recorded different numbers of them, the ends decide: for two ranks in the same
+collectives they differ by a constant. Collectives that do not agree belong to other groups, or stay unmatched.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NONE = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Match:
-    """N collectives that R ranks were in.
+    """N collectives in which R ranks took part.
 
-    rank: int64[R], places in the list of digests; event: int64[R, N], indices into each rank's collectives, NONE
+    rank: int64[R], indices into the list of digests; event: int64[R, N], indices into each rank's collectives, NONE
     where a rank's is not known.
     """
 
@@ -50,8 +50,10 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Issued:
-    """The collectives one rank issued of one call. event: int64[K], in order; step: int64[K], which of the shared
-    steps."""
+    """The collectives of one call that one rank issued.
+
+    event: int64[K], in order; step: int64[K], the index of the shared step.
+    """
 
     rank: int
     event: Ints
@@ -59,8 +61,10 @@ class _Issued:
 
 
 def match(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Match]:
-    """Matches the collectives of all ranks; shared: for each rank the numbers of the steps that all ranks have, in
-    one order."""
+    """Returns the matches of the collectives of all ranks.
+
+    shared: for each rank, the numbers of the steps that all ranks have, in the same order.
+    """
     issued: dict[Call, list[_Issued]] = defaultdict(list)
     for place, (rank, steps) in enumerate(zip(ranks, shared, strict=True)):
         for call, found in _issued(place, rank, steps):
@@ -74,7 +78,7 @@ def match(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Matc
 
 
 def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
-    """Yields the ends that each rank has in common with the first of its group."""
+    """Yields the ends of collectives that each rank shares with the first rank of its match."""
     for found in matches:
         _, end = found.times(ranks)
         for k in range(1, len(found.rank)):
@@ -86,16 +90,15 @@ def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
 
 
 def tolerance(start: Floats, end: Floats) -> Floats:
-    """Returns float64[N]: how far the ends of each collective may differ; start, end: float64[R, N]."""
+    """Returns float64[N]: by how many µs the ends of each collective may differ; start, end: float64[R, N]."""
     longest: Floats = np.fmax.reduce(end - start, axis=0)
     return np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
 
 
 def met(start: Floats, end: Floats) -> Bools:
-    """Returns bool[R, N]: the ranks that were in the collective with the others; start, end: float64[R, N] on one
-    clock.
+    """Returns bool[R, N]: the ranks that were in the collective together; start, end: float64[R, N] on one clock.
 
-    No rank enters after the median rank is done, and none is done before the last has entered.
+    A rank that enters after the median rank has left was not, nor was one that left before the last rank entered.
     """
     late = tolerance(start, end)
     came = start <= median(end.T) + late
@@ -106,7 +109,10 @@ def met(start: Floats, end: Floats) -> Bools:
 
 
 def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Call, _Issued]]:
-    """Yields a rank's collectives by call, without its size: an uneven exchange has another one on each rank."""
+    """Yields a rank's collectives by call.
+
+    Sizes are ignored, since those of an uneven exchange differ between ranks.
+    """
     found = rank.collectives
     labels: dict[Call, list[int]] = defaultdict(list)
     for code, call in enumerate(found.calls):
@@ -121,8 +127,8 @@ def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Ca
 
 
 def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> list[Match]:
-    """Returns the matches of the alignment that matches most: within each step, from the first recorded, or from the
-    last."""
+    """Returns the matches of the alignment that matches most: within each step, from the first recorded collective, or
+    from the last."""
     best: list[Match] = []
     most = 0
     whole = sum(len(member.event) for member in members)
@@ -137,10 +143,10 @@ def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> li
 
 
 def _by_step(members: Sequence[_Issued]) -> Ints:
-    """Returns int64[R, N]: column k is the k-th in a step with as many collectives of the rank.
+    """Returns int64[R, N]: column k has each rank's k-th collective of a step.
 
-    So ranks with different numbers of collectives in a step are not matched there; collectives outside the shared
-    steps are left out.
+    Ranks whose numbers of collectives in a step differ are not matched there; collectives outside the shared steps are
+    left out.
     """
     steps = 1 + max(int(member.step.max(initial=NONE)) for member in members)
     counts = np.stack([np.bincount(m.step[m.step >= 0], minlength=steps) for m in members])
@@ -171,8 +177,8 @@ def _from_last(members: Sequence[_Issued]) -> Ints:
 
 
 def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
-    """Yields groups of ranks whose ends agree with the first one's, then of the rest those that agree with its
-    first, and so on."""
+    """Yields the matches of groups of ranks: first of those whose ends agree with the first rank's, then the same for
+    the remaining ranks, and so on."""
     if not event.shape[1]:
         return
     sample = np.unique(np.linspace(0, event.shape[1] - 1, SAMPLE).astype(np.int64))
@@ -187,10 +193,10 @@ def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: Floats) -> Bools:
-    """Returns bool[R]: the ranks that were in the collectives with the first one.
+    """Returns bool[R]: the ranks that were in the collectives of the first one.
 
-    Their ends differ by a constant, and they were in most at one time; a few collectives suffice only on one clock,
-    or if the process group is known.
+    Their ends differ by a constant, and most of their collectives overlapped in time. A few collectives are enough only
+    on one clock, or if the process group is known.
     """
     fitted, one_clock = _fitted(ranks, rank, start, end)
     known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
@@ -204,10 +210,10 @@ def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: 
 
 
 def _fitted(ranks: Sequence[Digest], rank: Ints, start: Floats, end: Floats) -> tuple[Fit, Bools]:
-    """Returns the fit to the first rank, and the ranks whose clock is used unchanged instead.
+    """Returns the fit to the first rank, and bool[R]: the ranks whose recorded clock is used instead of the fit.
 
-    That is for ranks on CPUs, whose threads often wake up late, if by their clocks they were in nearly all
-    collectives at once.
+    Those are ranks on CPUs, whose threads often wake up late, if nearly all of their collectives overlap by the
+    recorded clocks.
     """
     fitted = fit(end, end[0])
     on_cpu = np.array([ranks[r].on_cpu for r in rank.tolist()])
@@ -239,14 +245,14 @@ def _ends_agree(start: Floats, end: Floats, fitted: Fit) -> Bools:
 
 
 def _shift_of_origins(ranks: Sequence[Digest], rank: Ints) -> Floats:
-    """Returns float64[R]: by their own clocks, how far the ranks' origins are after the first one's."""
+    """Returns float64[R]: by how much the ranks' origins, on their own clocks, are after the first rank's."""
     origin = np.array([ranks[r].origin_us for r in rank.tolist()])
     shift: Floats = origin - origin[0]
     return shift
 
 
 def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
-    """Yields the match without the single events that do not fit."""
+    """Yields the match, without single events that do not overlap with the first rank's."""
     start, end = _times(ranks, rank, event)
     fitted, one_clock = _fitted(ranks, rank, start, end)
     fits = _met_first(start, end, fitted)
@@ -257,7 +263,7 @@ def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _met_first(start: Floats, end: Floats, fitted: Fit) -> Bools:
-    """Returns bool[R, N]: where each rank was in the collective at the same time as the first one."""
+    """Returns bool[R, N]: where each rank was in the collective at the same time as the first rank."""
     rate, shift = fitted.rate[:, None], fitted.shift_us[:, None]
     begins, ends = start * (1 + rate) + shift, end * (1 + rate) + shift
     late = tolerance(start, end)

@@ -1,7 +1,7 @@
-"""Refuses traces of different jobs: those must not be averaged, and no rank waits for one of another job.
+"""Refuses traces of different jobs, which must not be averaged or matched.
 
-Distinguished are traces of one rank, of jobs of different size, traces recorded at other times, and processes that
-have no rank and exchange nothing. One file is one job.
+Two files are of different jobs if both are of the same rank, name different world sizes or were recorded at different
+times, or if they have no ranks and exchange nothing. One file is one job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ APART_HINT = f"{HINT}. `moe-autotune compare` compares two"
 
 
 def refuse_several_jobs(digests: Sequence[Digest]) -> None:
-    """Raises TraceError, with both names, if two files are of two jobs."""
+    """Raises TraceError, with both file names, if two files are of different jobs."""
     for k, one in enumerate(digests):
         for other in digests[:k]:
             if one.report.path == other.report.path:
@@ -43,7 +43,8 @@ def _other_size(one: Digest, other: Digest) -> str:
 
 
 def _other_time(one: Digest, other: Digest) -> str:
-    """Returns why the traces are of two jobs: ranks of a job are recorded in the same steps."""
+    """Returns why two traces are of different jobs, since the ranks of a job are recorded in the same steps; '' if they
+    are not."""
     if min(one.origin_us, other.origin_us) < SINCE_1970_US:
         return ""
     earlier, later = sorted((one, other), key=lambda digest: digest.origin_us)

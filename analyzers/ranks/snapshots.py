@@ -1,4 +1,4 @@
-"""Adds snapshots to a job: the memory of the ranks that were traced, and reports of those that were not."""
+"""Adds memory snapshots to a job: to the traced ranks their memory, for other ranks a report of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ SAYS_NO_TIME = "a memory snapshot: it has no timing"
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotReport:
-    """One snapshot; memory: of its device with most of it, None if it holds nothing; times are Unix microseconds."""
+    """One snapshot.
+
+    memory: that of the device with most of it, None if the snapshot is empty; times are Unix microseconds.
+    """
 
     path: str
     rank: int | None
@@ -40,7 +43,7 @@ class SnapshotReport:
     warnings: tuple[str, ...] = ()
 
     def alone(self) -> TraceReport:
-        """Returns the report of a rank without a trace."""
+        """Returns a report for a rank without a trace."""
         return TraceReport(
             path=self.path,
             format="snapshot",
@@ -75,9 +78,9 @@ def snapshot_report(path: Path) -> SnapshotReport:
 
 
 def attach(digests: Sequence[Digest], snapshots: Sequence[SnapshotReport]) -> tuple[list[Digest], list[TraceReport]]:
-    """Returns the ranks with their snapshots' memory, and the reports of snapshots whose ranks were not traced.
+    """Returns the ranks with the memory of their snapshots, and the reports of snapshots whose ranks were not traced.
 
-    One trace and one snapshot belong together if either does not record its rank.
+    If there is one trace and one snapshot, they belong together if either does not record its rank.
     """
     if len(digests) == len(snapshots) == 1 and None in (digests[0].rank, snapshots[0].rank):
         return [_with(digests[0], snapshots[0])], []
@@ -93,8 +96,8 @@ def attach(digests: Sequence[Digest], snapshots: Sequence[SnapshotReport]) -> tu
 
 
 def _with(digest: Digest, snapshot: SnapshotReport) -> Digest:
-    """Combines both sources: a snapshot knows the memory at its history's start, a trace the device's size and its
-    steps."""
+    """Combines both sources: a snapshot knows the memory at the start of its history, a trace the size of the device
+    and the steps."""
     report, memory = digest.report, snapshot.memory
     traced = report.memory
     warnings = [*report.warnings, *snapshot.warnings]
@@ -110,7 +113,7 @@ def _with(digest: Digest, snapshot: SnapshotReport) -> Digest:
 
 
 def _on_clock(memory: MemoryUse, digest: Digest) -> MemoryUse:
-    """Returns the snapshot's Unix times on the trace's clock, and the traced step of the peak."""
+    """Returns the snapshot's times, which are Unix times, on the trace's clock, and the traced step of the peak."""
     if memory.peak_at_us is None:
         return memory
     at_us = memory.peak_at_us - digest.origin_us

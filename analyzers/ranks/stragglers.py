@@ -1,9 +1,6 @@
-"""Finds the rank the others wait for, how late it enters which communication, and in which part of its step it falls
-behind.
-
-Waiting is left out of every part, so the parts of one rank compare with the median rank's: the part that exceeds it
-most is where the rank loses its time. With experts that is load imbalance.
-"""
+"""Finds the rank that the others wait for, how late it enters which communication, and the part of its step that makes
+it late. Parts are compared with the median rank's, without waiting: the part that exceeds it most is where the rank
+loses its time. If that is the experts, it is load imbalance."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explai
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A rank of the job as it is shown: `rank 5`, or `rank 0 device 3` if one process has several devices."""
+    """A rank of the job and how it is shown: `rank 5`, or `rank 0 device 3` if one process has several devices."""
 
     rank: int | None = None
     device: int | None = None
@@ -43,10 +40,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """The rank that comes latest.
+    """The rank that enters latest.
 
-    in_every_step: to `kind` it comes late in each step; in_part_us: its time for the part in which it falls behind,
-    None if no part explains it, and middle_us the median rank's for the same.
+    in_every_step: it enters `kind` late in each step; in_part_us: its time for `part`, where it falls behind;
+    middle_us: the median rank's time for it. part is None if no part explains the lateness.
     """
 
     place: Place
@@ -72,7 +69,7 @@ class Late:
 class ExpertLoad:
     """The imbalance of the experts in an average step.
 
-    beyond_mean_us: the busiest rank's expert compute less the mean rank's; ratio: the busiest over the mean.
+    beyond_mean_us: the expert compute of the busiest rank minus the mean; ratio: the busiest rank's over the mean.
     """
 
     beyond_mean_us: float = 0.0
@@ -94,17 +91,15 @@ def places(ranks: Sequence[Digest]) -> list[Place]:
 
 
 def imbalance_us(ranks: Sequence[RankStep]) -> float:
-    """Returns what evenly loaded ranks would save of a step: its duration without bubble, less the mean own time.
-
-    Ranks that wait by turns, each for another in another layer, lose as much as if one made all others wait. ranks:
-    each one's time of the same step.
-    """
+    """Returns how much shorter a step would be with evenly loaded ranks: the longest duration without bubble, minus the
+    mean own time. Ranks that wait in turns, in different layers, lose as much as if all waited for one rank. ranks:
+    each rank's time of the same step."""
     longest = max(one.duration_us - one.pipeline_wait_us for one in ranks)
     return max(0.0, longest - float(np.mean([one.own_us for one in ranks])))
 
 
 def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
-    """Computes the experts' load. table: R ranks' S steps."""
+    """Computes the experts' load. table: the S steps of R ranks."""
     experts = np.array([[step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in row] for row in table])
     busiest, mean = experts.max(axis=0), experts.mean(axis=0)
     ratio = np.divide(busiest, mean, out=np.ones(len(mean)), where=mean > 0)
@@ -114,7 +109,8 @@ def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
 def rank_times(
     ranks: Sequence[Digest], clocks: Sequence[Clock], waits: Sequence[Waits], table: Sequence[Sequence[RankStep]]
 ) -> tuple[list[RankTime], Late | None]:
-    """Returns the average step of each rank that has a number, and the rank that comes latest, if one does."""
+    """Returns the average step of each rank with a number, and the rank that enters collectives latest, None if none is
+    late."""
     if len(ranks) < 2:
         return [], None
     steps = [average(row) for row in table]
@@ -148,7 +144,8 @@ def rank_times(
 
 
 def _offset_us(ranks: Sequence[Digest], clocks: Sequence[Clock], k: int) -> float | None:
-    """Returns the clock's offset at the start of the rank's trace; None if it is not aligned with the first rank's."""
+    """Returns the clock's offset at the start of the rank's trace, µs; None if it is not aligned with the first
+    rank's."""
     if clocks[k].root != clocks[0].root:
         return None
     return clocks[k].shift_us + (ranks[0].origin_us - ranks[k].origin_us)
@@ -162,7 +159,7 @@ def _late(
     middle: dict[str, float],
     waited_in: set[str],
 ) -> Late | None:
-    """Returns how late a rank enters the kind of communication it is latest for, of those in which ranks wait."""
+    """Returns how late a rank enters the kind of communication in which it is latest, of those in which ranks wait."""
     late: dict[str, Floats] = {kind: us for kind, us in waits.late_us.items() if kind in waited_in}
     if not late:
         return None
@@ -183,9 +180,9 @@ def _late(
 
 
 def _behind(parts: Mapping[str, float], middle: Mapping[str, float]) -> tuple[str, float, float]:
-    """Returns the part that exceeds the median rank's most, and both ranks' time for it.
+    """Returns the part that exceeds the median rank's most, and the time of both ranks for it.
 
-    That is all compute, if the work that does not depend on routing is longer as well: a slower device is not load
+    That is all compute if the work that does not depend on routing is longer as well: a slower device is not load
     imbalance.
     """
     part = max(sorted(parts), key=lambda name: parts[name] - middle.get(name, 0.0))
@@ -206,7 +203,7 @@ def _middle(parts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _parts(step: RankStep) -> dict[str, float]:
-    """Returns a rank's own time by part, waiting left out; its keys are the values of late_in."""
+    """Returns a rank's own time by part, without waiting; the keys are the values of `late_in`."""
     hosted = {f"{HOST_PART}{what}": us for what, us in step.host_by_activity.items()}
     return {
         **{EXPERTS if name == GROUPED_GEMM else name: us for name, us in step.compute_by_class.items()},

@@ -1,8 +1,8 @@
-"""Computes which rank waited for which: in a collective the last rank to arrive transfers, the others wait for it.
+"""Computes which rank waited for which: in a collective the others wait until the last rank arrives, then all transfer.
 
-On aligned clocks the wait of each rank ends when the last one arrives. Without the other ranks' traces waiting can only
-be bounded: the shortest of similar collectives transfers at most that long, and what others take longer may be waiting.
-A pipeline's send or receive that holds the device longer than its shortest similar one waits for its peer:
+On aligned clocks, the wait of each rank ends when the last one arrives. Without traces of the other ranks, waiting can
+only be bounded: the shortest of similar collectives bounds the transfer, and the time that others take beyond it may be
+waiting. A pipeline's send or receive that occupies the device longer than its shortest similar one waits for its peer:
 the bubble.
 """
 
@@ -30,10 +30,10 @@ ALIKE_IN_ALL_LAYERS = ("ep_dispatch", "ep_combine", PIPELINE)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Waits:
-    """One rank's time in communication, by kind, on its own clock.
+    """One rank's waiting in communication, by kind, on its own clock.
 
-    waiting: for another rank; maybe: possibly waiting, as not all participating ranks are known; late_us:
-    float64[S], how much later than the median of its ranks it arrived in each of the shared steps.
+    waiting: for another rank; maybe: possible waiting, since not all participating ranks are known; late_us:
+    float64[S], how much later than the median of its ranks it arrived in each shared step.
     """
 
     waiting: Mapping[str, Intervals]
@@ -43,10 +43,10 @@ class Waits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Arrivals:
-    """Arrivals at one rank's N collectives.
+    """The arrivals at one rank's N collectives.
 
-    last_us: float64[N], when the last rank arrived, on its own clock; its own start where not matched. matched,
-    complete (all participating ranks are known): bool[N]; late_us: float64[N].
+    last_us: float64[N], when the last rank arrived, on this rank's clock (its own start where not matched); matched,
+    complete: bool[N], complete if all participating ranks are known; late_us: float64[N], how late this rank arrived.
     """
 
     last_us: Floats
@@ -58,9 +58,9 @@ class _Arrivals:
 def waiting(
     ranks: Sequence[Digest], shared: Sequence[Sequence[int]], matches: Sequence[Match], clocks: Sequence[Clock]
 ) -> list[Waits]:
-    """Returns for each rank where it waited.
+    """Returns the waiting of each rank.
 
-    shared: for each rank the numbers of the steps that all ranks have, in one order.
+    shared: for each rank, the numbers of the steps that all ranks have, in the same order.
     """
     arrivals = _arrivals(ranks, matches, clocks)
     return [_waits(rank, found, steps) for rank, found, steps in zip(ranks, arrivals, shared, strict=True)]
@@ -136,11 +136,11 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
 
 
 def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
-    """Returns float64[N]: the shortest time of similar collectives, which move as much.
+    """Returns float64[N]: the shortest time of similar collectives, those that move as much data.
 
-    Similar are those of one name in one process group and of similar size. If sizes are not known, those at the same
-    place of each step; of kinds that all layers exchange alike, those that the same thread launched (backward has
-    its own).
+    Similar are collectives of one name, process group and size class. If sizes are not known: those at the same
+    position in each step, or, for kinds that are alike in all layers, those launched by the same thread (forward and
+    backward differ).
     """
     if not len(transfer):
         return transfer
@@ -161,10 +161,8 @@ def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
 
 
 def _within_round_trip(rank: Digest, shortest: Floats) -> Floats:
-    """Caps exchanges with experts by the shortest one of the rank: the same tokens go and return, forward and backward.
-
-    Returns float64[N].
-    """
+    """Limits the times of exchanges with experts, float64[N], to MAX_ROUND_TRIP_RATIO times the shortest one of the
+    rank, since dispatch and combine move the same tokens in forward and in backward."""
     kinds = [call.kind in EXCHANGES for call in rank.collectives.calls]
     exchanged: Bools = np.array(kinds, dtype=bool)[rank.collectives.call]
     if not exchanged.any():
@@ -177,7 +175,7 @@ def _size_class(size_bytes: int | None) -> int:
 
 
 def _place_in_step(rank: Digest, label: Ints) -> Ints:
-    """Returns int64[N]: each collective's position among those of its label in its step, NONE outside steps."""
+    """Returns int64[N]: the position of each collective among those with its label in its step; NONE outside steps."""
     found = rank.collectives
     step = rank.step_of(found.start_us, range(len(rank.steps)))
     order = np.lexsort((found.end_us, found.start_us, step, label))

@@ -1,4 +1,4 @@
-"""Reads a file's bytes, plain or gzipped, one chunk at a time: memory does not grow with the file."""
+"""Reads a file, plain or gzipped, one chunk at a time, so that memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def beginning(head: bytes) -> bytes:
 
 
 def chunks(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
-    """Yields the file's text in chunks; adds to `losses` what cannot be decompressed."""
+    """Yields the file's text in chunks; adds to `losses` any part that cannot be decompressed."""
     gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
     yield from _gunzip(file, losses) if gzipped else iter(partial(file.read, CHUNK_BYTES), b"")
 
 
 def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
-    """Yields what can be decompressed. Not gzip.GzipFile: a read of it that reaches a cut end returns nothing."""
+    """Yields all text that can be decompressed.
+
+    gzip.GzipFile would return nothing from a read that reaches a truncated end.
+    """
     decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
     while data := file.read(COMPRESSED_BYTES):
         while data:

@@ -1,6 +1,6 @@
 """Growing columns, from which readers build a Timeline without one object per event.
 
-A column grows in place and NumPy views its memory without a copy, so the peak memory of reading is that of the
+A column grows in place and NumPy views its memory without a copy, so that reading needs no more memory than the
 columns. Names and lanes take four bytes: traces of gigabytes have millions of events.
 """
 
@@ -20,7 +20,8 @@ INT64_LIMIT = 1 << 63
 
 
 class Codes(dict[Hashable, int]):
-    """Numbers distinct values in order of first use, from 0: `codes[value]` returns the value's number, old or new."""
+    """Numbers distinct values in the order of their first use, from 0: `codes[value]` returns the value's number, new
+    or known."""
 
     def __missing__(self, value: Hashable) -> int:
         code = self[value] = len(self)
@@ -40,9 +41,9 @@ class Column:
         self._values.frombytes(np.ascontiguousarray(values, dtype=self._values.typecode).data.cast("B"))
 
     def extend_whole(self, values: Sequence[int | None], *, missing: int) -> None:
-        """Adds whole numbers; None, and what 64 bits cannot hold, becomes `missing`.
+        """Adds integers; None, and values that do not fit in 64 bits, become `missing`.
 
-        A list is taken as it is: three times as fast as making an array of it first.
+        Takes a list: that is three times as fast as first making an array of it.
         """
         try:
             self._values.fromlist(list(values))
@@ -51,12 +52,13 @@ class Column:
             self._values.extend(value if fit else missing for value, fit in zip(values, fits, strict=True))
 
     def array(self) -> npt.NDArray[Any]:
-        """Returns a view of the column, not a copy: the column cannot grow while the view exists."""
+        """Returns a view of the column, not a copy: while the view exists, the column cannot grow."""
         return np.frombuffer(self._values, dtype=self._values.typecode)
 
 
 class SpanColumns:
-    """Start, end, name and lane of events in the order they are read; correlation ids once an event has one."""
+    """Start, end, name and lane of events in the order they are read; correlation ids too as soon as one event has
+    one."""
 
     def __init__(self) -> None:
         self._start, self._end = Column("d"), Column("d")
@@ -75,7 +77,7 @@ class SpanColumns:
         lane: list[int],
         correlation: list[int | None] | None,
     ) -> None:
-        """Adds N events; correlation is None for kinds of events that always, or never, lack it."""
+        """Adds N events. correlation is None for types of events that never have one."""
         self._start.extend(start_us)
         self._end.extend(end_us)
         self._name.extend_whole(name, missing=0)
@@ -87,8 +89,10 @@ class SpanColumns:
         return float(self._start.array().min()) if len(self) else None
 
     def spans(self, *, origin_us: float, names: tuple[str, ...]) -> Spans:
-        """Returns the columns as Spans, times relative to `origin_us`; changes the columns in place, so call it
-        once."""
+        """Returns the columns as Spans, with times relative to `origin_us`.
+
+        Changes the columns in place: call it once.
+        """
         start, end = self._start.array(), self._end.array()
         for column in (start, end):
             column -= origin_us

@@ -1,4 +1,7 @@
-"""Assigns events to devices: a process works on the devices it ran kernels on, not on others its copies touched."""
+"""Assigns events to devices.
+
+A process works on the devices on which it ran kernels, not on others that its copies touched.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from analyzers.timeline import Activity, Ints
 def by_device(activity: npt.NDArray[np.integer], device: Ints) -> Iterable[tuple[int, Bools]]:
     """Yields each device that ran kernels, with a mask of its events, bool[N].
 
-    Copies recorded on other devices (peer to peer) go with the first of them. activity, device: whole numbers[N].
+    Copies recorded on other devices (peer to peer) are assigned to the first one. activity, device: integers[N].
     """
     own = np.unique(device[activity != Activity.COPY])
     if not len(own):

@@ -1,7 +1,8 @@
-"""Reads the header of a trace that is an excerpt: it holds some of a step's micro batches, some of them repeated.
+"""Reads the header of a trace that is an excerpt: it has only some of a step's micro batches, some of which count
+repeatedly.
 
-Keys of the trace's header, all optional: `microbatches` and `microbatches_traced`, how many micro batches a step has
-and how many of them the trace holds; `repeated`, windows on the clock of `ts` that each count `times` times.
+Keys of the trace's header, all optional: `microbatches` and `microbatches_traced` are the numbers of micro batches in a
+step and in the trace; `repeated` lists windows, on the clock of `ts`, that each count `times` times.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Moment = Annotated[float, msgspec.Meta(gt=-1e16, lt=1e16)]  # as for events: bey
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A part of the trace that counts `times` times; a whole number only if the traced micro batches divide those of
-    the step."""
+    """A window of the trace that counts `times` times; not an integer if the traced micro batches do not divide a
+    step's."""
 
     start_us: Moment
     end_us: Moment
@@ -35,7 +36,7 @@ KINDS: Mapping[str, Any] = {"microbatches": Count, "microbatches_traced": Count,
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """The excerpt fields of a header. windows: sorted, disjoint; warnings: ignored fields of the header, and why."""
+    """The excerpt fields of a header. windows: sorted, disjoint; warnings: fields that were ignored, and why."""
 
     microbatches: int | None = None
     traced: int | None = None
@@ -51,9 +52,10 @@ class Excerpt:
 
 
 def excerpt(header: Mapping[str, bytes]) -> Excerpt:
-    """Decodes the excerpt fields of a header; ignores malformed ones, and all of `repeated` if one window is malformed.
+    """Decodes the excerpt fields of a header.
 
-    header: the text of those of KINDS that the trace has.
+    Ignores malformed fields, and all of `repeated` if one window is malformed. header: the raw text by key, for the
+    keys of KINDS that the trace has.
     """
     found: dict[str, Any] = {}
     ignored: list[str] = []
@@ -74,7 +76,7 @@ def excerpt(header: Mapping[str, bytes]) -> Excerpt:
 
 
 def _wrong(windows: Sequence[Window]) -> str:
-    """Returns what is wrong with windows sorted by start; empty if nothing is."""
+    """Returns what is wrong with windows sorted by start; '' if nothing is."""
     for window in windows:
         if not window.start_us < window.end_us:
             return f"a window from {window.start_us} to {window.end_us} us does not end after its start"

@@ -1,4 +1,4 @@
-"""The trace formats, one row each; chosen by a file's content, not by its name."""
+"""The trace formats, one row each; a file's format is recognised by content, not by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ PACKED = {b"PK\x03\x04": "unzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"BZh": "bunzi
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One trace format. sniff: true if a file's first bytes are of this format; read: returns all timelines of a
-    file."""
+    """One trace format.
+
+    sniff: true if the first bytes of a file are of this format; read: returns all timelines of a file.
+    """
 
     name: str
     sniff: Callable[[bytes], bool]

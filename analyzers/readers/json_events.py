@@ -1,7 +1,7 @@
-"""Decodes Chrome-trace JSON batch by batch into typed events, from plain or gzipped files of any size.
+"""Decodes Chrome-trace JSON in batches of typed events, from plain or gzipped files of any size.
 
-A trace is cut between two events every few hundred kilobytes and each piece is decoded as a small trace of its own,
-so memory does not grow with the file, and a truncated file gives everything up to its last whole event.
+A trace is cut between two events every few hundred kilobytes, and each piece is decoded as a small trace of its own.
+Memory therefore does not grow with the file, and a truncated file gives all events up to the last whole one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """The arguments of an event that the analysis reads; all others are skipped while decoding."""
+    """The arguments of an event that the analysis uses; decoding skips all others."""
 
     correlation: int | None = None
     sequence: int | None = msgspec.field(default=NO_CORRELATION, name="Sequence number")
@@ -94,8 +94,8 @@ class DistributedInfo(msgspec.Struct):
 class Document(msgspec.Struct):
     """A trace, or a piece of one.
 
-    The header's fields may come before or after the events, and are decoded one by one: a malformed field does not
-    prevent reading the events.
+    Fields of the header may come before or after the events. They are decoded one by one: events can be read even if
+    one of these fields is malformed.
     """
 
     traceEvents: list[Event] = []
@@ -116,7 +116,10 @@ REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Decoder(msgspec.Struct, frozen=True):
-    """Decodes strictly, which is fastest; retries refused text repaired, and with numbers written as text allowed."""
+    """Decodes strictly, which is fastest.
+
+    Text that is refused is decoded again: repaired, and accepting numbers written as text.
+    """
 
     strict: msgspec.json.Decoder[Any]
     loose: msgspec.json.Decoder[Any]
@@ -141,7 +144,7 @@ _PROPERTIES, _WHOLE_NUMBER = _Decoder.of(list[Any] | None), _Decoder.of(Number |
 
 @dataclass
 class JsonTrace:
-    """One trace file and what was read of its header: complete once `batches` is exhausted."""
+    """One trace file and the fields of its header, which are complete once `batches` is exhausted."""
 
     path: Path
     rank: int | None = None
@@ -199,8 +202,8 @@ class JsonTrace:
     def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
         """Reads up to the first event.
 
-        Returns what was read of the events (None if the file has none), and whether they are a bare list, which is a
-        Chrome trace too.
+        Returns the text read of the events (None if the file has none), and whether the file is a bare list of events,
+        which is a Chrome trace too.
         """
         rest = bytearray()
         for text in texts:
@@ -219,7 +222,7 @@ class JsonTrace:
         return None, False
 
     def _note(self, document: Document | None) -> None:
-        """Keeps the header's fields that this piece has."""
+        """Keeps the fields of the header that this piece contains."""
         if document is None:
             return
         info = _INFO(bytes(document.distributedInfo))
@@ -239,7 +242,8 @@ class JsonTrace:
         return None if document is None else document.traceEvents
 
     def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
-        """Returns the file's last events and keeps header fields after them; of a cut file, the whole events."""
+        """Returns the last events of the file and keeps fields of the header after them; of a truncated file, only
+        whole events."""
         text = text.rstrip(PADDING)
         self._look_for_holes(text, len(text))
         events = self._ended(text)
@@ -249,12 +253,12 @@ class JsonTrace:
         return events
 
     def _ended(self, text: bytes) -> list[Event] | None:
-        """Returns the events of a correctly ended list, else None; a bare list has no brace after it."""
+        """Returns the events of a list that ends correctly, else None; no brace follows a bare list."""
         events = self._events(EVENTS_OPENING + text)
         return self._events(EVENTS_OPENING + text + b"}") if events is None else events
 
     def _last_events(self, text: bytes, *, bare: bool) -> list[Event]:
-        """Returns the event, if any, in the file's last text; records a loss if the end of the file is missing."""
+        """Returns the event, if any, in the last text of the file; records a loss if the file is truncated."""
         ended = self._ended(text)
         if ended is not None:
             return ended
@@ -265,14 +269,14 @@ class JsonTrace:
         return [] if event is None else [event]
 
     def _look_for_holes(self, text: bytes | bytearray, end: int) -> None:
-        """Records a loss where a file system lost pages and gives zeros: any number of events may be missing there."""
+        """Records a loss for bytes of zero, which a file system gives for lost pages: any number of events may be
+        missing there."""
         first = text.find(0, 0, end)  # one byte is looked for much faster
         if first >= 0 and text.find(ZEROS, first, end) >= 0:
             self.losses.add("a stretch of events", 1, HOLE)
 
     def _whole_ones(self, texts: Sequence[bytes]) -> list[Event]:
-        """Decodes texts of one event each, which lack the closing brace; counts those that cannot be decoded as
-        lost."""
+        """Decodes texts of one event each, which lack the closing brace; counts undecodable ones as lost."""
         found = [_EVENT(text + b"}") for text in texts]
         events = [event for event in found if event is not None]
         self.losses.add("events", len(found) - len(events), DAMAGED)
@@ -280,9 +284,9 @@ class JsonTrace:
 
 
 def _piece(text: bytearray, end: int) -> tuple[list[Event] | None, bool]:
-    """Returns the events up to `end`, None if they do not decode, and whether header fields follow them.
+    """Returns the events up to `end` (None if they cannot be decoded), and whether fields of the header follow them.
 
-    Writes the closing brackets into `text` for the time of decoding, which saves a copy.
+    Writes the closing brackets into `text` while it decodes, to avoid a copy.
     """
     ending = slice(end, end + len(EVENTS_ENDING))
     following, text[ending] = text[ending], EVENTS_ENDING
@@ -298,7 +302,8 @@ def _events_only(text: memoryview) -> tuple[list[Event] | None, bool]:
 
 
 def _last_boundary(text: bytearray) -> tuple[int, int]:
-    """Returns where the last event that another one follows ends, and where that other one starts; 0, 0 without any."""
+    """Returns the end of the last event that another event follows, and the start of that one; (0, 0) if there is
+    none."""
     for tail in (TAIL_BYTES, len(text)):
         boundaries = [found.span() for found in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - tail))]
         if boundaries:

@@ -1,7 +1,5 @@
-"""Reads torch.profiler (Kineto) traces of all torch versions: old and new categories, micro- and nanosecond clocks.
-
-An event's category alone decides which columns it fills; what an event means is decided later, by name.
-"""
+"""Reads torch.profiler (Kineto) traces of all versions of torch: old and new categories, microsecond and nanosecond
+clocks. The category of an event decides which columns it goes into; its meaning is found later, by its name."""
 
 from __future__ import annotations
 
@@ -60,16 +58,15 @@ EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are garbage: a float64 has
 
 
 def sniff(head: bytes) -> bool:
-    """Returns true for JSON, plain or gzipped, with one of the keys that a Chrome trace starts with."""
+    """Returns true for JSON, plain or gzipped, that starts with one of the usual keys of a Chrome trace."""
     text = beginning(head)
     return text.lstrip()[:1] in (b"{", b"[") and any(mark in text for mark in KINETO_MARKS)
 
 
 def read(path: Path) -> list[Timeline]:
-    """Returns one timeline per device that ran kernels, or one for a rank that worked on CPUs.
+    """Returns one timeline per device that ran kernels, or one for a rank that computed on CPUs.
 
-    Raises:
-        TraceError: no event could be read, or none of them is work.
+    Raises: TraceError: no event could be read, or none of them is work.
     """
     trace = JsonTrace(path=path)
     columns = _Columns()
@@ -81,7 +78,7 @@ def read(path: Path) -> list[Timeline]:
 
 
 class _Columns:
-    """The growing columns of one file."""
+    """The columns of one file while it is read."""
 
     def __init__(self) -> None:
         self.names, self.lanes = Codes(), Codes()
@@ -116,7 +113,7 @@ class _Columns:
                 self._add_host(events, HOST_CATEGORIES[category])
 
     def finish(self, trace: JsonTrace) -> None:
-        """Adds the events that needed the whole file to be read, and counts the missing ones."""
+        """Adds the events that need the whole file to have been read, and counts the missing ones."""
         events, missing = whole_events(self.halves)
         self.halves = []
         self.add(events)
@@ -247,7 +244,7 @@ def _no_device_events(trace: JsonTrace) -> TraceError:
 
 
 def _refuse_unknown_device(trace: JsonTrace) -> None:
-    """Raises TraceError if the end of the file, where a GPU's events would be, is missing."""
+    """Raises TraceError if the end of the file is missing, where the events of a GPU would be."""
     if cut := cut_words(trace.losses.dropped()):
         said = (
             f"is {cut}, and nothing before that tells whether the rank computed on a GPU: its events are written last"
@@ -284,21 +281,21 @@ def _timeline(
 
 
 def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
-    """Returns a device's total memory in bytes as the trace's header gives it, None if it does not."""
+    """Returns the total memory of a device in bytes, from the header of the trace; None if it is not there."""
     found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
     size = next(found, None)
     return size if isinstance(size, int) and size > 0 else None
 
 
 def _capability_of(properties: Sequence[Any], index: int | None) -> tuple[int, int] | None:
-    """A device's compute capability, as the trace's header tells it."""
+    """Returns the compute capability of a device, from the header of the trace; None if it is not there."""
     found = next((p for p in properties if isinstance(p, dict) and p.get("id") == index), {})
     major, minor = found.get("computeMajor"), found.get("computeMinor")
     return (major, minor) if isinstance(major, int) and isinstance(minor, int) and major > 0 else None
 
 
 def _is_simulated(properties: Sequence[Any]) -> bool:
-    """True where a device's name says that it was simulated (`simulated h100`)."""
+    """Returns true if the name of a device says that it was simulated (`simulated h100`)."""
     names = (str(p.get("name", "")) for p in properties if isinstance(p, dict))
     return any(name.startswith("simulated ") for name in names)
 
@@ -308,7 +305,7 @@ def _is_training_on_cpu(ranges: Spans) -> bool:
 
 
 def _is_of_gloo(ranges: Spans) -> bool:
-    """Returns true if the ranks communicated over gloo alone: GPU ranks use NCCL as well."""
+    """Returns true if the ranks communicated by gloo only; ranks on GPUs use NCCL as well."""
     names = _used_names(ranges)
     return any(name.startswith("gloo:") for name in names) and not any(name.startswith("nccl:") for name in names)
 
@@ -329,7 +326,8 @@ CORRELATIONS = {"calls": _correlations, "ops": _sequence_numbers}
 
 
 def _device(event: Event) -> int | None:
-    """Returns the device's number in the arguments; until torch 1.10 devices were written as processes."""
+    """Returns the device's number from the arguments; up to torch 1.10, from the process, as devices were recorded
+    there."""
     if event.args is not None and event.args.device is not None:
         return event.args.device
     return event.pid if isinstance(event.pid, int) else None

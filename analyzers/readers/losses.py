@@ -1,4 +1,4 @@
-"""Counts what could not be read of a trace, by kind and reason; some reasons mean that its end is missing."""
+"""Counts the parts of a trace that could not be read, by type and reason. Some reasons mean that its end is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUT_SHORT = {
 
 
 class Losses:
-    """Counts of lost items, one count per kind and reason; keeps the first position of each."""
+    """Counts of lost items, by type and reason, with the first position of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -45,7 +45,8 @@ class Losses:
 
 
 def cut_words(dropped: Sequence[Dropped]) -> str:
-    """Returns the first reason why the end of a trace is missing, as `cut short at 48.4 MB`; empty if it is not."""
+    """Returns the first reason why the end of a trace is missing, such as `cut short at 48.4 MB`; '' if it is
+    complete."""
     for lost in dropped:
         if lost.why in CUT_SHORT:
             return CUT_SHORT[lost.why] + ("" if lost.at_bytes is None else f" at {_size(lost.at_bytes)}")
@@ -53,5 +54,5 @@ def cut_words(dropped: Sequence[Dropped]) -> str:
 
 
 def _size(number: int) -> str:
-    """Returns a number of bytes as `ls --si` writes it, `48.4 MB`, and in full below 100,000."""
+    """Returns a number of bytes as `ls --si` shows it, `48.4 MB`; exact below 100,000."""
     return f"{number / 1e6:,.1f} MB" if number >= 1e5 else f"{number:,} bytes"

@@ -1,6 +1,6 @@
 """Reads the allocator's events in a Kineto trace: instants named [memory], recorded with profile_memory.
 
-Each is one allocation or release; since torch 1.11 with its address and the allocator's totals afterwards.
+Each is one allocation or release; since torch 1.11 it has the address, and the allocator's totals afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _figures = attrgetter(*FIGURES)
 
 
 class MemoryColumns:
-    """The growing columns of one file: all devices', and the host's own memory as device ON_CPU."""
+    """The columns of one file while it is read: memory of all devices, and the host's as device ON_CPU."""
 
     def __init__(self, lanes: Codes) -> None:
         self._lanes = lanes
@@ -33,7 +33,7 @@ class MemoryColumns:
         self._refused: list[int] = []  # the device of each
 
     def add(self, events: Sequence[Event]) -> None:
-        """Adds instants; skips those that are not the allocator's, or lack a time or a size."""
+        """Adds instants; skips those that are not the allocator's or lack a time or a size."""
         self._refused += [_device(e.args) for e in events if e.name == REFUSED and e.args is not None]
         changes = [
             e for e in events if e.name == CHANGE and e.args is not None and e.args.change_bytes and e.ts is not None

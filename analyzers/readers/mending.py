@@ -1,6 +1,6 @@
-"""Makes strict JSON of the almost valid JSON that profilers and the tools they use are known to write.
+"""Makes strict JSON from the almost valid JSON that some profilers and tools write.
 
-Only pieces that do not decode are passed here: names with odd characters may lose them; times and structure stay.
+Only pieces that cannot be decoded are passed here. Names may lose odd characters; times and structure do not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ESCAPE = re.compile(
 
 
 def mended(text: bytes) -> bytes:
-    """Returns the text as valid UTF-8, without raw control characters, NaN, trailing commas and invalid escapes."""
+    """Returns the text as valid UTF-8 without raw control characters, NaN, trailing commas and invalid escapes."""
     text = text.decode("utf-8", "replace").encode().translate(_TO_SPACES)
     text = _ESCAPE.sub(_escape, text) if b"\\" in text else text
     return _TRAILING_COMMA.sub(b"", _NO_NUMBER.sub(rb"\1null", text))

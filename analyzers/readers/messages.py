@@ -1,7 +1,6 @@
-"""Decodes the NCCL arguments of a Kineto event into a Message: process group, collective, bytes.
+"""Decodes the NCCL arguments of a Kineto event (torch 2.3 and later) into a Message: process group, collective, bytes.
 
-Written by torch 2.3 and later. A trace repeats few different ones: events keep a code, and each Message is made
-once.
+A trace repeats a few different ones: events keep a code, and each Message is made once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BITS_BY_DTYPE = {
 
 
 def message_key(arguments: Arguments) -> Hashable:
-    """Returns the arguments that distinguish one message from another."""
+    """Returns the arguments that tell one message from another."""
     ranks = arguments.group_ranks
     return (
         arguments.group_name,

@@ -1,7 +1,7 @@
 """Reads Nsight Systems exports (SQLite, 2020 to 2026) and, where nsys is installed, .nsys-rep reports.
 
-Tables and columns differ between versions and exist only if something was recorded, so each is looked up by name.
-Rows come in any order; a correlation id is unique within one process only.
+Tables and columns differ between versions and exist only if something was recorded, so each is looked up by name. Rows
+come in any order; a correlation id is unique within one process only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_sqlite(path: Path, named: Path | None = None) -> list[Timeline]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Recording:
-    """The contents of an export, all processes together. origin_ns: the start of its earliest event."""
+    """The contents of an export, of all processes. origin_ns: the start of its earliest event."""
 
     export: Export
     device: DeviceRows
@@ -147,7 +147,8 @@ def _timelines(export: Export) -> list[Timeline]:
 
 
 def _working_processes(device: DeviceRows, losses: Losses) -> list[int]:
-    """Returns the processes that ran kernels, or all if none did; counts copies of others (data loaders) as lost."""
+    """Returns the processes that ran kernels, or all if none did; counts copies by other processes (data loaders) as
+    lost."""
     process = device.rows.process
     every = np.unique(process)
     working = np.unique(process[device.activity != Activity.COPY])
@@ -173,14 +174,17 @@ def _events(device: DeviceRows, chosen: Bools, names: tuple[str, ...], origin_ns
 
 
 def _of_device(calls: Spans, rows: Rows, process: int, chosen: Bools) -> Spans:
-    """Returns a process's calls without the correlations of its other devices; `chosen` is the mask of this device's
-    rows."""
+    """Returns a process's calls, without the correlation ids of its other devices.
+
+    chosen: the mask of this device's rows.
+    """
     elsewhere = (rows.process == process) & ~chosen
     return calls.unlinked(of=rows.correlation[elsewhere], but=rows.correlation[chosen])
 
 
 def _session_start_us(export: Export) -> float:
-    """Returns the offset from the file's times to Unix time; 0 if nsys export --ts-normalize has added it already."""
+    """Returns the offset from the file's times to Unix time, µs; 0 if `nsys export --ts-normalize` has added it
+    already."""
     normalised = export.texts(LAST_TABLE, "value", "name = 'EXPORT_PARAM_TIME_NORMALIZE'")
     (epoch_ns,) = export.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
     return max(0.0, float(epoch_ns[0]) / 1000) if len(epoch_ns) and normalised != ["true"] else 0.0

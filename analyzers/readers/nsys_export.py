@@ -1,8 +1,8 @@
-"""Opens one Nsight export: its tables and columns, its columns as arrays, its strings as names.
+"""Opens one Nsight export: its tables, its columns as arrays, its strings as names.
 
-Reading millions of rows costs CPU, not disk: SQLite gives Python one tuple per row. Here SQLite prints each column
-of a page of rows as one text (`group_concat`) and NumPy parses it: half the time of fetching tuples, and a thirtieth
-of their memory. SQLite releases Python's lock, so that two threads read two pages at once.
+Reading millions of rows is limited by the CPU, since SQLite gives Python one tuple per row. Here SQLite prints each
+column of a page of rows as one text (`group_concat`) and NumPy parses it, which takes half the time of fetching tuples
+and a thirtieth of their memory. SQLite releases Python's lock, so that two threads read two pages at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OWN_TABLES = ("StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DET
 
 
 class Export:
-    """An open export. columns: the columns of each table it has. threads: one per connection."""
+    """An open export. columns: the columns of each of its tables; threads: one per connection."""
 
     def __init__(self, *, path: Path, connections: Sequence[sqlite3.Connection], threads: Executor) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Export:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns every name that has a code, by code."""
+        """Returns every name that has a code, in the order of the codes."""
         return tuple(str(name) for name in self._codes)
 
     def code(self, name: str) -> int:
@@ -68,10 +68,9 @@ class Export:
         return set(columns) <= self.columns.get(table, set()) and table in self.columns
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> list[Ints]:
-        """Returns an int64[N] per column, in the order of rows: columns that this version lacks, and NULLs, are -1.
+        """Returns an int64[N] per column, in the order of rows. Columns that this version lacks, and NULLs, are -1.
 
-        Raises:
-            sqlite3.Error: the file is damaged.
+        Raises: sqlite3.Error: the file is damaged.
         """
         there = [c for c in columns if self.has(table, c)]
         packed = "".join(f', group_concat(CAST(COALESCE("{c}", {MISSING}) AS INTEGER))' for c in there)
@@ -94,7 +93,7 @@ class Export:
             (first,) = self.connection.execute(following, (first + ROWS_AT_ONCE,)).fetchone()
 
     def _page(self, query: str, first: int) -> tuple[int, list[Ints]]:
-        """Returns the number of rows of a page and their columns; 0 and none if the page is empty."""
+        """Returns the number of rows of a page and their columns; (0, []) if the page is empty."""
         connection = self._idle.get()
         try:
             rows, *texts = connection.execute(query, (first, first + ROWS_AT_ONCE)).fetchone()
@@ -110,14 +109,15 @@ class Export:
         return [None if text is None else str(text) for (text,) in rows]
 
     def codes_of_ids(self, ids: Ints) -> Ints:
-        """Returns the names' codes of StringIds ids, int64[N] to int32[N]; an id without a string is the empty name."""
+        """Returns the codes of names, int32[N], for ids of StringIds, int64[N]; an id without a string has the empty
+        name."""
         used = np.unique(ids)
         strings = self._strings(used.tolist())
         codes: npt.NDArray[Any] = np.array([self.code(strings.get(i, "")) for i in used.tolist()], dtype=np.int32)
         return codes[np.searchsorted(used, ids)]
 
     def _strings(self, ids: Sequence[int]) -> dict[int, str]:
-        """Returns the strings of these ids only: an export of a long run has millions of others."""
+        """Returns the strings of only these ids, since the export of a long run has millions of others."""
         found: dict[int, str] = {}
         for at in range(0, len(ids) if self.has("StringIds", "id", "value") else 0, IDS_AT_ONCE):
             asked = ", ".join(map(str, ids[at : at + IDS_AT_ONCE]))
@@ -154,8 +154,10 @@ def opened(path: Path, named: Path) -> Iterator[Export]:
 
 
 def _connect(path: Path, named: Path) -> sqlite3.Connection:
-    """Connects read-only; respects locks where the file system has them, else opens a file without a log as
-    immutable."""
+    """Connects read-only.
+
+    Respects locks where the file system has them; else opens a file without a log as immutable.
+    """
     path = path.resolve()  # SQLite's companion files are next to the file, not next to a link to it
     uri = path.as_uri()
     logged = _has_companion(path, "-wal")
@@ -184,7 +186,7 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
 
 
 def _refuse_cut(header: bytes, size: int, named: Path) -> None:
-    """Raises TraceError if the file is truncated: SQLite itself would notice only when a missing page is read."""
+    """Raises TraceError if the file is truncated, which SQLite would notice only when it reads a missing page."""
     page_bytes = {1: 1 << 16}.get(said := int.from_bytes(header[16:18]), said)
     if page_bytes.bit_count() != 1 or header[24:28] != header[92:96]:
         return  # damaged, which SQLite reports, or of a version that does not store the count of pages

@@ -1,6 +1,6 @@
 """Reads the driver's allocations and releases from an Nsight export recorded with --cuda-memory-usage=true.
 
-These are the sizes of cudaMalloc and cudaFree: for a framework with a caching allocator, what it reserved.
+Their sizes are those of cudaMalloc and cudaFree: with a caching allocator, its reserved memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ GPUS = "TARGET_INFO_GPU"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DriverMemory:
-    """K rows of all processes: nanoseconds as recorded, bytes. failed: the process of each allocation that failed."""
+    """K allocations and releases of all processes: times in nanoseconds as recorded, sizes in bytes.
+
+    failed: the process of each allocation that failed.
+    """
 
     start: Ints
     process: Ints
@@ -89,13 +92,13 @@ def _lanes(correlation: Ints, calls: Spans) -> Ints:
 
 
 def memory_sizes(export: Export) -> dict[int, int]:
-    """Returns {GPU's number in its machine: bytes of its memory}."""
+    """Returns {number of the GPU in its machine: bytes of its memory}."""
     number, size = export.integers(GPUS, ("id", "totalMemory"))
     return {gpu: total for gpu, total in zip(number.tolist(), size.tolist(), strict=True) if total > 0}
 
 
 def compute_capabilities(export: Export) -> dict[int, tuple[int, int]]:
-    """Returns {GPU's number in its machine: its compute capability}."""
+    """Returns {number of the GPU in its machine: its compute capability}."""
     columns = export.integers(GPUS, ("id", "computeMajor", "computeMinor"))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {gpu: (major, minor) for gpu, major, minor in rows if major > 0}

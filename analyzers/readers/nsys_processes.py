@@ -1,6 +1,6 @@
-"""Finds the rank of each process in an Nsight export, and the GPU behind a process's device number.
+"""Finds the rank of each process in an Nsight export, and the GPU that a process's device number means.
 
-A process counts the devices it may see (CUDA_VISIBLE_DEVICES), so each of eight ranks may call its own device 0.
+A process counts only the devices that it sees (CUDA_VISIBLE_DEVICES): each of eight ranks may number its own device 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ENVIRONMENT = "META_DATA_CAPTURE"  # rows PROCESS_0:ENVIRONMENT_VARIABLE of valu
 
 
 def ranks(export: Export, processes: Sequence[int]) -> dict[int, int | None]:
-    """Returns the rank of each process (globalPid >> 24), None if nothing in the export gives it.
+    """Returns the rank of each process (globalPid >> 24), None if the export does not give it.
 
-    MPI's own table comes first. The profiled command's environment and the file's name apply to a process only if
-    there is no other: else the command was a launcher.
+    MPI's own table comes first. The environment of the profiled command and the name of the file are used only if there
+    is a single process: with several, the command was a launcher.
     """
     if export.has("MPI_RANKS", "globalTid", "rank"):
         thread, rank = export.integers("MPI_RANKS", ("globalTid", "rank"))
@@ -39,7 +39,7 @@ def _rank_of_file(export: Export) -> int | None:
 
 
 def _environment(export: Export) -> dict[str, int]:
-    """Returns those of RANK_VARIABLES that were set in the profiled command's environment."""
+    """Returns the RANK_VARIABLES that were set in the environment of the profiled command."""
     any_of = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
     rows = export.texts(ENVIRONMENT, "value", f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({any_of})")
     found = (re.fullmatch(r'(\w+)="?(\d+)"?', row or "") for row in rows)
@@ -47,6 +47,6 @@ def _environment(export: Export) -> dict[str, int]:
 
 
 def gpus(export: Export) -> dict[tuple[int, int], int]:
-    """Returns {(process id, its own number of the device): GPU's number in its machine}; empty before 2025."""
+    """Returns {(process id, device number within the process): number of the GPU in its machine}; empty before 2025."""
     columns = export.integers("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     return {(pid, own): gpu for pid, own, gpu in zip(*(c.tolist() for c in columns), strict=True) if gpu != MISSING}

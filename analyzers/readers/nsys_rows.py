@@ -1,6 +1,6 @@
-"""Reads the event rows of an Nsight export, all processes together: device work, calls, ranges, overhead.
+"""Reads the event rows of an Nsight export for all processes: device work, calls, ranges, overhead.
 
-Times are nanoseconds as recorded. Rows that lack what an event needs, and duplicates, are left out and counted.
+Times are nanoseconds as recorded. Incomplete rows and duplicates are left out and counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ NVTX_RANGE_TYPES = (59, 60, 70, 71)  # ENUM_NSYS_EVENT_TYPE: push/pop, start/end
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """N rows of all processes, nanoseconds as recorded. process: globalPid >> 24; lane: a stream or the thread."""
+    """N rows of all processes, times in nanoseconds as recorded.
+
+    process: globalPid >> 24; lane: a stream or a thread.
+    """
 
     start: Ints
     end: Ints
@@ -67,7 +70,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceRows:
-    """Rows of device work, with the device's number as its process counts, int64[N], and its Activity, int8[N]."""
+    """Rows of device work, with the device's number within its process, int64[N], and its Activity, int8[N]."""
 
     rows: Rows
     number: Ints
@@ -75,7 +78,7 @@ class DeviceRows:
 
 
 def device_rows(export: Export, losses: Losses) -> DeviceRows:
-    """Returns kernels, copies, sets and graph launches."""
+    """Returns kernels, copies, memsets and graph launches."""
     parts = []
     for table, (activity, nameless) in DEVICE_TABLES.items():
         columns = (*DEVICE_COLUMNS, "copyKind" if nameless else "demangledName")
@@ -108,7 +111,7 @@ def _copy_names(export: Export, kind: Ints, nameless: str) -> Ints:
 
 
 def calls(export: Export, losses: Losses) -> Rows:
-    """Returns the runtime's and the driver's calls, each once."""
+    """Returns the calls of the CUDA runtime and driver, each once."""
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     start, end, thread, correlation, name = export.integers(CALLS, columns)
     once = _first_of_equals(start, end, thread, correlation, name)
@@ -118,7 +121,7 @@ def calls(export: Export, losses: Losses) -> Rows:
 
 
 def overhead(export: Export) -> Rows:
-    """Returns the overhead of nsys and of the driver, which is not the program's work."""
+    """Returns the overhead of nsys and of the driver, which is not work of the program."""
     columns = ("start", "end", "globalTid", "nameId")
     tables = zip(*(export.integers(table, columns) for table in OVERHEADS), strict=True)
     start, end, thread, name = (np.concatenate(column) for column in tables)
@@ -126,10 +129,10 @@ def overhead(export: Export) -> Rows:
 
 
 def _first_of_equals(start: Ints, *others: Ints) -> Bools:
-    """Returns bool[N]: false for the later ones of rows that differ in the last column only.
+    """Returns bool[N]: false for rows that repeat an earlier one except in the last column.
 
-    Some exports were post-processed and hold each call under two names; in most no two calls start in one
-    nanosecond, and little is compared.
+    Some post-processed exports have each call under two names. In most exports no two calls start in the same
+    nanosecond, so little is compared.
     """
     order = np.argsort(start, kind="stable")
     tie = np.diff(start[order]) == 0
@@ -144,7 +147,7 @@ def _first_of_equals(start: Ints, *others: Ints) -> Bools:
 
 
 def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list[str]]:
-    """Returns the ranges, and warnings of those that nothing ended: they are clipped to the capture."""
+    """Returns the ranges, and warnings about those that never ended, which are clipped to the end of the capture."""
     where = f"eventType IN ({', '.join(map(str, NVTX_RANGE_TYPES))})"
     start, end, thread, text_id = export.integers(RANGES, ("start", "end", "globalTid", "textId"), where)
     name = export.codes_of_ids(text_id)
@@ -162,7 +165,7 @@ def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list
 
 
 def _unfinished_steps(rows: Rows, still_open: Bools, names: Sequence[str]) -> Bools:
-    """Returns bool[N]: steps that nothing ended, if there are whole steps to judge instead."""
+    """Returns bool[N]: steps that never ended, if there are complete steps to analyse instead."""
     codes = [code for code in np.unique(rows.name).tolist() if is_step(names[code])]
     step = np.isin(rows.name, codes)
     return step & still_open & bool((step & ~still_open).any())

@@ -1,4 +1,4 @@
-"""Joins events written as begin (ph B) and end (ph E), other profilers' form of the Chrome trace."""
+"""Joins events written as begin (ph B) and end (ph E), the form in which other profilers write Chrome traces."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HALVES = ("B", "E")
 
 
 def whole_events(halves: Sequence[Event]) -> tuple[list[Event], int]:
-    """Returns events with durations, and the number of halves without their other half.
+    """Returns events with durations, and the number of begins and ends without their counterpart.
 
-    An end belongs to the last begin of its thread that is still open. At equal times the file's order decides.
+    An end belongs to the latest begin of its thread that is still open; at equal times the order in the file decides.
     """
     timed = [(half.ts, half) for half in halves if half.ts is not None]
     open_now: dict[object, list[tuple[float, Event]]] = defaultdict(list)

@@ -1,6 +1,7 @@
 """Reads torch's memory snapshots: the pickle that torch.cuda.memory._dump_snapshot writes, one per rank.
 
-A snapshot holds plain containers, numbers and text; the unpickler makes nothing else, so that none can run code.
+A snapshot has only plain containers, numbers and text; the unpickler creates nothing else, so that no snapshot can run
+code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LAST_NUMBER = re.compile(r"[_\-.](\d{1,6})\.(?:pickle|pkl)$")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceHistory:
-    """One device: the allocator's actions in order, its segments at the end, and the annotations during them."""
+    """One device: the allocator's actions in order, its segments at the end, and the annotations in between."""
 
     device: int
     entries: Sequence[Mapping[str, Any]]
@@ -37,7 +38,7 @@ class DeviceHistory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """A snapshot file; history: of the device with most memory, None if the file holds nothing."""
+    """A snapshot file. history: that of the device with most memory, None if the file is empty."""
 
     path: Path
     rank: int | None
@@ -46,7 +47,7 @@ class Snapshot:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Refuses everything that a pickle asks to import, call or fetch."""
+    """Refuses anything that a pickle asks to import, call or fetch."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot has data only")
@@ -101,7 +102,7 @@ def _no_snapshot(path: Path, what: str) -> TraceError:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Disables garbage collection: with millions of new dictionaries it takes longer than making them."""
+    """Disables garbage collection, which takes longer than creating the millions of dictionaries of a snapshot."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """The walls: one file each, found by being in this folder.
 
-A wall's module has `KIND`, its name and how it is shown, and `find(job)`, which returns its finding or None if the job
-shows nothing of it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs /
-when it does not apply / source.
+A wall's module has `KIND`, its name and how it is shown, and `find(job)`, which returns its finding, None if the job
+does not show it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs / when
+it does not apply / source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def walls() -> tuple[ModuleType, ...]:
 
 @cache
 def wall_kinds() -> dict[Wall, WallKind]:
-    """Returns how every wall is shown, in order. Raises ValueError if two walls colour one segment."""
+    """Returns the presentation of every wall, in order. Raises ValueError if two walls colour the same segment."""
     kinds = [module.KIND for module in walls()]
     claimed = Counter(segment for kind in kinds for segment in kind.segments)
     if twice := [segment for segment, count in claimed.items() if count > 1]:
@@ -38,12 +38,12 @@ def wall_kinds() -> dict[Wall, WallKind]:
 
 
 def find_walls(job: Job) -> list[WallFinding]:
-    """Returns each wall's finding in the job, the one that could give back most first."""
+    """Returns the finding of each wall in the job, the one that could give back most first."""
     found = (module.find(job) for module in walls())
     bounded = [replace(f, speedup_bound=_speedup(f.share)) for f in found if f is not None]
     return sorted(bounded, key=lambda f: (-f.recoverable_us, f.wall))
 
 
 def _speedup(share: float) -> float | None:
-    """Returns T / (T - R) - 1, given R / T."""
+    """Returns T / (T - R) - 1, given R / T; None if that is not finite."""
     return 1 / (1 - share) - 1 if share < 1 else None

@@ -73,8 +73,8 @@ def _recoverable(step: RankStep) -> float:
 
 
 def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]:
-    """Returns lines on why hidden communication gives back less than its time on a rank; alone: the µs it gives
-    back."""
+    """Returns lines on why a rank gains less than the time of its exposed communication; alone: the µs that it
+    gains."""
     lines = []
     if job.share(exposed - alone) >= SAID_SHARE:
         lines.append(
@@ -105,7 +105,7 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> 
 
 
 def _not_counted(job: Job, step: RankStep) -> list[str]:
-    """Returns lines on exposed communication that is not transfer, or possibly not."""
+    """Returns lines on exposed communication that is not, or possibly not, transfer."""
     held = step.waiting_by_kind.get(PIPELINE, 0.0)
     unsure = {kind: us for kind, us in step.may_wait_by_kind.items() if job.share(us) >= SAID_SHARE}
     lines = []
@@ -125,7 +125,7 @@ def _not_counted(job: Job, step: RankStep) -> list[str]:
 
 
 def _late_ranks(job: Job, step: RankStep) -> list[str]:
-    """Returns lines on ranks that the others wait for, and on what an even load could give back."""
+    """Returns lines on ranks that the others wait for, and on how much an even load would gain."""
     lines = []
     if job.late is not None:
         lines.append(str(job.late))

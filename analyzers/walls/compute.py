@@ -35,7 +35,8 @@ WORTH_SAYING = 0.005  # of the step: a smaller part would be shown as 0
 
 
 def find(job: Job) -> WallFinding | None:
-    """Finds R: compute beyond what the attainable rate needs; if that is unknown, memory-bound and short kernels."""
+    """Finds R: compute time beyond what the FLOPs need at the attainable rate; if that rate is unknown, memory-bound
+    and short kernels."""
     step = job.step
     if step is None:
         return None
@@ -75,14 +76,17 @@ def _counted(step: RankStep, attained: float | None) -> dict[str, float]:
 
 
 def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
-    """Returns compute beyond what the model's arithmetic needs, which is model over attainable FLOP/s of the step."""
+    """Returns compute time beyond what the model's FLOPs need at the attainable rate.
+
+    `attained` is the ratio of both rates over the step.
+    """
     needed = attained * step.duration_us
     again = step.compute_by_class.get(RECOMPUTE, 0.0)
     return {"below_attainable": max(0.0, step.compute_us - again - needed)}
 
 
 def _coming_back(step: RankStep, counted_us: float) -> float:
-    """Returns the step's gain per microsecond of compute beyond what the attainable rate needs."""
+    """Returns how much shorter the step gets per microsecond of compute beyond what the attainable rate needs."""
     if counted_us <= 0:
         return 1.0
     gained = step.gained_by_compute_us(counted_us)
@@ -136,7 +140,7 @@ def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], alone: floa
 
 
 def _products(job: Job, step: RankStep) -> list[str]:
-    """Returns lines on what is known of GEMMs without their shapes: number, duration, format."""
+    """Returns lines on GEMMs whose shapes are not known: number, duration, format."""
     lines = []
     if step.grouped_gemms >= 1:
         took = step.compute_by_class.get(GROUPED_GEMM, 0.0)
@@ -151,7 +155,7 @@ def _products(job: Job, step: RankStep) -> list[str]:
 
 
 def _listed(took: Mapping[str, float]) -> str:
-    """Returns `gemm 80 ms, elementwise 39 ms`, longest first."""
+    """Returns the entries as `gemm 80 ms, elementwise 39 ms`, the longest first."""
     worth = [(name, us) for name, us in took.items() if us > WORTH_SAYING * sum(took.values())]
     largest = sorted(worth, key=lambda item: -item[1])[:SAID_CLASSES]
     return ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)

@@ -36,7 +36,7 @@ RANKS_NAMED = 4
 
 
 def find(job: Job) -> WallFinding | None:
-    """Finds R: idle time the host caused, by what it was doing, and waiting for ranks whose hosts are late.
+    """Finds R: idle time that the host caused, by its activity, and waiting for ranks whose hosts are late.
 
     The allocator's part belongs to the memory wall.
     """
@@ -99,7 +99,7 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
 
 
 def _mostly(step: RankStep) -> str:
-    """Returns the sub-cause of more than half of the host's time, in words; empty if there is none."""
+    """Returns words for the activity that takes more than half of the host's time; '' if there is none."""
     if step.launch_rate_us > step.host_us / 2:
         often = short(step.launch_interval_us)
         return f", mostly launching one after the other, every {often} ({ms(step.launch_rate_us)} ms)"
@@ -108,8 +108,10 @@ def _mostly(step: RankStep) -> str:
 
 
 def _mostly_in(step: RankStep) -> str | None:
-    """Returns the activity that takes more than half of the host's time, if the first line names it, to name it
-    once."""
+    """Returns the activity that takes more than half of the host's time; None if there is none.
+
+    The first line names it, so that later lines need not.
+    """
     if step.launch_rate_us > step.host_us / 2:
         return None
     activity, us = max(step.host_by_activity.items(), key=lambda item: item[1], default=("", 0.0))
@@ -127,7 +129,7 @@ def _launch_rate(job: Job, step: RankStep) -> str:
 
 
 def _no_wall(job: Job, step: RankStep) -> list[str]:
-    """Returns lines on idle time that has other causes than the host."""
+    """Returns lines on idle time with other causes than the host."""
     others = {
         "the pipeline's bubble (a receive is pending)": step.bubble_us,
         "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,

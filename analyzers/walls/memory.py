@@ -37,7 +37,7 @@ SAID_SHARE = 0.005
 def find(job: Job) -> WallFinding | None:
     """Finds R: recompute (with the host's part of it), exposed copies of offload, and allocator stalls.
 
-    A run that ended out of memory has no step time: R is 0 and the share 1.
+    A run that ended out of memory has no step time: its R is 0 and its share 1.
     """
     if job.outcome.failure is not None and job.outcome.failure.kind == OUT_OF_MEMORY:
         return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
@@ -64,7 +64,7 @@ def find(job: Job) -> WallFinding | None:
 
 
 def _without_time(job: Job) -> WallFinding | None:
-    """Returns the finding from snapshots alone: memory is the wall if allocations failed or were retried, else None."""
+    """Returns the finding from snapshots alone: memory is the wall if allocations failed or were retried; else None."""
     if not any(use.out_of_memory or use.allocator_retries for _, use in job.memory):
         return None
     return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=memory_evidence(job.memory))
@@ -99,7 +99,7 @@ def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
 
 
 def _outside_compute(job: Job, step: RankStep) -> str:
-    """Returns the parts of recompute that compute_by_class does not contain, in words."""
+    """Returns the parts of recompute that `compute_by_class` does not include, in words."""
     repeated = step.recompute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
     counted = {"in communication that it repeats": repeated, "on the host": step.recompute_host_us}
     said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= SAID_SHARE]
