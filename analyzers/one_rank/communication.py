@@ -137,7 +137,8 @@ def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) ->
 
 
 class _Clues:
-    """What the surroundings of some communications say: for each source int64[N], indices into MEANINGS, or NONE."""
+    """The clues in the surroundings of some communications: for each source int64[N], indices into MEANINGS, or
+    NONE."""
 
     def __init__(self, found: Collectives, timeline: Timeline) -> None:
         self._found = found
