@@ -143,7 +143,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a trace the analysis could classify."""
+    """The part of a trace that the analysis could classify, and what it left out."""
 
     device_time_classified: float  # 0..1
     kernels: int
