@@ -46,7 +46,7 @@ def packing() -> Answer:
     graphed = EVEN_LOAD | {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}
     data = recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=TRAINING, knobs=graphed, ep=8).model_dump()
     trainer = {"kind": "megatron-lm", "command": ["pretrain_gpt.py", "--sft"]}
-    packed = recipe_from(Source(name="guides", data=data | {"trainer": trainer}))
+    packed = recipe_from(Source(name="guides", data=data | {"trainer": trainer, "burst": {"engine": "command"}}))
     named = [each for each in findings_of(packed) if each.rule == PACKED_WITH_GRAPHS]
     unpriced = [each.setting for each in estimated(packed).document["not_priced"]]
     training = TRAINING | {"seq_length": 262144, "global_batch_size": 64}
