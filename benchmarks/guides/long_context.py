@@ -20,7 +20,7 @@ from trainer.recipe.rules.check import errors_of
 from trainer.recipe.source import Source
 
 TOKENS = 2**25  # of a step: the guides write none, and shrink the batch as the sequence grows
-OPEN = 0.25  # for the best plausible layout, where batch or exchange are not published
+OPEN = 0.25  # for the best plausible layout, where none is published
 DEEPSEEK = {4: (1, 300), 16: (4, 320), 32: (8, 320), 64: (16, 310), 128: (32, 300), 256: (64, 300)}  # K: CP, TFLOPS
 FIRST = 10
 SHARE = 4096  # tokens of a sequence on a context rank, TP in the place of some of them
@@ -66,7 +66,7 @@ def _deepseek(kilotokens: int, cp: int) -> Recipe:
 
 def deepseek_on_h100() -> Answer:
     recipes = [_dealing(_deepseek(length, cp)) for length, (cp, _) in DEEPSEEK.items()]
-    rates = compared([_tflops(each) for each in recipes], [rate for _, rate in DEEPSEEK.values()], within=OPEN)
+    rates = compared([_tflops(each) for each in recipes], [rate for _, rate in DEEPSEEK.values()], within=0.15)
     kinds = ", ".join(f"{each.training.seq_length // 1024}K {each.knob('cp_comm_type') or 'p2p'}" for each in recipes)
     fitting = sum(_fits(each) for each in recipes)
     room = Answer(says=f"by the faster exchange ({kinds}); the memory bound holds {fitting} of 6", agrees=fitting == 6)

@@ -3,7 +3,7 @@
 Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
 traced part that is longer than expected counts to the settings that move it, up to MOST_OFF times what they are
 predicted to: an effect is more often underrated than a machine is slow in just that part. A part is measured, what of
-it the cause costs is not: it is known to EFFECT_OFF.
+it the cause costs is an estimate: it is known to EFFECT_OFF.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def losses(found: Waterfall) -> list[Loss]:
 
 def _loss(name: str, gaps: list[Gap]) -> Loss:
     own = next((gap for gap in gaps if gap.kind is not Kind.PART), gaps[0])
-    off_s = EFFECT_OFF * sum(gap.time.s for gap in gaps if gap.kind is Kind.PART)
+    estimated = (gap for gap in gaps if gap.kind is Kind.PART and gap.time.deviation_s > 0)
+    off_s = EFFECT_OFF * sum(gap.time.s for gap in estimated)
     time = Interval(
         s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(off_s, *(gap.time.deviation_s for gap in gaps))
     )
