@@ -1,4 +1,4 @@
-"""Running bursts: what a recipe is, what is legal, who trains it and what came of it.
+"""Runs bursts: recipes and their rules, estimates, engines, launchers, and the outcomes of bursts.
 
-Nothing here reads a trace (that is `analyzers`): the two meet in a burst's run folder on disk.
+Nothing here reads a trace (`analyzers` does): the two packages meet in a burst's run folder on disk.
 """

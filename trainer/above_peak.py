@@ -1,4 +1,4 @@
-"""Throughput above the peak of the GPU: a step that short did not do the work that is counted for it."""
+"""Warns of throughput above the peak of the GPU: a step so short did not do the work that is counted for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _WRONG = (
 
 
 def above_peak(recipe: Recipe, *, counted: float | None = None, reported: float | None = None) -> list[str]:
-    """Returns a warning for each throughput above the dense peak of the recipe's precision, in TFLOP/s per GPU: as
-    counted from the step time, and as the trainer reported it. [] where the peak is not known."""
+    """Returns a warning for each throughput above the dense peak of the recipe's precision, TFLOP/s per GPU: `counted`
+    from the step time, `reported` by the trainer. [] where the peak is not known."""
     peak = recipe.peak_tflops
     if peak is None:
         return []

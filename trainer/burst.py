@@ -1,7 +1,7 @@
-"""A burst and its outcome: one recipe run for a few steps, and what happened.
+"""A burst (a short run of one recipe) and its outcome.
 
-`Burst` goes from the loop to an engine; `Outcome` comes back and is also written to the run folder as
-`outcome.json`, where the analyzers and the report find it. Times are microseconds, memory is GiB (2**30 bytes).
+The loop passes a `Burst` to an engine, which returns the `Outcome` and writes it to the run folder as `outcome.json`,
+where the analyzers and the report find it. Times are microseconds, memory is GiB (2**30 bytes).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HELD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Burst:
-    """One recipe to run: `folder` is its run folder (`bursts/0007`), made by the engine if absent."""
+    """One recipe to run. `folder` is its run folder (`bursts/0007`), which the engine creates if needed."""
 
     number: int
     recipe: Recipe
@@ -55,8 +55,10 @@ class FailureKind(StrEnum):
 
 
 class BurstPhase(StrEnum):
-    """Phase of a burst that a rank was in; a rank writes it at each change, so that it is known of a killed rank
-    too."""
+    """The phase of a burst that a rank is in.
+
+    A rank writes it to a file at each change, so that it is known even of a rank that was killed.
+    """
 
     START = "start"
     INIT = "init"
@@ -68,8 +70,11 @@ class BurstPhase(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Reason why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node`
-    the machine at fault, if any. `killed`: by SIGKILL of unknown origin."""
+    """The reason why a burst gave no figures.
+
+    `rank` is the rank that failed first, `evidence` the line that shows it, `node` the machine at fault, if any.
+    `killed`: by a SIGKILL of unknown origin.
+    """
 
     kind: FailureKind
     phase: BurstPhase | None = None
@@ -80,16 +85,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_gib(self) -> float | None:
-        """Returns the size of the allocation that failed, from torch's message; None where it gives none."""
+        """Returns the size of the allocation that failed, GiB, from torch's message; None if the message does not have
+        it."""
         found = _ASKED.search(self.evidence)
         return _gib(found[1]) if found else None
 
     @property
     def outside_gib(self) -> float | None:
-        """Returns the GPU memory outside torch's allocator by the error's message, counted as engines do: neither free
-        nor the allocator's, so that it includes that of other processes (the message's "this process has" leaves it
-        out). None where no message gives it, or where a driver that lends host memory lets the allocator hold more than
-        there is."""
+        """Returns the GPU memory outside torch's allocator by the error message, GiB, counted as engines do: neither
+        free nor the allocator's. It includes memory of other processes, which the message's "this process has" leaves
+        out. None if no message gives it, or if the allocator holds more than the GPU has (drivers can lend host
+        memory)."""
         found = next(filter(None, (said.search(self.evidence) for said in _HELD)), None)
         if found is None:
             return None
@@ -112,10 +118,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a burst: measured steps, or `failure` with what was measured before it.
+    """The result of a burst: measured steps, or `failure` with the steps measured before it.
 
-    Arrays by step cover the measured steps only (never warm-up, never profiled steps); a step lasts until its
-    slowest rank is done. Lists by rank are in rank order.
+    Arrays by step cover the measured steps only, not warm-up or profiled ones; a step ends when its slowest rank is
+    done. Lists by rank are in rank order.
     """
 
     schema: int = 1
@@ -151,7 +157,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_burst(burst: Burst) -> None:
-    """Makes the run folder with `burst.json`: what the ranks read, and the record of what was asked."""
+    """Creates the run folder and writes `burst.json` to it: the input of the ranks, and a record of the request."""
     burst.folder.mkdir(parents=True, exist_ok=True)
     (burst.folder / "burst.json").write_text(_request(burst))
 
@@ -168,14 +174,14 @@ def _request(burst: Burst) -> str:
 
 
 def read_burst(folder: Path) -> Burst:
-    """Reads the burst that `write_burst` left in the folder."""
+    """Reads the burst that `write_burst` wrote to the folder."""
     request = json.loads((folder / "burst.json").read_text())
     recipe = Recipe.model_validate(request["recipe"])
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
 
 
 def was_begun(burst: Burst) -> bool:
-    """Returns whether this very burst has been, or is being, run in its folder."""
+    """Returns whether this same burst was started in its folder before; it may still run."""
     try:
         return (burst.folder / "burst.json").read_text() == _request(burst)
     except FileNotFoundError:
@@ -183,7 +189,7 @@ def was_begun(burst: Burst) -> bool:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Reads what `write_outcome` left in the folder; None where a burst has not ended."""
+    """Reads the outcome that `write_outcome` wrote to the folder; returns None if the burst has not ended."""
     try:
         return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
     except FileNotFoundError:
@@ -191,8 +197,8 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
-    """Writes the measured steps to `steps.jsonl`, one per line, and last, whole or not at all, `outcome.json`: the
-    outcome, with secrets masked."""
+    """Writes the measured steps to `steps.jsonl`, one per line, and then the outcome to `outcome.json`, atomically and
+    with secrets masked. Returns the outcome as written."""
     outcome = _masked(outcome)
     with (folder / "steps.jsonl").open("wb") as steps:
         cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)
@@ -205,6 +211,6 @@ def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
 
 
 def _masked(outcome: Outcome) -> Outcome:
-    """Returns the outcome with passwords and keys masked in what it quotes of logs."""
+    """Returns the outcome with passwords and keys masked in the parts that quote logs."""
     failure = outcome.failure and msgspec.structs.replace(outcome.failure, evidence=masked(outcome.failure.evidence))
     return msgspec.structs.replace(outcome, failure=failure, warnings=[masked(text) for text in outcome.warnings])

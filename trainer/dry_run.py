@@ -1,7 +1,7 @@
-"""Would this layout build, and what would its hottest rank hold: asked of Megatron-Core itself, without a GPU.
+"""Checks with Megatron-Core itself, without a GPU, whether a layout builds and how much memory its hottest rank needs.
 
-The dry run is a process of its own (`trainer.engines.megatron.dry_run`), so that this one never imports torch and a
-crash there is a message here. Its answer is held against the closed form of the same recipe.
+The dry run is a process of its own (`trainer.engines.megatron.dry_run`): this one never imports torch, and reports a
+crash there as a message. Its result is compared with the closed form of the same recipe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Early end of a dry run: its place and reason, in the words of what ended it."""
+    """The place and reason of a dry run's early end, in the words of the error."""
 
     phase: str  # process groups, configuration, model, optimizer or step
     error: str  # the exception's name
@@ -38,7 +38,10 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """GiB of one pipeline rank; parts that were not reached are absent. `peak_gib` is at most a rough figure."""
+    """The memory of one pipeline rank by part, GiB; parts that the run did not reach are absent.
+
+    `peak_gib` is only a rough figure.
+    """
 
     pp_rank: int
     rank: int  # of `world_size`, the first of that pipeline rank
@@ -58,13 +61,16 @@ class DryRun:
 
 
 def hottest_rank(recipe: Recipe) -> int:
-    """Returns the pipeline rank that needs most by estimate."""
+    """Returns the pipeline rank that needs most memory by estimate."""
     return int(memory_of(one(recipe)).hottest[0])
 
 
 def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
-    """Builds and steps one rank of the recipe's world in a child process. Raises BadInputError for a pipeline rank
-    there is none of or a model that GPTModel cannot build, ToolError where the child died."""
+    """Builds one rank of the recipe's world and runs a step of it in a child process.
+
+    Raises BadInputError if there is no such pipeline rank or GPTModel cannot build the model, ToolError if the child
+    crashed.
+    """
     _refuse(recipe, pp_rank)
     answer = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))
     measured = {part: size / GIB for part, size in answer["bytes"].items()}

@@ -1,1 +1,2 @@
-"""Engine `command`: bursts of the user's own training script, its argument list edited, its log and traces read."""
+"""Engine `command`: runs bursts with the user's own training script by editing its arguments, and reads its log and
+traces."""

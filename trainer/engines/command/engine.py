@@ -1,6 +1,6 @@
-"""Engine `command`: starts the user's own trainer for a few steps, reads its log and its traces, ends it.
+"""Engine `command`: starts the user's own trainer for a few steps, reads its log and traces, and ends it.
 
-Every burst starts cold: the trainer is the user's, and knows nothing of bursts.
+Every burst starts new processes, since the trainer knows nothing of bursts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class CommandEngine:
         return self._outcome(job, processes, lambda: self._clock() - began - processes.queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
-        """Takes over a job that runs or ran without its tuner: its output is read again from the start."""
+        """Takes over a job that an earlier tuner started, whether or not it still runs; reads its output again from the
+        start."""
         processes = open_launcher(burst.recipe, self._state_dir).adopt(
             nodes=burst.recipe.cluster.nodes,
             ranks_per_node=burst.recipe.ranks_per_node,
@@ -74,7 +75,10 @@ class CommandEngine:
         return (self._state_dir / JOBS / burst.folder.name).resolve()
 
     def _outcome(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
-        """Waits for the trainer's end: its outcome, written down. ToolError where no rank came that far."""
+        """Waits for the trainer's end, and writes and returns the outcome.
+
+        Raises ToolError if no rank got through its setup.
+        """
         reading = Reading(patterns=patterns_with(job.framework.log_patterns, job.trainer.patterns))
         ended = self._follow(job, processes, reading)
         if ended.not_prepared is not None and not ended.not_prepared.others:
@@ -147,7 +151,7 @@ def _job(burst: Burst) -> Job:
 
 
 def trainer_of(recipe: Recipe) -> TrainerSettings:
-    """Returns the trainer of the recipe. ToolError if it names none."""
+    """Returns the trainer of the recipe. Raises ToolError if it has none."""
     if recipe.trainer is None:
         raise ToolError(
             "engine command runs the recipe's trainer, and the recipe has none", hint="write trainer.command"

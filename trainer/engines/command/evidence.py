@@ -1,7 +1,7 @@
-"""Evidence per rank from the log of a trainer that failed, in the terms of `trainer.failures`.
+"""Evidence by rank, from the log of a trainer that failed, as `trainer.failures` takes it.
 
-A trainer writes no report. Which rank failed comes from torchrun or from the exception at the end of its log; the phase
-from the traceback, else from the phase file of the injected sitecustomize, else from the lines before.
+A trainer writes no report of its own. The failed rank is known from torchrun or from the exception at the end of its
+log; the phase from the traceback, else from the phase file of the injected sitecustomize, else from the lines before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTING_UP = re.compile(r"using world size|initializ\w+ torch distributed|-- ar
 
 
 def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> list[RankEvidence]:
-    """Returns the evidence of every rank; call it once all have ended. `trained`: an iteration was done."""
+    """Returns the evidence of every rank; call it once all have ended. `trained`: at least one iteration was done."""
     named = processes.reported_deaths
     found = []
     for rank in range(processes.world_size):

@@ -1,7 +1,7 @@
-"""Hang diagnosis by torch's flight recorder: the collective, the ranks that wait in it and those that did not join.
+"""Diagnoses a hang by torch's flight recorder: the collective, the ranks that wait in it and those that did not join.
 
-Each rank leaves `ranks/rank<r>.flight.json` when it is asked (see `injected`): its last collectives by process group,
-the newest last. Format: version 2.10 of torch 2.13, FlightRecorder; the same for NCCL and gloo.
+Each rank writes `ranks/rank<r>.flight.json` on request (see `injected`): its last collectives by process group, the
+newest last. The format is version 2.10 of torch 2.13's FlightRecorder, the same for NCCL and gloo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Group = tuple[str, str]  # torch's name of it and what it is for
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """One record. `collective_seq_id` counts in its group; NCCL tells `state` completed, gloo only `retired`."""
+    """One record of the flight recorder.
+
+    `collective_seq_id` counts within the group. NCCL sets `state` to completed; gloo only sets `retired`.
+    """
 
     process_group: tuple[str, str] = ("", "")
     profiling_name: str = ""
@@ -49,7 +52,10 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """Ranks that wait in a collective of a group. `late`: members that are not in it, with their last there if any."""
+    """A collective of a group in which ranks wait.
+
+    `late`: the members that are not in it, each with its last collective of the group, if any.
+    """
 
     group: str
     name: str
@@ -70,8 +76,10 @@ class Stuck:
 
 
 def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
-    """Reads the flight recorders' files by rank; one that was not asked, could not answer or left half of it is
-    absent."""
+    """Reads the flight recorders' files, by rank.
+
+    A rank is absent if it was not asked, could not answer or wrote only a part.
+    """
     found = {}
     for rank in range(ranks):
         try:
@@ -82,7 +90,7 @@ def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
 
 
 def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
-    """Returns each collective that a rank waits in; those that some rank did not join come first."""
+    """Returns each collective in which a rank waits; first those that some rank did not join."""
     found: list[Stuck] = []
     for group, of_group in _by_group(flights).items():
         waiting = {rank: wait for rank, each in of_group.items() if (wait := _first_waiting(each))}
@@ -100,7 +108,8 @@ def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
 
 
 def flight_text(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
-    """Returns the hang in words, and the rank that all others wait for, if it is one; None where none waits."""
+    """Returns the hang in words, and the rank that all others wait for, if it is a single one; None if no rank
+    waits."""
     stuck = stuck_in(flights)
     if not stuck:
         return None
@@ -135,7 +144,8 @@ def _is_late(entries: Sequence[Collective], number: int) -> bool:
 
 
 def _members(group: Group, flights: Mapping[int, Flight], seen: Mapping[int, object]) -> Iterator[int]:
-    """Yields the ranks of a group by its members' dumps, else those that were seen in it; only ranks that answered."""
+    """Yields the ranks of a group: those that its members' files list, else those that were seen in it; only ranks that
+    answered."""
     for rank in seen:
         for name, config in flights[rank].pg_config.items():
             if (name == group[0] or config.desc == group[1]) and config.ranks.startswith("["):

@@ -1,7 +1,7 @@
-"""Waits for a trainer and reads what it prints meanwhile; sees when nothing moves any more.
+"""Waits for a trainer's end, reads what it prints, and notices when it makes no more progress.
 
-A hang is an iteration line that does not come: the first has a deadline of its own (imports, compilation, indexing of
-data), a later one so many medians of the steps before it, and more where a trace is written.
+A hang is an iteration line that does not come in time. The first one has its own deadline (imports, compilation,
+indexing of data); a later one may take a multiple of the median step, and longer while a trace is written.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def patience_with(recipe: Recipe, trainer: TrainerSettings) -> Patience:
 
 @dataclass(kw_only=True)
 class Followed:
-    """End of the wait. `overdue_s`: the limit that passed without a line; `lingered`: all steps were done, but the
-    process did not end."""
+    """The end of the wait.
+
+    `overdue_s`: the limit that passed without a new line; `lingered`: all steps were done, but the process did not end.
+    """
 
     overdue_s: float | None = None
     lingered: bool = False
@@ -95,7 +97,7 @@ class Follower:
         return Followed()
 
     def _limit(self, now: float, began: float, first: float | None, moved: float) -> tuple[float, float]:
-        """Returns the next line's limit in seconds, and since when it counts."""
+        """Returns how many seconds the next line may take, and from which time they count."""
         if first is None:
             return self.patience.first_s, began
         steps = self.reading.iterations.values()
@@ -107,7 +109,7 @@ class Follower:
         return limit_s, moved
 
     def read(self, ranks: Iterable[int] | None = None) -> None:
-        """Reads the lines written since the last call, of these ranks; None: of all ranks."""
+        """Reads the lines that these ranks (None: all ranks) have written since the last call."""
         for rank in range(self.processes.world_size) if ranks is None else ranks:
             if len(self._tails.get(rank, ())) < BOTH and not self.reading.iterations:
                 known = {tail.path: tail for tail in self._tails.get(rank, ())}
@@ -118,7 +120,7 @@ class Follower:
 
 
 class _Tail:
-    """The new whole lines of a growing file, however large it is; a progress bar ends its own with a return."""
+    """Reads the new complete lines of a growing file of any size. Carriage returns of progress bars end a line too."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._at, self._rest = path, 0, b""

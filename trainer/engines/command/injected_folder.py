@@ -1,4 +1,4 @@
-"""The folder that PYTHONPATH begins with for the user's own trainer: its sitecustomize acts from inside."""
+"""The folder that is put first in PYTHONPATH of the user's own trainer, so that its sitecustomize runs there."""
 
 from pathlib import Path
 

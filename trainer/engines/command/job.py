@@ -1,4 +1,4 @@
-"""One burst of the trainer: what every rank runs, in which environment, and where it writes."""
+"""The job of one burst: the command of every rank, its environment, and its output files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ KEPT_BYTES = 4 << 20  # of a log, at either end
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """`folder` is the burst's, absolute: the trainer may run in another."""
+    """The job of one burst.
+
+    `folder` is the burst's folder as an absolute path, since the trainer may run in another one.
+    """
 
     burst: Burst
     trainer: TrainerSettings
@@ -51,14 +54,15 @@ class Job:
         return mailbox.log_path(self.folder, 0).parent
 
     def clear(self) -> None:
-        """Deletes what an earlier attempt at the burst left, which would be taken for this one's."""
+        """Deletes files of an earlier attempt at this burst, which could be mistaken for this one's."""
         shutil.rmtree(self.folder / "trace", ignore_errors=True)
         for folder in (self.written, self.ranks_folder, self.log_folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
 
     def argv(self) -> tuple[str, ...]:
-        """Returns the command of one rank; where it is a script, it is written into the burst's folder."""
+        """Returns the command of one rank, and writes it (and the setup script, if there is one) into the burst's
+        folder."""
         request = BurstRequest(
             recipe=self.burst.recipe,
             trainer=self.trainer,
@@ -73,8 +77,10 @@ class Job:
         return (*self._start(), *prefix, *argv)
 
     def _start(self) -> tuple[str, ...]:
-        """Returns the words before the command that set variables for the trainer alone: they would also change the
-        programs that start it."""
+        """Returns the words before the command that set variables for the trainer alone.
+
+        In the environment of the job they would also change the programs that start the ranks.
+        """
         if self.trainer.setup:
             script = self.folder / "setup.sh"
             script.write_text(
@@ -91,13 +97,13 @@ class Job:
         return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath(own)}", *apart)
 
     def rank_variables(self) -> dict[str, str]:
-        """Returns the recipe's variables for a rank, with the values of secrets."""
+        """Returns the recipe's environment variables for a rank, with secrets filled in."""
         own = rank_variables(self.burst.recipe)
         values = with_values(tuple(own.values()), self.trainer.expand, os.environ)
         return {name: expanded(name, value, os.environ) for name, value in zip(own, values, strict=True)}
 
     def _of_the_job(self) -> dict[str, str]:
-        """Variables whose values bash gives."""
+        """Returns the variables whose values are expanded here and not by the setup script."""
         own = rank_variables(self.burst.recipe)
         return {name: value for name, value in self.rank_variables().items() if own[name] in self.trainer.expand}
 
@@ -124,8 +130,8 @@ class Job:
         return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
-        """Copies every rank's output and the agent's log next to the burst: of a long one its start and its end, with
-        secrets masked."""
+        """Copies every rank's output and the launcher's log into the burst's folder, with secrets masked; of a long log
+        the start and the end."""
         for rank in range(processes.world_size):
             with mailbox.log_path(self.folder, rank).open("w") as log:
                 for path in processes.outputs(rank):
@@ -138,8 +144,10 @@ class Job:
 
 
 def _of_programs(name: str) -> bool:
-    """Returns whether a variable changes how programs are found or loaded: programs that start the ranks run without
-    it."""
+    """Returns whether a variable changes how programs are found or loaded.
+
+    The programs that start the ranks run without it.
+    """
     return name == "PATH" or name.startswith(("PYTHON", "LD_"))
 
 
@@ -155,8 +163,10 @@ def _ends(path: Path) -> str:
 
 
 def _nsys(request: BurstRequest, folder: Path) -> tuple[str, ...]:
-    """Returns the words that run Nsight Systems around the traced ranks only; the trainer opens and closes the capture.
-    It is text for sh, because every rank runs the same command."""
+    """Returns the words that run Nsight Systems around the traced ranks; the trainer starts and stops the capture.
+
+    They are a script for sh, since every rank has the same command.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     profile = (
         f"exec nsys profile -s none -t nvtx,cuda --capture-range=cudaProfilerApi --capture-range-end=stop "

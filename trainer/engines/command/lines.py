@@ -1,7 +1,7 @@
-"""Reads what trainers print, line by line, with the patterns of their framework.
+"""Reads the lines that a trainer prints, with the patterns of its framework.
 
-The iteration line comes from the last rank, and lines of several ranks can run into each other: every pattern is
-searched for, none is anchored at a line's start.
+The last rank prints the iteration line, and lines of several ranks may be joined: patterns are searched for anywhere in
+a line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 
 @dataclass(kw_only=True)
 class Iteration:
-    """One training step as the trainer tells it."""
+    """One training step as the trainer printed it."""
 
     number: int
     ms: float
@@ -32,15 +32,18 @@ class Iteration:
 
 @dataclass(kw_only=True)
 class Reading:
-    """State of the log so far: iterations by number, and the highest `max allocated` of each rank that reported one."""
+    """The state of a log so far: iterations by number, and the highest `max allocated` of each rank that printed
+    one."""
 
     patterns: dict[str, re.Pattern[str]]
     iterations: dict[int, Iteration] = field(default_factory=dict)
     peak_gib: dict[int, float] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
-        """Reads one line, which may hold those of several ranks one after another. What a pattern of the user's own
-        matches that is not a number is skipped."""
+        """Reads one line, which may be several ranks' lines joined together.
+
+        Skips matches of the user's own patterns that are not numbers.
+        """
         line = plain(line)
         steps = list(self.patterns["iteration"].finditer(line))
         for index, found in enumerate(steps):
@@ -68,24 +71,29 @@ class Reading:
 
 
 def _milliseconds(found: re.Match[str]) -> float:
-    """Returns the time in ms; a pattern of the user's own may give seconds (`s`) instead."""
+    """Returns the time in ms; a user's own pattern may have a group `s` for seconds instead."""
     groups = found.groupdict()
     return size_in(groups["ms"]) if groups.get("ms") else 1e3 * number_in(groups["s"])
 
 
 def plain(line: str) -> str:
-    """Returns the text without colours."""
+    """Returns the text without ANSI colours."""
     return _COLOUR.sub("", line) if "\x1b" in line else line
 
 
 def size_in(text: str) -> float:
-    """Parses a time or a memory: 1,234 is 1234, since nobody prints three decimals of them."""
+    """Parses a time or a memory size.
+
+    A comma separates thousands (1,234 is 1234), since nobody prints three decimals of these.
+    """
     return float(text.replace(",", "")) if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text) else number_in(text)
 
 
 def number_in(text: str) -> float:
-    """Parses a number: 12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5; a comma or point
-    after it is not part of it. ValueError for what is not a number."""
+    """Parses a number: 12.5, also written 12,5; 1234.5, also written 1,234.5 or 1.234,5.
+
+    A trailing comma or point is not part of it. Raises ValueError if the text is not a number.
+    """
     text = text.rstrip(".,")
     if "," not in text:
         return float(text if text.count(".") == 1 else text.replace(".", ""))
@@ -94,8 +102,10 @@ def number_in(text: str) -> float:
 
 
 def patterns_with(known: Mapping[str, str], own: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
-    """Returns a framework's patterns, replaced by the user's own. BadInputError for one that is not a pattern or reads
-    nothing."""
+    """Returns a framework's patterns, with those that the user defined in their place.
+
+    Raises BadInputError for one that is not a pattern or has no group to read.
+    """
     problems = [problem for name, text in own.items() if (problem := _problem(name, text, known))]
     if problems:
         raise BadInputError(*problems)

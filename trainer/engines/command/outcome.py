@@ -1,4 +1,4 @@
-"""From what a trainer printed and its ranks left to the burst's outcome."""
+"""Makes a burst's outcome from what the trainer printed and the files of its ranks."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """End of the job. `code`: exit code of what started it, None where it had to be ended; `flight`: place of a hang by
-    torch's flight recorder, and the rank that did not join; `not_prepared`: the rank that did not complete its
-    setup."""
+    """The end of the job.
+
+    `code`: the exit code of the program that started it, None if it had to be killed; `flight`: the hang by torch's
+    flight recorder, and the rank that did not join; `not_prepared`: the rank that did not complete its setup.
+    """
 
     processes: Processes
     followed: Followed
@@ -51,8 +53,8 @@ _RESUMED = (
 
 
 def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
-    """Returns the measured steps as the trainer timed them, the losses of all steps, the memory of every rank that
-    reported it."""
+    """Returns the outcome: the measured steps as the trainer timed them, the losses of all steps, and the memory of
+    every rank that reported it."""
     recipe, bounds = job.burst.recipe, job.bounds
     measured = [reading.iterations[n] for n in bounds.measures if n in reading.iterations]
     usage = read_usage(job.ranks_folder, recipe.world_size)
@@ -94,7 +96,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
 
 
 def _acting(job: Job) -> dict[str, Plain]:
-    """Asks the framework which knobs the trainer says it runs with, in its folder or the log of rank 0."""
+    """Returns the knob values that the trainer says it runs with, from its folder or the log of rank 0."""
     path, log = mailbox.log_path(job.folder, 0), ""
     if path.exists():
         with path.open(errors="replace") as file:
@@ -111,7 +113,7 @@ def _in_order(reading: Reading) -> list[Iteration]:
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:
-    """Returns the finite values only: JSON has no NaN or infinity, and the failure reports them."""
+    """Returns the finite values only. JSON has no NaN or infinity, and the failure reports those."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -124,7 +126,8 @@ def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
 
 
 def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[dict[int, float], list[str]]:
-    """Returns the peak in GiB by rank; without our sitecustomize the log's, of those ranks that print it."""
+    """Returns the peak memory in GiB by rank: from the injected sitecustomize, else from the log, of the ranks that
+    print it; and warnings."""
     known = {rank: each.peak_gib for rank, each in usage.items()}
     known = known or {rank: gib for rank, gib in reading.peak_gib.items() if gib}
     silent = recipe.world_size - len(known)
@@ -158,8 +161,10 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
 
 
 def _no_number(each: Iteration) -> str | None:
-    """Returns why training cannot continue after the iteration, else None. An infinite norm in a skipped step is the
-    loss scaler's search."""
+    """Returns why training cannot continue after the iteration, else None.
+
+    An infinite gradient norm in a skipped step is normal: the loss scaler searches.
+    """
     if each.nan:
         return f"the trainer counts a NaN iteration at iteration {each.number}"
     if each.loss is not None and not math.isfinite(each.loss):
@@ -179,7 +184,7 @@ def _short(bounds: Bounds, done: int) -> str:
 
 
 def _unmasked(job: Job) -> list[str]:
-    """Returns a warning where Nsight's files may hold secrets: they cannot be masked and record the environment."""
+    """Returns a warning if Nsight's files may contain secrets: they record the environment and cannot be masked."""
     names = names_in({**os.environ, **job.rank_variables()})
     if not names or not any(path.suffix in NSIGHT for path in (job.folder / "trace").glob("*")):
         return []

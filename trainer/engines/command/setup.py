@@ -1,9 +1,6 @@
-"""Shell script that every rank runs before the trainer's command: the lines of `trainer.setup`, then the recipe's
-variables, as in the exported script.
-
-A rank records the line it is at: a failure here is that of the machine or of the line and says nothing about the
-recipe's knobs.
-"""
+"""The shell script that every rank runs before the trainer's command: the lines of `trainer.setup`, then the recipe's
+variables, as in the exported script. A rank records which line it is at: a failure in one of them is caused by the
+machine or by the line, not by the recipe's knobs."""
 
 from __future__ import annotations
 
@@ -27,13 +24,16 @@ _SAY = 'moe_autotune_at() { printf "%s\\n" "$*" > "$MOE_AUTOTUNE_OUT/rank$RANK.s
 
 
 def start_of(lines: tuple[str, ...], script: Path) -> tuple[str, ...]:
-    """Returns the words before the trainer's command: the shell that reads the script."""
+    """Returns the words before the trainer's command: the shell and the script."""
     return ("bash", *(("-l",) if is_login(lines[0]) else ()), str(script))
 
 
 def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpath: str, injected: Path | None) -> str:
-    """Returns the script for bash. `pythonpath`: of whoever started the study, in place of ours; `injected` is put
-    before whatever the lines make of it."""
+    """Returns the script for bash.
+
+    `pythonpath` is that of the process that started the study and replaces the current one; `injected` is put before
+    the PYTHONPATH that the lines set.
+    """
     said = [
         lines[0] if is_login(lines[0]) else FIRST_LINE,
         "# What every rank does before the trainer's command: trainer.setup, then the recipe's variables.",
@@ -51,7 +51,10 @@ def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpat
 
 
 def _checked(lines: tuple[str, ...]) -> Iterator[str]:
-    """In the shell itself, not in a function: a line may declare what later ones use."""
+    """Yields the lines, each with a check of its exit code.
+
+    They run in the shell itself, not in a function, since a line may declare something that later ones use.
+    """
     for number, line in enumerate(lines):
         yield f"moe_autotune_at {number}"
         yield line
@@ -61,8 +64,11 @@ def _checked(lines: tuple[str, ...]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class NotPrepared:
-    """A rank did not get through. `code`: what the line ended with, None where it did not end; `others`: a rank got
-    through, so that it is one machine's."""
+    """A rank that did not complete its setup.
+
+    `code`: the exit code of the line, None if it did not end; `others`: another rank completed it, so that one machine
+    is at fault.
+    """
 
     rank: int
     line: str
@@ -98,9 +104,9 @@ def not_prepared(
     outputs: Callable[[int], list[Path]],
     overdue_s: float | None,
 ) -> NotPrepared | None:
-    """Returns the first rank that did not complete its setup, once all ranks have ended; None where all did, or were
-    ended during it. `deaths`: exit codes by rank, `outputs`: the files with a rank's output, `overdue_s`: the time
-    limit that passed."""
+    """Returns the first rank that did not complete its setup, once all ranks have ended; None if all did, or were ended
+    by us. `deaths`: exit codes by rank; `outputs`: the files with a rank's output; `overdue_s`: the time limit that
+    passed."""
     states = {rank: _state(ranks_folder, rank) for rank in range(ranks)}
     for rank, state in states.items():
         number, _, code = state.partition(" ")
@@ -120,7 +126,8 @@ def not_prepared(
 
 
 def _state(ranks_folder: Path, rank: int) -> str:
-    """Returns the number of the line that the rank is at, and the code that it failed with; empty before the first."""
+    """Returns the number of the line that the rank is at, and the exit code with which it failed; empty before the
+    first line."""
     try:
         return (ranks_folder / f"rank{rank}.setup").read_text().strip()
     except FileNotFoundError:

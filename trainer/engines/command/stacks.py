@@ -1,8 +1,7 @@
-"""Asks the ranks of a job that hangs where they are, and torch's flight recorder which collectives they are in, before
-they are ended.
+"""Collects, before a hanging job is ended, the stacks of its ranks and their collectives by torch's flight recorder.
 
-`python -m trainer.engines.command.stacks <ranks' folder> <log folder> injected|bare` asks those of this machine; every
-machine of the job runs it.
+`python -m trainer.engines.command.stacks <ranks' folder> <log folder> injected|bare` does so for the ranks of one
+machine; it is run on every machine of the job.
 """
 
 from __future__ import annotations
@@ -25,14 +24,17 @@ _ALL_S = 60.0  # for the ranks of a machine
 
 
 def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
-    """Asks the job's ranks on every machine for their stacks. See `stacks_here`."""
+    """Collects the stacks of the job's ranks on every machine; see `stacks_here`."""
     how = "injected" if injected else "bare"
     processes.beside("trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S)
 
 
 def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
-    """Collects the stacks of this machine's ranks: those with our sitecustomize write them to their own stderr; py-spy,
-    where it is installed, writes those of others into `log_folder`."""
+    """Collects the stacks of this machine's ranks.
+
+    With the injected sitecustomize they write them to their own stderr; without it py-spy, if installed, writes them
+    into `log_folder`.
+    """
     ranks = _ranks(ranks_folder)
     for rank, process in ranks.items():
         if injected:
@@ -45,13 +47,14 @@ def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None
 
 
 def _ask_flight_recorder(process: Process) -> None:
-    """Wakes the thread that `injected` started; it writes next to the rank's other files."""
+    """Wakes the thread that waits in the injected sitecustomize; it writes its file next to the rank's others."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ask:
         ask.sendto(b"?", f"\0moe-autotune-{process.pid}")
 
 
 def _ranks(ranks_folder: Path) -> dict[str, Process]:
-    """Returns the process of each rank that trains: the one that claimed it, else the first below what started it."""
+    """Returns the training process of each rank: the one that claimed it, else the first child of the program that
+    started it."""
     of_burst = {
         process: environment["RANK"]
         for process, environment in marked()

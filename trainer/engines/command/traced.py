@@ -1,4 +1,4 @@
-"""Choice of the ranks of a job to trace: enough to cover every kind of rank, few enough to write and read."""
+"""Chooses the ranks of a job to trace: enough for every role of a rank, few enough to write and read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ MOST = 8  # traces of a burst; a rank's trace takes seconds to write, and the tr
 
 
 def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """First and last pipeline stage, one rank of each EP group of them (thinned out evenly), and `watched` ones.
-
-    Ranks count as Megatron's default order has them: TP fastest, then CP and EP within DP, PP slowest.
-    """
+    """Returns the traced ranks: of the first and the last pipeline stage, the ranks of one EP group each (thinned out
+    evenly), and `watched` ones. Ranks are numbered in Megatron's default order: TP fastest, then CP and EP within DP,
+    PP slowest."""
     world, pp = recipe.world_size, recipe.parallelism.pipeline_model_parallel_size
     stage = max(1, world // pp)
     group = recipe.parallelism.expert_model_parallel_size * recipe.expert_tensor_parallel_size
@@ -24,7 +23,7 @@ def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int,
 
 
 def _thinned(ranks: list[int], most: int) -> list[int]:
-    """Returns at most so many of the ranks, evenly spread."""
+    """Returns at most `most` of the ranks, evenly spread."""
     if len(ranks) <= most:
         return ranks
     return [ranks[index * len(ranks) // most] for index in range(most)]

@@ -1,7 +1,8 @@
-"""Brings the traces a trainer wrote, wherever its version puts them, to the burst's `trace/`, a file a rank.
+"""Moves the traces that a trainer wrote to the burst's `trace/`, one file per rank.
 
-0.16.1 and Bridge write `<tensorboard-dir>/HOST_PID.NS.pt.trace.json`, newer versions
-`<tensorboard-dir>/../torch_profile/rank-R.json.gz`; a custom trainer anything that ends so in its folder.
+Megatron-LM 0.16.1 and Bridge write `<tensorboard-dir>/HOST_PID.NS.pt.trace.json`, newer versions
+`<tensorboard-dir>/../torch_profile/rank-R.json.gz`; of a custom trainer, all files in its folder with these endings
+count.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ _HEAD_BYTES = 1 << 20  # Kineto writes distributedInfo before the events
 
 
 def collect(written: Path, folder: Path) -> list[int]:
-    """Moves every trace below `written` to `folder` as `rank<r>.pt.trace.json.gz`: the ranks found, in order.
-
-    A file that does not tell its rank keeps its name; the reader of traces asks it again. TensorBoard's own files go:
-    a burst's are of no use, and hold every argument, secrets with it, where nothing masks them.
-    """
+    """Moves every trace below `written` to `folder` as `rank<r>.pt.trace.json.gz`, and returns the ranks found, in
+    order. A file that does not show its rank keeps its name, and the trace reader looks for the rank inside it. Deletes
+    TensorBoard's own files, which are useless for a burst and contain all arguments, with secrets that nothing
+    masks."""
     for path in written.rglob("events.out.tfevents.*"):
         path.unlink()
     ranks = []

@@ -1,4 +1,4 @@
-"""Reader of the file that the injected sitecustomize leaves for each rank: `ranks/rank<r>.usage.json`."""
+"""Reads the file that the injected sitecustomize writes for each rank: `ranks/rank<r>.usage.json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory is GiB at the last measured step; of a GPU's allocator only on GPUs."""
+    """The usage of one rank. Memory is GiB at the last measured step; that of the allocator only on GPUs."""
 
     rank: int
     cpu_s: list[float] = []  # of each training step, this rank's process
@@ -20,13 +20,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peak_gib(self) -> float:
-        """Returns the peak as our own engine counts it: memory reserved by the allocator, which other processes cannot
-        have."""
+        """Returns the peak as engine `megatron` counts it: the memory that the allocator reserved, which other
+        processes cannot have."""
         return self.resident_gib if self.reserved_gib is None else self.reserved_gib
 
 
 def read_usage(folder: Path, ranks: int) -> dict[int, Usage]:
-    """Reads the usage by rank; a rank that was ended before it wrote is absent."""
+    """Reads the usage by rank; ranks that ended before they wrote theirs are absent."""
     found = {}
     for rank in range(ranks):
         path = folder / f"rank{rank}.usage.json"

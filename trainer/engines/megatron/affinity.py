@@ -1,7 +1,7 @@
-"""Assignment of the node's cores to a rank with `cpu_affinity: spread`: an equal share of those near its GPU.
+"""Assigns cores of the node to a rank for `cpu_affinity: spread`: an equal share of those near its GPU.
 
-A DGX attaches its GPUs to two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel
-reports no NUMA node, cores are assigned in order.
+The GPUs of a DGX are attached to two sockets, and a rank on the wrong one launches kernels more slowly. On CPUs, and
+where the kernel reports no NUMA node, cores are assigned in order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def own_share(
     cores: Collection[int],
     cores_of: Mapping[NumaNode, Collection[int]],
 ) -> set[int]:
-    """Cores of local rank `rank`, of those this process may use.
+    """Returns the cores of local rank `rank`, out of those that this process may use.
 
-    `nodes` has the NUMA node of each local rank's GPU, None where it is unknown. Ranks of one node share its cores
-    equally and in order; all of them where there are fewer than ranks.
+    `nodes` has the NUMA node of each local rank's GPU, None if unknown. Ranks on one node share its cores equally and
+    in order; if there are fewer cores than ranks, each gets all of them.
     """
     mine = nodes[rank]
     near = sorted(set(cores) & set(cores_of.get(mine, ()))) if mine is not None else []
@@ -43,7 +43,7 @@ def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
 
 
 def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
-    """Returns the NUMA node that the kernel reports for the GPU's PCI address; -1 there means unknown."""
+    """Returns the NUMA node that the kernel reports for the GPU's PCI address; the kernel's -1 means unknown (None)."""
     place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]  # an older torch tells none
     address = "{:04x}:{:02x}:{:02x}.0".format(*place)
     with suppress(OSError, ValueError):
@@ -53,7 +53,7 @@ def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
 
 
 def cores_by_numa_node(sys: Path = SYS) -> dict[NumaNode, set[int]]:
-    """Returns the cores of every NUMA node; {} where the kernel does not report them."""
+    """Returns the cores of every NUMA node; {} if the kernel does not report them."""
     folders = (sys / "devices/system/node").glob("node[0-9]*")
     return {int(folder.name.removeprefix("node")): _listed((folder / "cpulist").read_text()) for folder in folders}
 
@@ -65,7 +65,8 @@ def _listed(text: str) -> set[int]:
 
 
 def pin(cores: Collection[int]) -> None:
-    """Pins this process to the cores. Affinity belongs to a thread: every one that has already started is moved."""
+    """Pins all threads of this process to the cores; affinity is per thread, so those that already run are pinned one
+    by one."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # ended meanwhile
             os.sched_setaffinity(int(thread), cores)

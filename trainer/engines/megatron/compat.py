@@ -1,6 +1,6 @@
-"""Differences between the Megatron-Core releases that are supported: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
+"""The differences between the supported releases of Megatron-Core: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
 
-All version-dependent code is here; the rest of the engine calls it and does not look at versions.
+All code that depends on the version is here; the rest of the engine calls it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def grouped_gemm_module() -> Any | None:
-    """The module through which legacy GroupedMLP finds the grouped_gemm wheel; gone in 0.19."""
+    """Returns the module in which legacy GroupedMLP looks up the grouped_gemm wheel; None in 0.19, which has none."""
     try:
         return importlib.import_module("megatron.core.transformer.moe.grouped_gemm_util")
     except ImportError:
@@ -19,21 +19,21 @@ def grouped_gemm_module() -> Any | None:
 
 
 def has_transformer_engine() -> bool:
-    """Returns whether Megatron-Core could import Transformer Engine: an installed one may fail to load."""
+    """Returns whether Megatron-Core could import Transformer Engine, which may fail even if it is installed."""
     from megatron.core.models.gpt import gpt_layer_specs
 
     return bool(gpt_layer_specs.HAVE_TE)
 
 
 def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Splits `fields` into those that the installed config class has, and the names of those that it does not have."""
+    """Splits `fields` into those that the installed config class has and the names of those that it lacks."""
     known = {field.name for field in dataclasses.fields(config_class)}
     return {k: v for k, v in fields.items() if k in known}, sorted(set(fields) - known)
 
 
 def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without Transformer Engine, 0.16.1 reaches grouped GEMM only through its legacy GroupedMLP, which has no bias:
-    with biases the experts run one after another."""
+    """Returns the fields that select the legacy GroupedMLP, through which alone 0.16.1 has grouped GEMM without
+    Transformer Engine. It has no biases: with biases experts run one after another."""
     if fields.get("add_bias_linear"):
         return {**fields, "moe_grouped_gemm": False}
     if fields.get("moe_grouped_gemm") and grouped_gemm_module() is not None:
@@ -42,7 +42,8 @@ def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
-    """0.19 keeps one count of SMs for whichever flex backend acts, and refuses two that differ, acting or not."""
+    """Returns the fields with a single SM count: 0.19 has one for whichever flex backend acts and refuses two different
+    ones."""
     counts = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
     idle = {name for backend, name in counts.items() if backend != fields.get("moe_flex_dispatcher_backend")}
     return {name: value for name, value in fields.items() if name not in idle}
@@ -52,12 +53,13 @@ RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}  # in 0.18, which took the 
 
 
 def under_older_names(fields: set[str]) -> set[str]:
-    """Returns the names, and the earlier ones of those that were renamed: knobs keep the older name."""
+    """Returns the names, together with the earlier names of renamed ones, which knobs keep."""
     return fields | {older for newer, older in RENAMED.items() if newer in fields}
 
 
 def graph_fields(config_class: type, fields: dict[str, Any], *, whole_iteration: bool) -> dict[str, Any]:
-    """Graphs in the words of the installed release: before 0.18 the whole iteration was a scope of local ones."""
+    """Returns the fields for CUDA graphs as the installed release spells them: before 0.18, the whole iteration was a
+    scope of local graphs."""
     if fields.get("cuda_graph_impl", "none") == "none":
         return {name: value for name, value in fields.items() if name != "cuda_graph_scope"}
     newer = "cuda_graph_modules" in {field.name for field in dataclasses.fields(config_class)}

@@ -1,7 +1,7 @@
-"""From a recipe to Megatron-Core's four configurations: transformer, DDP, optimizer, parallel state.
+"""Makes Megatron-Core's four configurations from a recipe: transformer, DDP, optimizer, parallel state.
 
-A knob goes to every configuration that has a field of its name; only what has another name or type there
-(architecture, precision, layer frequency) is spelled out.
+A knob goes to every configuration with a field of its name; only settings with other names or types there are written
+out here (architecture, precision, layer frequency).
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ LISTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MegatronConfigs:
-    """`unknown` names knobs that the installed Megatron-Core has no field for; they did not act."""
+    """The configurations of one recipe.
+
+    `unknown` are knobs for which the installed Megatron-Core has no field; they have no effect.
+    """
 
     transformer: Any
     ddp: Any
@@ -79,8 +82,10 @@ class MegatronConfigs:
 
 
 def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfigs:
-    """Returns Megatron's configurations. Its own checks run here and raise as they do there (AssertionError,
-    ValueError)."""
+    """Returns Megatron's configurations.
+
+    Megatron's own checks run here and raise its errors (AssertionError, ValueError).
+    """
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.transformer.enums import AttnBackend
@@ -137,13 +142,14 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
 
 
 def checks_for_nan(recipe: Recipe) -> bool:
-    """Returns whether loss and gradients are checked in every micro batch and bucket, as Megatron-LM does by default; a
-    graph of the whole iteration cannot wait for that. Each check is a sync on a GPU; a CPU has no production run."""
+    """Returns whether loss and gradients are checked for NaN in every micro batch and bucket, as Megatron-LM does by
+    default. Each check synchronises the GPU, so that a graph of the whole iteration cannot contain it. False on a CPU,
+    which has no production run to match."""
     return not recipe.hardware.is_cpu and not whole_iteration(recipe)
 
 
 def _written_knobs(recipe: Recipe) -> dict[str, Any]:
-    """Returns every knob that has a value, the table's default included; lists in Megatron's form."""
+    """Returns every knob that has a value, defaults of the table included; lists as Megatron writes them."""
     values = {name: recipe.knob(name) for name in KNOBS}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
 
@@ -158,20 +164,21 @@ def _names_of(config_class: type) -> set[str]:
 
 
 def _without_field(recipe: Recipe, classes: tuple[type, ...]) -> list[str]:
-    """Knobs the recipe moves from their default, for which the installed Megatron-Core has no field."""
+    """Returns the knobs that the recipe changes from their default and for which the installed Megatron-Core has no
+    field."""
     known = compat.under_older_names(set().union(*map(_names_of, classes)))
     fields = (name for name, knob in KNOBS.items() if knob.megatron_core is not None)
     return [name for name in fields if name not in known and effective(recipe, name) != KNOBS[name].default]
 
 
 def _as_dtype(name: str, value: Any) -> Any:
-    """Optimizer dtypes are torch's; `moe_router_dtype` is a word of Megatron's own (fp32, fp64)."""
+    """Returns optimizer dtypes as torch's; `moe_router_dtype` stays a word of Megatron's (fp32, fp64)."""
     return getattr(torch, value, value) if name.endswith("_dtype") and isinstance(value, str) else value
 
 
 def _with_yarn(recipe: Recipe, config: Any) -> Any:
-    """Returns the configuration with the attributes that GPTModel reads for YaRN without latent attention; they are not
-    fields of the class."""
+    """Sets the attributes that GPTModel reads for YaRN without latent attention, which are not fields of the class;
+    returns the configuration."""
     model = recipe.architecture
     if model.yarn and not model.multi_latent_attention:
         for name in YARN:

@@ -1,9 +1,8 @@
-"""Unmodified Megatron-Core on CPU tensors: everything that is substituted for the time of a burst, and why.
+"""Runs unmodified Megatron-Core on CPU tensors; lists everything that is substituted during a burst, and why.
 
-`with megatron_on_cpu():` wraps building and training. Nothing of the installed package is edited; each
-substitution is undone on exit. What it promises (tests/trainer/engines/test_megatron_cpu.py):
-`torch.cuda` calls that Megatron makes succeed and mean the CPU, tensors asked for on "cuda" are CPU tensors,
-RNG forks are honoured on the one CPU generator, and after the block all of it is as before.
+`with megatron_on_cpu():` wraps building and training. The installed package is not edited, and each substitution is
+undone on exit. Within the block (tests/trainer/engines/test_megatron_cpu.py), calls of `torch.cuda` by Megatron succeed
+and act on the CPU, tensors on "cuda" are CPU tensors, and forks of the RNG act on the single CPU generator.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class _Queue:
-    """Stands for torch.cuda.Stream and Event: a CPU runs one ordered queue, so there is never anything to wait for."""
+    """Replaces torch.cuda.Stream and Event. A CPU runs everything in order, so there is nothing to wait for."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -48,8 +47,8 @@ def _is_cuda(device: Any) -> bool:
 
 
 class _CudaLiteralsMeanCpu(TorchFunctionMode):
-    """`device="cuda"` means the CPU, `Tensor.cuda()` is the tensor itself, and `Tensor.type()` says the CUDA
-    names: the mixed-precision optimizers compare against those and raise TypeError for any other."""
+    """Makes `device="cuda"` mean the CPU, `Tensor.cuda()` return the tensor itself, and `Tensor.type()` return CUDA
+    names. The mixed-precision optimizers compare with those names and raise TypeError for others."""
 
     def __torch_function__(
         self,
@@ -75,7 +74,7 @@ class _CudaLiteralsMeanCpu(TorchFunctionMode):
 
 
 class _GroupedGemmOnCpu:
-    """`grouped_gemm.ops` as Megatron's GroupedMLP calls it: one product an expert."""
+    """Replaces `grouped_gemm.ops` as Megatron's GroupedMLP calls it: one GEMM per expert."""
 
     @staticmethod
     def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
@@ -88,7 +87,8 @@ class _GroupedGemmOnCpu:
 
 
 class _Fp8Off:
-    """Stands for Transformer Engine's FP8GlobalStateManager, which selective recompute asks without TE too."""
+    """Replaces Transformer Engine's FP8GlobalStateManager, which selective recompute asks even without Transformer
+    Engine."""
 
     @staticmethod
     def is_fp8_enabled() -> bool:
@@ -104,7 +104,7 @@ def _no_context(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _cuda_calls() -> dict[str, Any]:
-    """Replacements in `torch.cuda`, by name. The RNG of "the device" is the CPU's one generator."""
+    """Returns the replacements in `torch.cuda`, by name. The RNG of the device is the CPU's single generator."""
     return {
         "current_device": lambda: CPU,
         "set_device": lambda *_: None,
@@ -122,7 +122,7 @@ def _cuda_calls() -> dict[str, Any]:
 
 
 def _split_sizes(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    """Returns split sizes as numpy for all-to-all: `maybe_move_tensor_to_cpu` converts only CUDA tensors."""
+    """Returns split sizes as numpy for all-to-all, as `maybe_move_tensor_to_cpu` does only for CUDA tensors."""
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
@@ -130,8 +130,8 @@ def _sends_keep_their_data(p2p_ops: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `_p2p_ops`, which starts sends that are waited for later (`overlap_p2p_comm`).
 
     The interleaved schedule frees an output's `.data` (`deallocate_output_tensor`) while it is still being sent. On a
-    GPU the allocator keeps such memory until NCCL has read it. Gloo holds the tensor only, whose data is then another:
-    it would send whatever has been written to the memory since. So it gets a tensor of its own, over the same memory.
+    GPU the allocator keeps such memory until NCCL has read it. gloo only holds the tensor, whose data has then changed:
+    it would send whatever was written to the memory since. So it gets a tensor of its own over the same memory.
     """
 
     def with_tensors_of_their_own(**kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def _sends_keep_their_data(p2p_ops: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patches() -> Iterator[Any]:
-    """Yields every attribute that is replaced, as unittest.mock patches not yet started."""
+    """Yields every replaced attribute as a patch of unittest.mock that has not started."""
     import megatron.core.pipeline_parallel.p2p_communication as p2p
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.moe.moe_utils as moe_utils

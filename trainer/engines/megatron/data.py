@@ -1,7 +1,7 @@
-"""Seeded mock data: token sequences a model can learn, the same for the same seed, step and microbatch.
+"""Mock data from a seed: token sequences that a model can learn, the same for the same seed, step and micro batch.
 
-A sample depends on its index in the global batch alone, so every layout and micro batch size trains on the
-same samples and loss curves can be compared.
+A sample depends only on its index in the global batch: every layout and micro batch size trains on the same samples, so
+that loss curves can be compared.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Batch = dict[str, Any]
 
 
 class Feed:
-    """Micro batches on the device, for ever.
+    """An endless supply of micro batches on the device.
 
-    On a GPU they are drawn before the step, as a loader's workers do beside it, into pinned memory, and copied without
-    waiting: a blocking copy would be a synchronisation each. On a CPU they are drawn as they are asked for.
+    On a GPU they are drawn before the step, as a data loader's workers would do during it, into pinned memory, and
+    copied asynchronously, since a blocking copy would be a synchronisation. On a CPU each is drawn when it is needed.
     """
 
     def __init__(self, drawn: Iterator[Batch], device: str) -> None:
@@ -33,7 +33,7 @@ class Feed:
         self._ready: deque[Batch] = deque()
 
     def draw(self, count: int) -> None:
-        """Has so many micro batches ready; on a CPU none."""
+        """Draws the next `count` micro batches ahead; does nothing on a CPU."""
         if self._device != "cpu":
             self._ready.extend(
                 {name: tensor.pin_memory() for name, tensor in batch.items()} for batch in islice(self._drawn, count)
@@ -50,7 +50,7 @@ class Feed:
 
 
 def batches(recipe: Recipe, *, seed: int) -> Iterator[Batch]:
-    """Yields micro batches of this data-parallel rank in host memory, for ever."""
+    """Yields the micro batches of this data-parallel rank in host memory, without end."""
     from megatron.core import parallel_state
 
     dp_rank = parallel_state.get_data_parallel_rank()
@@ -73,7 +73,8 @@ def batches(recipe: Recipe, *, seed: int) -> Iterator[Batch]:
 
 
 def _sample(recipe: Recipe, seed: int, index: int) -> Any:
-    """Returns int64[seq + 1]: a walk of steps 0, 1, 2 through the vocabulary, which a model learns within a burst."""
+    """Returns int64[seq + 1]: a random walk through the vocabulary with steps 0, 1, 2, which a model learns within a
+    burst."""
     generator = torch.Generator(device="cpu").manual_seed(seed * 1_000_003 + index)
     steps = torch.randint(0, 3, (recipe.training.seq_length + 1,), generator=generator)
     return torch.cumsum(steps, 0) % recipe.architecture.vocab_size

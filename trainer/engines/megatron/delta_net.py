@@ -1,7 +1,7 @@
-"""Gated delta net: Megatron's own spec of its layers, local modules in its place, and the torch form of its kernels.
+"""Gated delta net layers: Megatron's own spec with local modules in it, and its kernels in plain torch.
 
-The spec takes Transformer Engine's modules only, and the class refuses to be built without flash-linear-attention,
-whose kernels need a GPU; Megatron-Core has the rule in torch too, for its deterministic mode. Source:
+The spec only takes modules of Transformer Engine, and the class cannot be built without flash-linear-attention, whose
+kernels need a GPU. Megatron-Core has the delta rule in torch as well, for its deterministic mode. Source:
 models/gpt/experimental_attention_variant_module_specs.py and ssm/gated_delta_net.py of Megatron-Core 0.16.1.
 """
 
@@ -20,7 +20,7 @@ NORM_EPSILON = 1e-6  # of queries and keys: the default of fla.modules.l2norm
 
 
 def delta_net_block(config: Any, vp_stage: int | None, *, transformer_engine: bool) -> Any:
-    """Returns the decoder's layers of one stage: gated delta net, and attention in every N-th."""
+    """Returns the spec of the decoder layers of one stage: gated delta net, and attention in every N-th layer."""
     from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_decoder_layer_specs
 
@@ -37,7 +37,7 @@ def delta_net_block(config: Any, vp_stage: int | None, *, transformer_engine: bo
 
 
 def _local_mixer() -> Any:
-    """Returns the spec of the mixer; its input norm stays the layer's own."""
+    """Returns the spec of the mixer without its input norm, which stays the layer's own."""
     from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.spec_utils import ModuleSpec
@@ -67,7 +67,7 @@ def _layers_of(config: Any, vp_stage: int | None) -> list[int]:
 
 
 def patches() -> Iterator[Any]:
-    """Yields patches that make torch's form of the convolution and of the rule act instead of kernels for GPUs."""
+    """Yields patches that replace the GPU kernels for convolution and delta rule by their forms in torch."""
     from megatron.core.ssm import gated_delta_net as module
 
     yield mock.patch.object(module, "HAVE_FLA", True)
@@ -78,5 +78,5 @@ def patches() -> Iterator[Any]:
 
 
 def _l2norm(tensor: Any) -> Any:
-    """Returns the tensor over the length of its last dimension, as fla.modules.l2norm does."""
+    """Returns the tensor divided by its L2 norm over the last dimension, as fla.modules.l2norm does."""
     return tensor * torch.rsqrt(tensor.square().sum(-1, keepdim=True) + NORM_EPSILON)

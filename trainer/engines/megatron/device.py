@@ -1,8 +1,8 @@
-"""The device a rank trains on: its memory, enforced limit and clock, for a GPU and for a CPU.
+"""The device that a rank trains on, a GPU or a CPU: its memory, enforced limit and clock.
 
-On a CPU the limit is the operating system's: a soft RLIMIT_DATA above what the rank holds before the model is
-built, so that running out of memory is a real failed allocation. The peak is the resident high-water mark above
-the same point. Source of both: proc(5), getrlimit(2).
+On a CPU the limit is the operating system's: a soft RLIMIT_DATA above what the rank holds before the model is built, so
+that running out of memory is a real failed allocation. The peak is the maximum resident set above the same point.
+Source of both: proc(5), getrlimit(2).
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ GIB = 2**30
 
 
 class Device(Protocol):
-    """`held` starts the account of one burst's memory; `peak_gib` reads it. `outside_gib`: what the device holds
-    beside it."""
+    """A device for training.
+
+    `held` starts counting the memory of one burst and `peak_gib` returns its peak; `outside_gib` is the memory on the
+    device that the count leaves out.
+    """
 
     name: str  # what torch calls it
     backend: str  # of torch.distributed
@@ -53,7 +56,7 @@ class CpuDevice:
         heap.keep_freed_memory()
 
     def synchronize(self) -> None:
-        """Does nothing: only collectives are asynchronous here, and those are waited for."""
+        """Does nothing: only collectives are asynchronous on a CPU, and those are waited for."""
 
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
@@ -74,10 +77,10 @@ class CpuDevice:
         return max(0, _status_kib("VmHWM") - self._baseline_kib) * 1024 / GIB
 
     def outside_gib(self) -> None:
-        """Returns None: a CPU process has no memory outside its own."""
+        """Returns None: memory outside the count is not known on a CPU."""
 
     def attainable_tflops(self) -> float:
-        """Measures the TFLOPS of a large float32 product with this rank's threads: the rate that a GEMM could have
+        """Measures the TFLOP/s of a large float32 GEMM with this rank's threads: the rate that GEMMs can attain
         here."""
         import torch
 
@@ -108,8 +111,11 @@ class GpuDevice:
 
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
-        """Starts the account of memory for the block; a limit below the device's own is enforced by the caching
-        allocator, which gets what the memory outside it leaves by then."""
+        """Starts counting memory for the block.
+
+        A limit below the device's own is enforced by the caching allocator, which gets the limit minus the memory
+        outside it at that time.
+        """
         import torch
 
         gc.collect()  # the model of the burst before hangs in cycles
@@ -125,14 +131,15 @@ class GpuDevice:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def peak_gib(self) -> float:
-        """Returns memory reserved, not allocated: what the allocator holds is what another process cannot have."""
+        """Returns the peak of reserved (not allocated) memory, GiB: what the allocator holds, no other process can
+        have."""
         import torch
 
         return torch.cuda.max_memory_reserved() / GIB
 
     def outside_gib(self) -> float | None:
-        """Returns memory that is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and other
-        processes. None if the GPU does not answer."""
+        """Returns the memory that is neither free nor the allocator's, GiB: context, NCCL, the dispatcher's buffers,
+        and other processes. None if the GPU does not answer."""
         import torch
 
         try:
@@ -142,7 +149,7 @@ class GpuDevice:
         return max(total - free - torch.cuda.memory_reserved(), 0) / GIB
 
     def attainable_tflops(self) -> None:
-        """Returns None: the hardware table's peak is the reference on a GPU."""
+        """Returns None: on a GPU, the peak of the hardware table is used."""
 
 
 def _status_kib(field: str) -> int:

@@ -1,9 +1,7 @@
-"""A dry run: the real Megatron-Core model, DDP, optimizer and schedule of one rank, on fake tensors, in this process.
-
-`python -m trainer.engines.megatron.dry_run` reads {"recipe", "pp_rank"} on stdin and writes one JSON document on
-stdout (see `trainer.dry_run`, the tuner's side, which starts it). Bytes are those of one pipeline rank; its
-tensor, context and data ranks are alike.
-"""
+"""A dry run: the real model, DDP, optimizer and schedule of Megatron-Core for one rank, on fake tensors, in this
+process. `python -m trainer.engines.megatron.dry_run` reads {"recipe", "pp_rank"} on stdin and writes one JSON document
+to stdout; `trainer.dry_run` starts it. Bytes are those of one pipeline rank, whose tensor, context and data ranks are
+alike."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ PROCESS_GROUPS, CONFIGURATION, MODEL, OPTIMIZER, STEP = (
 
 
 class NotFollowed(Exception):
-    """Something that fake tensors cannot show; it says nothing about the layout."""
+    """The dry run reached something that fake tensors cannot show; that says nothing about the layout."""
 
 
 class Account:
-    """Record of the run so far, kept however it ends: the phase, and live bytes after each part was made."""
+    """The record of the run so far, kept however it ends: the phase, and the live bytes after each part was made."""
 
     def __init__(self) -> None:
         from trainer.engines.megatron.live_bytes import LiveBytes
@@ -51,14 +49,16 @@ class Account:
         self.phase = self.live.phase = phase
 
     def made(self, part: str) -> None:
-        """Records the growth of live bytes since the last part as this part's."""
+        """Records how much the live bytes grew since the last part as this part's."""
         self.bytes[part] = self.live.live - self._before
         self._before = self.live.live
 
 
 def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
-    """Returns the document of one rank. What Megatron refuses is in `refused`, what a dry run cannot follow in
-    `stopped`; neither is raised."""
+    """Returns the document of one rank.
+
+    `refused` has an error of Megatron's, `stopped` something that a dry run cannot follow; neither is raised.
+    """
     from trainer.engines.megatron.fake import first_rank_of
 
     start, account = time.perf_counter(), Account()
@@ -87,11 +87,9 @@ def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
 
 
 def microbatches_of(recipe: Recipe, pp_rank: int) -> int:
-    """Returns enough micro batches for the most that this rank ever has in flight, and one more: further ones would
-    only repeat that.
-
-    Interleaved schedules take whole groups. Source: Megatron-Core `get_pp_rank_microbatches`.
-    """
+    """Returns the number of micro batches to run: the most that this rank ever has in flight, and one more, since
+    further ones only repeat that. Interleaved schedules take whole groups. Source: Megatron-Core
+    `get_pp_rank_microbatches`."""
     now, ahead = layout_of(recipe), layout_of(recipe).pp - pp_rank - 1
     if now.vpp == 1:
         return int(min(recipe.num_microbatches, ahead + 2))
@@ -131,8 +129,11 @@ def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
 
 
 def _configs(recipe: Recipe) -> Any:
-    """Returns Megatron's configurations. The precision-aware optimizer is turned on after its check for Transformer
-    Engine, whose Adam `fake.AdamOfShapes` replaces."""
+    """Returns Megatron's configurations.
+
+    The precision-aware optimizer is turned on after Megatron's check for Transformer Engine, whose Adam
+    `fake.AdamOfShapes` replaces.
+    """
     import torch
 
     from trainer.engines.megatron.config import build_configs
@@ -155,8 +156,9 @@ def _configs(recipe: Recipe) -> Any:
 
 
 def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
-    """Makes ranks exchange the usual shapes where MTP has a stage of its own: there they send each other shapes, which
-    are values. Raises NotFollowed on the ranks of that stage and of the next, which cannot."""
+    """Makes ranks exchange tensors of the usual shape where MTP has a stage of its own; there Megatron sends shapes as
+    values, which fake tensors lack. Raises NotFollowed on the ranks of that stage and the next, which cannot do
+    without."""
     stages, now = stages_of(recipe), layout_of(recipe)
     alone = [index for index, stage in enumerate(stages) if "m" in stage and "L" not in stage]
     pp_rank = rank // (now.world // now.pp)
@@ -166,7 +168,10 @@ def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
 
 
 def _counted(chunks: list[Any]) -> dict[str, int]:
-    """Parameters by who shares them; without expert parallelism Megatron marks none as an expert's."""
+    """Returns the number of parameters by who shares them.
+
+    Without expert parallelism Megatron does not mark any as an expert's.
+    """
     counts = {"dense": 0, "experts": 0}
     for chunk in chunks:
         for parameter in chunk.parameters():
@@ -175,7 +180,7 @@ def _counted(chunks: list[Any]) -> dict[str, int]:
 
 
 def _step(recipe: Recipe, model: Any, microbatches: int) -> None:
-    """Runs one optimizer step of Megatron's own schedule."""
+    """Runs one optimizer step with Megatron's own schedule."""
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -215,7 +220,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _where(error: Exception) -> str:
-    """Returns the innermost line of Megatron-Core that was running."""
+    """Returns the innermost line of Megatron-Core in the error's traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/megatron/core/" in frame.filename]
     if not frames:
         return ""

@@ -1,8 +1,6 @@
-"""The tuner's side of engine `megatron`: keeps ranks warm, hands them bursts, turns reports into an outcome.
-
-Imports no torch: the ranks do. Ranks are kept between bursts of one world size and environment, and are started
-afresh after any failure.
-"""
+"""The tuner's side of engine `megatron`: keeps ranks running between bursts, sends them bursts and combines their
+reports. It imports no torch. Ranks are reused for bursts of the same world size and environment, and started again
+after any failure."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ class MegatronEngine:
         return _outcome(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
-        """Takes over a job that runs or ran without its tuner, or every rank's report where only the tuner did not read
-        them."""
+        """Takes over a job that an earlier tuner started, or the reports of its ranks if only the tuner ended."""
         recipe = burst.recipe
         processes = open_launcher(recipe, self._state_dir).adopt(
             nodes=recipe.cluster.nodes,
@@ -81,7 +78,7 @@ class MegatronEngine:
         self._ranks = None
 
     def _ranks_for(self, burst: Burst) -> tuple[Ranks, bool]:
-        """Ranks that fit the recipe, and whether they had been up before. ToolError if it asks for other machines."""
+        """Returns ranks for the recipe, and whether they ran before. Raises ToolError if it asks for other machines."""
         recipe = burst.recipe
         environment = environment_of(recipe)
         wanted = (recipe.cluster.nodes, recipe.world_size, environment, recipe.burst.launcher)
@@ -111,11 +108,10 @@ def _outcome(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> 
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """Returns environment variables that the recipe sets, and those that production demands where it sets none; a rank
-    reads them once, so they need a fresh start.
+    """Returns the environment variables that the recipe sets, and those that production requires where it sets none.
 
-    A recipe for CPUs sees no GPU, so that it runs the same on a machine that has some; and compiles nothing, which
-    takes longer there than a burst (Megatron's jit_fuser is torch.compile).
+    Ranks read them only when they start. A recipe for CPUs sees no GPU, so that it runs the same on machines that have
+    one, and compiles nothing (Megatron's jit_fuser is torch.compile), since that takes longer than a burst on CPUs.
     """
     values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
     set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}

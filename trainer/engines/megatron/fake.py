@@ -1,7 +1,7 @@
-"""One rank of a job of any size in one process, without a GPU: silent process groups, tensors without data.
+"""One rank of a job of any size in one process, without a GPU: fake process groups, tensors without data.
 
-`with fake_world(recipe, rank=0):` Megatron-Core builds and trains on fake tensors (shapes, types and lifetimes are
-real, values are not) over torch's fake process group. What it asks of values is answered as if all ranks were alike.
+Within `fake_world(recipe, rank=0)` Megatron-Core builds and trains on fake tensors (shapes, types and lifetimes are
+real, values are not) over torch's fake process group. Functions that need values behave as if all ranks were alike.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trainer.recipe.layout import layout_of
 
 
 def first_rank_of(recipe: Recipe, pp_rank: int) -> int:
-    """Returns the first rank of a pipeline rank: in Megatron's order tp-cp-ep-dp-pp the pipeline varies slowest."""
+    """Returns the first rank of a pipeline stage; in Megatron's order tp-cp-ep-dp-pp the pipeline varies slowest."""
     return pp_rank * (recipe.world_size // layout_of(recipe).pp)
 
 
 @contextlib.contextmanager
 def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Sets up Megatron's parallel state as `rank` sees it. What Megatron refuses raises Megatron's own error."""
+    """Sets up Megatron's parallel state as `rank` sees it. Raises Megatron's own error if it refuses."""
     from megatron.core import tensor_parallel
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -43,8 +43,10 @@ def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Makes all tensors of the block fake, without data; inside `megatron_on_cpu()`. Megatron's questions about data
-    are answered."""
+    """Makes all tensors in the block fake, without data; use inside `megatron_on_cpu()`.
+
+    Replaces functions of Megatron that read values.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
@@ -55,7 +57,7 @@ def fake_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Sets up everything that building and training one rank's model needs."""
+    """Sets up everything needed to build and train the model of one rank."""
     with megatron_on_cpu(), fake_process_groups(recipe, rank=rank), fake_tensors():
         yield
 
@@ -90,7 +92,8 @@ def _patches() -> Iterator[Any]:
 
 
 def _to_bfloat16(module: Any) -> Any:
-    """`Module.bfloat16()` swaps tensors, which fake parameters with weak references refuse."""
+    """Casts the module's parameters in place: `Module.bfloat16()` swaps tensors, which fails for fake parameters with
+    weak references."""
     for part in module.modules():
         for name, parameter in list(part._parameters.items()):
             if parameter is not None and parameter.dtype == torch.float32:
@@ -106,12 +109,12 @@ def _as_if_all_were_alike(gathered: list[Any], value: Any, group: Any = None) ->
 
 @contextlib.contextmanager
 def _uncoalesced(*_: Any, **__: Any) -> Iterator[Any]:
-    """Coalesced collectives have no fake kernel; single ones have."""
+    """Replaces coalesced collectives by single ones, since the former have no fake kernel."""
     yield types.SimpleNamespace(wait=lambda: None)
 
 
 def _with_even_shares(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Experts one after another ask how many tokens each has, which is a value."""
+    """Gives every expert the same number of tokens where experts run one after another: the real numbers are values."""
 
     def evenly(experts: Any, tokens: Any, _: Any, probabilities: Any) -> Any:
         number = experts.num_local_experts
@@ -122,8 +125,9 @@ def _with_even_shares(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AdamOfShapes(torch.optim.Optimizer):
-    """Transformer Engine's FusedAdam by what it keeps: two moments a parameter, and the master weight where Megatron
-    leaves that to it; of bf16 parameters only the lower half, if remainders are stored. It works in place."""
+    """Transformer Engine's FusedAdam as far as memory goes: two moments per parameter, and the master weight if
+    Megatron leaves that to it (for bf16 parameters only the lower half, if remainders are stored). Its step works in
+    place."""
 
     def __init__(
         self,
@@ -148,11 +152,11 @@ class AdamOfShapes(torch.optim.Optimizer):
         self.state[parameter] = {name: torch.empty_like(parameter, dtype=dtype) for name, dtype in self._kept.items()}
 
     def step(self, closure: Any = None) -> None:
-        """In place."""
+        """Does nothing, since the step works in place."""
 
 
 def create_state(optimizer: Any) -> None:
-    """Creates the state that a first step would create, in every optimizer of a chain."""
+    """Creates the optimizer state that a first step would create, in every optimizer of a chain."""
     for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
         for group in chained.optimizer.param_groups:
             for parameter in group["params"]:
@@ -160,7 +164,7 @@ def create_state(optimizer: Any) -> None:
 
 
 class GroupedGemmOfShapes:
-    """`grouped_gemm.ops`: one product for all experts has the shape and the FLOPs of one each."""
+    """Replaces `grouped_gemm.ops`: one GEMM over all experts has the shape and the FLOPs of one per expert."""
 
     @staticmethod
     def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
@@ -170,7 +174,7 @@ class GroupedGemmOfShapes:
 
 
 class DuplicatedLinear(torch.nn.Module):
-    """Transformer Engine's linear layer in parallel mode `duplicated`: every TP rank has all of it."""
+    """Replaces Transformer Engine's linear layer in parallel mode `duplicated`: every TP rank has all of it."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **_: Any) -> None:
         super().__init__()
@@ -182,7 +186,7 @@ class DuplicatedLinear(torch.nn.Module):
 
 
 class FlashAttention(torch.nn.Module):
-    """Core attention by the tensors that a fused kernel keeps: queries, keys, values, output and log-sum-exp."""
+    """Core attention that keeps the tensors a fused kernel keeps: queries, keys, values, output and log-sum-exp."""
 
     def __init__(self, config: Any, *_: Any, pg_collection: Any = None, **__: Any) -> None:
         super().__init__()
@@ -191,7 +195,7 @@ class FlashAttention(torch.nn.Module):
             self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
 
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        """query, key [s, b, h, d], value [s, b, h, dv] → [s, b, h·dv]."""
+        """Maps query and key [s, b, h, d], value [s, b, h, dv] to [s, b, h·dv]."""
         return _KeptByFlash.apply(query, key, value)
 
 
@@ -213,8 +217,10 @@ class _KeptByFlash(torch.autograd.Function):
 
 
 def _delta_rule(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> tuple[Any, None]:
-    """The gated delta rule by the tensors that its kernel keeps; query, key [b, s, h, d], value [b, s, h, dv] →
-    ([b, s, h, dv], no state)."""
+    """The gated delta rule, keeping the tensors that its kernel keeps.
+
+    Maps query and key [b, s, h, d], value [b, s, h, dv] to ([b, s, h, dv], no state).
+    """
     return _KeptByDeltaRule.apply(query, key, value, g, beta), None
 
 

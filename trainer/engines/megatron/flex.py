@@ -1,4 +1,4 @@
-"""A dispatch by DeepEP or HybridEP, through the functions that Megatron-Core's flex dispatcher calls."""
+"""Dispatch by DeepEP or HybridEP, with the functions that Megatron-Core's flex dispatcher calls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trainer.recipe import Recipe
 
 
 def flex_dispatch(recipe: Recipe, group: Any, device: str) -> Callable[[], object] | None:
-    """Returns one dispatch of a layer's micro batch over the group, at an even load; None where the library is not
-    installed. Not run on a GPU yet."""
+    """Returns a function that dispatches a layer's micro batch over the group, at an even load; None if the library is
+    not installed. Not run on a GPU yet."""
     from megatron.core.transformer.moe import fused_a2a
 
     model, size = recipe.architecture, group.size()

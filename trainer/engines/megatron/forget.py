@@ -1,8 +1,6 @@
-"""Reset, after every burst, of state that Megatron-Core and Transformer Engine keep in the process between two models.
-
-A warm rank would otherwise reuse the previous burst's: buffers of another expert parallelism, a record that graphs are
-captured, FP8 histories of a model that is gone.
-"""
+"""Resets, after every burst, the state that Megatron-Core and Transformer Engine keep in the process between two
+models. Ranks that stay up would otherwise reuse that of the previous burst: buffers for another EP, a note that graphs
+were captured, FP8 histories of a model that is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import torch
 
 
 def forget_the_burst() -> None:
-    """Resets everything; the parallel state last, because what goes before may still ask for its groups."""
+    """Resets everything; the parallel state last, since the resets before it may need its groups."""
     from megatron.core import num_microbatches_calculator, parallel_state
 
     _forget_graphs()
@@ -24,8 +22,10 @@ def forget_the_burst() -> None:
 
 
 def _forget_graphs() -> None:
-    """Graphs of layers and of the whole iteration, with the memory they hold. Sources: cuda_graphs.py:319-517,
-    full_cuda_graph.py:69-94: all of it is in classes and module globals."""
+    """Deletes graphs of layers and of the whole iteration, with their memory: they are in classes and module globals.
+
+    Sources: cuda_graphs.py:319-517, full_cuda_graph.py:69-94.
+    """
     from megatron.core import full_cuda_graph
     from megatron.core.transformer import cuda_graphs
 
@@ -45,8 +45,10 @@ def _forget_graphs() -> None:
 
 
 def _forget_expert_buffers() -> None:
-    """DeepEP's and Hybrid-EP's buffers, which are made once: later settings of SMs and EP would act on the first one.
-    Source: fused_a2a.py:60, :353."""
+    """Deletes the buffers of DeepEP and HybridEP, which are created once and would ignore later settings of SMs and EP.
+
+    Source: fused_a2a.py:60, :353.
+    """
     from megatron.core.transformer.moe import fused_a2a
 
     for name in ("_buffer", "_hybrid_ep_buffer"):
@@ -55,7 +57,7 @@ def _forget_expert_buffers() -> None:
 
 
 def _forget_fp8() -> None:
-    """Transformer Engine's table of scaling factors, which has a row for every tensor of every model."""
+    """Deletes Transformer Engine's table of scaling factors, which has a row for every tensor of every model."""
     if (manager := _fp8_manager()) is not None:
         manager.reset()
 

@@ -1,6 +1,6 @@
-"""Fused kernels that no knob of a recipe names: on GPUs as Megatron-LM's command line leaves them, on CPUs off.
+"""The fused kernels that no knob of a recipe names: on GPUs as Megatron-LM's command line sets them, off on CPUs.
 
-Production has them on unless switched off, and they decide memory as well as time: without the fused activation an
+Production has them on unless switched off, and they change memory as well as time: without the fused activation an
 expert keeps twice its input. Sources: Megatron-LM 0.16.1, arguments.py:966, :995, :1318-1337, :2034-2087.
 """
 
@@ -27,8 +27,11 @@ FUSIONS = (
 
 
 def fusions(recipe: Recipe, *, transformer_engine: bool) -> dict[str, bool]:
-    """Returns fields of TransformerConfig. Without Transformer Engine all are off: the kernels are its own, or belong
-    to a program (local layers) that production does not run."""
+    """Returns fields of TransformerConfig.
+
+    Without Transformer Engine all are off: the kernels are its own, or belong to local layers, which production does
+    not run.
+    """
     if not transformer_engine:
         return dict.fromkeys(FUSIONS, False)
     model = recipe.architecture
@@ -39,7 +42,7 @@ def fusions(recipe: Recipe, *, transformer_engine: bool) -> dict[str, bool]:
 
 
 def _fuses_activation(model: Architecture) -> bool:
-    """Returns whether the activation is fused: SwiGLU always; GeLU and quick GeGLU with a bias; nothing else has a
+    """Returns whether the activation is fused: SwiGLU always, GeLU and quick GeGLU with a bias; others have no fused
     kernel (transformer_config.py:1485)."""
     if model.activation == "silu":
         return model.gated_linear_unit and model.glu_linear_offset == 0.0
@@ -47,16 +50,17 @@ def _fuses_activation(model: Architecture) -> bool:
 
 
 def has_apex() -> bool:
-    """Returns whether apex's kernel is installed that Megatron's own linear layers accumulate weight gradients with."""
+    """Returns whether apex's kernel for accumulating weight gradients is installed, which Megatron's own linear layers
+    use."""
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 
 @contextlib.contextmanager
 def accumulating_without_apex(config: Any) -> Iterator[list[Any]]:
-    """Models that are built in the block and put in the list may ask for fused accumulation without apex.
+    """Lets models that are built in the block, and appended to the list, use fused gradient accumulation without apex.
 
-    Transformer Engine's layers do it by themselves; Megatron's own (the output layer) refuse to be built, and get here
-    their gradient added in a second kernel. Source: tensor_parallel/layers.py:924.
+    Transformer Engine's layers do it by themselves. Megatron's own (the output layer) refuse to be built; here a second
+    kernel adds their gradient. Source: tensor_parallel/layers.py:924.
     """
     built: list[Any] = []
     if not config.gradient_accumulation_fusion or has_apex():

@@ -1,8 +1,8 @@
-"""CUDA graphs as Megatron-LM's training loop drives them: who captures, when, and which steps come before.
+"""Drives CUDA graphs as Megatron-LM's training loop does: captures them, and runs the steps that come before.
 
-Graphs of layers of impl `local` are captured by the schedule itself at the end of the first step; Transformer Engine's
-by a helper between two steps; one of the whole iteration by a wrapper around the schedule. Source: Megatron-LM 0.16.1,
-training.py:2608, :2673, :2738-2750, :2830. Not run on a GPU: tests hold it against fakes of Megatron's classes.
+With impl `local` the schedule itself captures graphs of layers at the end of the first step; Transformer Engine's are
+captured by a helper between two steps, a graph of the whole iteration by a wrapper around the schedule. Source:
+Megatron-LM 0.16.1, training.py:2608, :2673, :2738-2750, :2830. Not run on a GPU: tests use fakes of Megatron's classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schedule = Callable[..., Any]
 
 
 class Graphs:
-    """No graphs; the others differ in some of these."""
+    """The driver of a recipe without CUDA graphs; subclasses drive one kind of graphs each."""
 
     settled_after = 0  # steps until every later one is alike: what comes before is not measured
 
@@ -35,20 +35,20 @@ class Graphs:
         """Runs before a step, outside the measured time, with the number of steps taken so far."""
 
     def after_step(self, taken: int) -> None:
-        """Runs once the step is done, `taken` including it."""
+        """Runs after a step; `taken` counts it."""
 
     def delete(self) -> None:
-        """Lets go of what was captured here; what Megatron keeps for itself is for `forget`."""
+        """Deletes what this driver captured; what Megatron keeps in globals is reset by `forget`."""
 
 
 class LocalLayers(Graphs):
-    """The schedule captures at its end, in the first step."""
+    """Drives graphs of impl `local`, which the schedule captures at the end of the first step."""
 
     settled_after = 2
 
 
 class WholeIteration(Graphs):
-    """Forward and backward of all micro batches in one graph, captured in the step after the warm-up."""
+    """Drives one graph of the forward and backward of all micro batches, captured in the step after the warm-up."""
 
     def __init__(self, warmup_steps: int) -> None:
         self._warmup_steps = warmup_steps
@@ -62,9 +62,9 @@ class WholeIteration(Graphs):
 
 
 class TransformerEngineLayers(Graphs):
-    """The parts of every layer that are in scope, captured between two steps after the warm-up.
+    """Drives Transformer Engine's graphs of the layer parts in scope, captured between two steps after the warm-up.
 
-    Hooks that gather parameters cannot be captured: they are off meanwhile, and called by hand afterwards.
+    Hooks that gather parameters cannot be captured: they are off during the capture, and called by hand afterwards.
     """
 
     def __init__(self, recipe: Recipe, model: TrainableModel, gather: ParameterGather) -> None:
@@ -89,7 +89,8 @@ class TransformerEngineLayers(Graphs):
             self._helper.cuda_graph_set_manual_hooks()
 
     def after_step(self, taken: int) -> None:
-        """Captured before the first step, there were no hooks yet."""
+        """Sets the manual hooks after the first step if graphs were captured before it, when there were no hooks
+        yet."""
         if taken == 1 and self._warmup_steps == 0 and self._gather.by_hooks:
             self._helper.cuda_graph_set_manual_hooks()
 
@@ -110,8 +111,8 @@ def graphs_of(recipe: Recipe, model: TrainableModel, gather: ParameterGather) ->
 
 @contextlib.contextmanager
 def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
-    """Transformer Engine's graphs are captured on the stream this process works on, which may not be the default one:
-    process groups and model are made on it too. Source: initialize.py:333."""
+    """Makes the block run on the stream on which Transformer Engine's graphs are captured, which may not be the default
+    one; process groups and model are made on it too. Source: initialize.py:333."""
     if effective(recipe, "cuda_graph_impl") != "transformer_engine":
         yield
         return
@@ -123,13 +124,13 @@ def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
 
 
 def tracks_randomness_in_transformer_engine(recipe: Recipe, *, transformer_engine: bool) -> bool:
-    """Returns whether Transformer Engine's RNG tracker is used: as asked, and always with CUDA graphs of its layers.
-    Source: arguments.py:1246 sets it so."""
+    """Returns whether Transformer Engine's RNG tracker is used: if the recipe says so, and always with CUDA graphs of
+    its layers. Source: arguments.py:1246."""
     return bool(recipe.knob("use_te_rng_tracker") or (has_graphs(recipe) and transformer_engine))
 
 
 def count_micro_batches(recipe: Recipe) -> None:
-    """Tells Megatron how many there are: its graphs ask. Source: cuda_graphs.py:2055, :2125."""
+    """Sets Megatron's number of micro batches, which its graphs ask for. Source: cuda_graphs.py:2055, :2125."""
     from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 
     sizes = recipe.training

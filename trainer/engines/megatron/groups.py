@@ -1,4 +1,5 @@
-"""Megatron's parallel state of a recipe, over whatever process group is up: a burst's own, or a dry run's fake one."""
+"""Sets up Megatron's parallel state for a recipe, over an existing process group: a burst's own or a dry run's fake
+one."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from trainer.recipe.layout import layout_of
 
 @contextlib.contextmanager
 def parallel_state_of(recipe: Recipe, *, ends_with_process_group: bool = True, **more: Any) -> Iterator[None]:
-    """Sets up the groups of every parallel size; `more` is passed to Megatron, and what it refuses raises Megatron's
-    own error.
+    """Sets up the groups of every parallel size for the block. `more` is passed to Megatron, whose own errors are
+    raised.
 
-    At the end nothing is left: no global state of Megatron's, and no process group, but for the world's where it does
-    not end with them.
+    At the end no global state of Megatron's and no process group is left; the world's stays if
+    `ends_with_process_group` is false.
     """
     from megatron.core import parallel_state, tensor_parallel
 

@@ -1,8 +1,8 @@
-"""glibc's heap of a rank: made to behave the same in the first burst and in the twentieth.
+"""Makes the glibc heap of a rank behave the same in every burst of the process.
 
-Freed memory that an earlier burst left inside the heap could be used again without the operating system noticing,
-so a limit would not hold; `holes_filled` takes that space away. Source: mallopt(3), malloc_trim(3), mallinfo2(3).
-On another C library all of this does nothing, and peaks of warm bursts are less exact.
+Memory that an earlier burst freed inside the heap could be reused without the operating system noticing, so that a
+limit would not hold; `holes_filled` blocks that space. Source: mallopt(3), malloc_trim(3), mallinfo2(3). With another C
+library all of this does nothing, and peaks of later bursts are less exact.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def _glibc() -> Any | None:
 
 
 def keep_freed_memory() -> None:
-    """Keeps freed tensors in the heap, as a GPU's caching allocator does: otherwise every step pays page faults for its
-    activations again (seen: 30 to 40 % of CPU time)."""
+    """Keeps freed tensors in the heap, as a GPU's caching allocator does.
+
+    Otherwise every step pays page faults for its activations again (30 to 40 % of CPU time were seen).
+    """
     if libc := _glibc():
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_CHUNK)
         libc.mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
@@ -48,8 +50,8 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def holes_filled() -> Iterator[None]:
-    """Gives free memory back to the system, then holds what free space inside the heap is left, untouched, so
-    that whatever the block allocates is new to the operating system."""
+    """Returns free memory to the system, then occupies the free space left inside the heap without touching it, so that
+    everything the block allocates is new to the operating system."""
     libc = _glibc()
     if libc is None:
         yield
@@ -64,7 +66,7 @@ def holes_filled() -> Iterator[None]:
 
 
 def _chunks_inside_heap(libc: Any, size: int) -> Iterator[int]:
-    """Chunks of `size` as long as the heap has room for them without growing."""
+    """Yields chunks of `size` bytes, as long as the heap has room for them without growing."""
     held = _from_system(libc)
     while True:
         chunk = libc.malloc(size)
@@ -78,6 +80,6 @@ def _chunks_inside_heap(libc: Any, size: int) -> Iterator[int]:
 
 
 def _from_system(libc: Any) -> int:
-    """Bytes the main heap has from the operating system."""
+    """Returns the bytes that the main heap has from the operating system."""
     info = libc.mallinfo2()
     return int(info.arena + info.hblkhd)

@@ -1,7 +1,7 @@
-"""Layer modules for Megatron's local specs where its own refuse the job, and the spec with them in place.
+"""Layer modules that replace those of Megatron's local specs which refuse a recipe.
 
-`WrappedTorchNorm` refuses sequence parallel, which MoE with TP needs; the local `DotProductAttention` refuses
-MLA and context parallel. Used on CPUs, and on GPUs without Transformer Engine.
+`WrappedTorchNorm` refuses sequence parallel, which MoE with TP needs; the local `DotProductAttention` refuses MLA and
+context parallel. Used on CPUs, and on GPUs without Transformer Engine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 
 class SequenceParallelNorm:
-    """The norm of the config, whose parameters say that they are sequence parallel: `finalize_model_grads` reads
-    that and reduces their gradients."""
+    """The norm of the configuration, with parameters marked as sequence parallel, so that `finalize_model_grads`
+    reduces their gradients."""
 
     def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         kind = torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm
@@ -48,7 +48,7 @@ class SdpaCoreAttention(torch.nn.Module):
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
 
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        """query, key [s, b, h, d], value [s, b, h, dv] → [s, b, h·dv]."""
+        """Maps query and key [s, b, h, d], value [s, b, h, dv] to [s, b, h·dv]."""
         mask = None
         if self.cp_group is not None:
             mask = _causal_mask_of_zigzag(query.size(0), self.cp_group)
@@ -78,8 +78,8 @@ def _gather_sequence(tensor: Any, group: Any) -> Any:
 
 
 def zigzag_positions(rank: int, length: int, world: int) -> Any:
-    """Returns sequence positions that context-parallel `rank` of `world` holds: chunks r and 2·world−1−r, so that
-    causal work is even. `length` is the rank's share; int64[length]."""
+    """Returns the sequence positions of context-parallel `rank` of `world`, int64[length]: chunks r and 2·world−1−r,
+    which makes causal work even. `length` is the number of positions per rank."""
     half = length // 2
     return torch.cat([torch.arange(half) + rank * half, torch.arange(half) + (2 * world - 1 - rank) * half])
 
@@ -93,7 +93,7 @@ def _causal_mask_of_zigzag(length: int, group: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModules:
-    """Replacements for modules of Megatron's local specs. `down_projection` None: MLA's stay as in the spec."""
+    """Replacements for modules of Megatron's local specs. `down_projection`: None keeps MLA's modules of the spec."""
 
     core_attention: type
     down_projection: type | None = None
@@ -104,7 +104,7 @@ _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
 def local_layers(spec: Any, modules: LocalModules = TRAINABLE) -> Any:
-    """Returns the spec (ModuleSpec, submodules dataclass or list) with the refusing modules replaced, in place."""
+    """Returns the spec (ModuleSpec, submodules dataclass or list) with the modules replaced, in place."""
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm

@@ -1,4 +1,4 @@
-"""Bytes of live tensors, as the CUDA caching allocator would count them: for fake tensors, which hold none."""
+"""Counts the bytes of live tensors as the CUDA caching allocator would, for fake tensors, which have no memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK = 512  # bytes the caching allocator rounds to (c10/cuda/CUDACachingAlloca
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts each storage once, from the operation that made it until it is freed or resized.
+    """Counts each storage once, from the operation that creates it until it is freed or resized.
 
-    `live` and `peak` are bytes, `peak_phase` is the phase that was entered before the peak.
+    `live` and `peak` are bytes; `peak_phase` is the last phase entered before the peak.
     """
 
     def __init__(self) -> None:
@@ -53,8 +53,10 @@ class LiveBytes(TorchDispatchMode):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts live bytes within the block; recomputation frees tensors by resizing them, which dispatch does not
-        see."""
+        """Counts live bytes within the block.
+
+        Also follows resizes, by which recompute frees tensors and which dispatch does not see.
+        """
         resize = torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:

@@ -1,4 +1,4 @@
-"""A recipe as a model that can train: GPTModel chunks under Megatron's DDP, and its optimizer."""
+"""Builds a recipe's model for training: GPTModel chunks under Megatron's DDP, and the optimizer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from trainer.recipe.layout import layout_of
 
 @dataclass(frozen=True, kw_only=True)
 class TrainableModel:
-    """`chunks` holds one DDP-wrapped GPTModel a virtual pipeline stage of this rank."""
+    """A model ready to train. `chunks` has one DDP-wrapped GPTModel per virtual pipeline stage of this rank."""
 
     chunks: list[Any]
     optimizer: Any
     config: Any
 
     def release(self) -> None:
-        """Lets go of every result of autograd that outlives a step: its C++ nodes keep DDP's hooks, and those the
-        model, a cycle that Python's collector cannot see. Token dispatchers keep routing probabilities; the shards of
-        a distributed optimizer are views of fp32 parameters. Without this every burst leaves its model and process
-        groups behind (seen: 230 MiB and 48 threads a burst, and steps that grow slower)."""
+        """Drops every autograd result that outlives a step.
+
+        Its C++ nodes keep DDP's hooks, and those keep the model: a cycle that Python's collector cannot see. Token
+        dispatchers keep routing probabilities; the shards of a distributed optimizer are views of fp32 parameters.
+        Without this every burst leaves its model and process groups behind (230 MiB and 48 threads per burst were seen,
+        and steps that get slower).
+        """
         for chunk in self.chunks:
             for module in chunk.modules():
                 if dispatcher := getattr(module, "token_dispatcher", None):
@@ -39,8 +42,7 @@ class TrainableModel:
 
 
 def _drop_parameters(optimizer: Any) -> None:
-    """Removes the parameters of one of Megatron's optimizers and of the torch optimizer in it, for a rank that has
-    none."""
+    """Removes the parameters of one of Megatron's optimizers and of its torch optimizer, for a rank that has none."""
     for shards in getattr(optimizer, "shard_fp32_groups", []):
         shards.clear()
     if inner := getattr(optimizer, "optimizer", None):
@@ -50,14 +52,14 @@ def _drop_parameters(optimizer: Any) -> None:
 
 
 def _drop_graph(holder: Any) -> None:
-    """Forgets every attribute that is a result of autograd."""
+    """Deletes every attribute of `holder` that is an autograd result."""
     for name, value in vars(holder).items():
         if getattr(value, "grad_fn", None) is not None:
             setattr(holder, name, None)
 
 
 def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine: bool) -> TrainableModel:
-    """Needs the parallel state initialised."""
+    """Builds the model and the optimizer of this rank. Requires an initialised parallel state."""
     from megatron.core.optimizer import get_megatron_optimizer
 
     with accumulating_without_apex(configs.transformer) as built:
@@ -70,9 +72,9 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
 
 
 def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
-    """Returns each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
+    """Returns each chunk wrapped in Megatron's DDP or FSDP, with its gradient buffers.
 
-    Made on a side stream, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
+    Runs on a side stream, as in training.py:1326, since graphs cannot be captured over hooks of the default stream.
     """
     import torch
 
@@ -96,7 +98,10 @@ def _megatron_ddp() -> Any:
 
 
 def _megatron_fsdp() -> Any:
-    """Returns the class of Megatron-FSDP. ImportError where a package that it needs is missing. Not run on a GPU."""
+    """Returns the class of Megatron-FSDP.
+
+    Raises ImportError if a package that it needs is missing. Not run on a GPU.
+    """
     from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
     return FullyShardedDataParallel
@@ -119,12 +124,12 @@ def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> Tr
 
 
 def _one_or_list(values: list[Any]) -> Any:
-    """Returns one function for one chunk, a list for several, as Megatron's schedules take it."""
+    """Returns a single function for one chunk, a list for several, as Megatron's schedules expect."""
     return values if len(values) > 1 else values[0]
 
 
 def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> list[Any]:
-    """Returns one GPTModel per virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is
+    """Returns one GPTModel per virtual pipeline stage of this rank, with Transformer Engine's layers if `local` is
     None."""
     stages = layout_of(recipe).vpp
     spec = functools.partial(_layer_specs, config, local)
@@ -154,7 +159,7 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
 
 
 def _positions(model: Architecture) -> dict[str, Any]:
-    """Returns the arguments of GPTModel on positions, which the configuration does not have."""
+    """Returns the arguments of GPTModel about positions, which are not in the configuration."""
     return {
         "position_embedding_type": model.position_embedding_type,
         "rotary_base": model.rotary_base,

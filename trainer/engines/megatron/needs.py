@@ -1,8 +1,7 @@
-"""Checks for settings of a recipe that this engine or machine cannot provide: reported, so that nothing is dropped
-silently.
+"""Checks for settings of a recipe that this engine or machine cannot provide, so that none is dropped silently.
 
-Without Transformer Engine Megatron-Core refuses some of these late and ignores the others; here they are refused
-together, before the model is built.
+Without Transformer Engine, Megatron-Core refuses some of them late and ignores others; here all are reported before the
+model is built.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from trainer.recipe.rules.local import needing, needing_fields
 
 
 def missing_transformer_engine(recipe: Recipe) -> str | None:
-    """Returns the message to a user whose recipe needs Transformer Engine where there is none; None when nothing
-    does."""
+    """Returns the message for a recipe that needs Transformer Engine where it is missing; None if the recipe does not
+    need it."""
     asked = [f"{name}: {value}" for name, value in (needing(recipe) | needing_fields(recipe)).items()]
     if not asked:
         return None

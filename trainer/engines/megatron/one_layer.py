@@ -1,6 +1,6 @@
-"""One layer of a recipe, built by Megatron-Core as bursts build theirs, alone on each rank: its passes and its tensors.
+"""Builds one layer of a recipe with Megatron-Core as in a burst, alone on each rank, to measure its passes and tensors.
 
-Experts are those that one rank of the recipe holds, and every rank is its own neighbour: nothing is exchanged.
+It has the experts that one rank of the recipe holds, and exchanges no tokens with other ranks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ VOCABULARY = 128  # the ends of the model are of no interest
 
 @dataclass(frozen=True, kw_only=True)
 class OneLayer:
-    """`model` is a GPTModel of one layer with small ends; `recipe` that of the model."""
+    """One layer, ready to measure.
+
+    `model` is a GPTModel of one layer with a small embedding and head; `recipe` is that model's.
+    """
 
     model: Any
     recipe: Recipe
     device: str
 
     def forward(self, tokens: int | None = None) -> Any:
-        """Returns the loss of a micro batch of the recipe's sequences, or of sequences of so many `tokens`."""
+        """Returns the loss of a micro batch of the recipe's sequences, or of sequences of `tokens` tokens."""
         length = tokens or self.recipe.training.seq_length
         shape = (self.recipe.training.micro_batch_size, length)
         ids = torch.randint(0, VOCABULARY, shape, device=self.device)
@@ -76,7 +79,10 @@ class OneLayer:
 
 @contextlib.contextmanager
 def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer]:
-    """Builds the layer, with experts or without; all ranks call it alike. At the end nothing of it is left."""
+    """Builds the layer for the block, with experts or without; all ranks must call it alike.
+
+    Nothing of it is left at the end.
+    """
     own = lone(recipe, moe=moe, world=dist.get_world_size())
     with contextlib.ExitStack() as stack:
         stack.enter_context(on_device(device))
@@ -92,7 +98,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
 
 
 def lone(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
-    """Returns a recipe of one layer, of the experts that a rank of this one holds, for `world` ranks."""
+    """Returns a recipe of one layer with the experts that a rank of this recipe holds, for `world` ranks."""
     model = recipe.architecture
     held = max(1, (model.num_moe_experts or 1) // recipe.parallelism.expert_model_parallel_size)
     at = next((at for at, has in enumerate(model.moe_layers) if has == moe), 0)
@@ -109,5 +115,5 @@ def lone(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
 
 
 def _of_layer(value: Any, at: int, layers: int) -> Any:
-    """Returns what a list by layer says of one layer; anything else as it is."""
+    """Returns the entry of one layer in a list by layer; anything else unchanged."""
     return (value[at],) if isinstance(value, list | tuple) and len(value) == layers else value

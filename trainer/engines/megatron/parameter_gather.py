@@ -1,8 +1,8 @@
-"""Gathering parameters under the forward pass, as Megatron-LM's training loop switches it.
+"""Switches the overlap of parameter gathering with forward as Megatron-LM's training loop does.
 
-The first step runs without: then the hooks of Megatron's DDP take over. With MXFP8 parameters whose gather shares the
-buffer of gradients, the parameters are copied there after it was zeroed, in every step that has the hooks.
-Source: Megatron-LM 0.16.1, training.py:1632-1647, :2147-2157, :2656-2664, :2818-2836, :3496.
+The first step runs without it; then the hooks of Megatron's DDP take over. With MXFP8 parameters whose gather shares
+the gradient buffer, parameters are copied there after it was zeroed, in every step that has the hooks. Source:
+Megatron-LM 0.16.1, training.py:1632-1647, :2147-2157, :2656-2664, :2818-2836, :3496.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from trainer.recipe import Recipe
 
 
 class ParameterGather:
-    """`by_hooks`: whether DDP's hooks gather. Megatron-FSDP gathers by itself and has none to switch."""
+    """Switches the hooks of one model.
+
+    `by_hooks`: whether DDP's hooks gather. Megatron-FSDP gathers by itself and has no hooks to switch.
+    """
 
     def __init__(self, recipe: Recipe, model: TrainableModel) -> None:
         knob = recipe.knob
@@ -34,14 +37,14 @@ class ParameterGather:
             self._model.config.param_sync_func = None
 
     def release(self) -> None:
-        """Restores the hooks; called after the first step, later calls change nothing."""
+        """Restores the hooks; called after the first step. Later calls change nothing."""
         if self.by_hooks and not self._hooked:
             self._set(hooked=True)
             self._model.config.param_sync_func = self._sync
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Removes the hooks within the block and restores the former state after it."""
+        """Removes the hooks within the block; restores them afterwards if they were there."""
         if not (self.by_hooks and self._hooked):
             yield
             return
@@ -58,9 +61,9 @@ class ParameterGather:
         self._hooked = hooked
 
     def fill_buffer(self) -> None:
-        """After gradients were zeroed: parameters go to the buffer they share with them, to be gathered from it.
+        """Copies parameters, after gradients were zeroed, to the buffer that both share, to be gathered from it.
 
-        Not in the step without hooks, where nothing would take them out again and gradients would be added to them.
+        Does nothing in the step without hooks: nothing would take them out again, and gradients would be added to them.
         """
         if self._shares_buffer and self._hooked and self.by_hooks:
             for optimizer in _distributed(self._model.optimizer):
@@ -68,7 +71,7 @@ class ParameterGather:
 
 
 def _distributed(optimizer: Any) -> Iterator[Any]:
-    """Returns the distributed optimizers of a chain, or the single one."""
+    """Yields the distributed optimizers of a chain, or the single one."""
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     every = getattr(optimizer, "chained_optimizers", [optimizer])

@@ -1,4 +1,5 @@
-"""Phase of a burst that a rank is in, written to a file at each change, so that it is known of a killed rank too."""
+"""Writes the phase of a burst that a rank is in to a file at each change, so that it is known even of a rank that was
+killed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from trainer.rank_report import phase_path
 
 
 class PhaseFile:
-    """File of this rank's phase, written in place so that it can be read after a SIGKILL. About 2 µs per change."""
+    """The file with this rank's phase, written in place so that it is complete after a SIGKILL.
+
+    A change takes about 2 µs.
+    """
 
     def __init__(self, burst_folder: Path, rank: int) -> None:
         path = phase_path(burst_folder, rank)

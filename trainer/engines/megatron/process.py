@@ -1,4 +1,4 @@
-"""Settings of a recipe for the process itself: threads, cores, garbage collection. Undone after the burst."""
+"""Applies a recipe's settings of the process: threads, cores, garbage collection. They are undone after the burst."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def process_settings(recipe: Recipe) -> Iterator[None]:
 
 
 def cores_per_rank() -> float:
-    """Cores this node lets us use, shared evenly by its ranks."""
+    """Returns the cores that this process may use, divided by the ranks of the node."""
     return len(os.sched_getaffinity(0)) / int(os.environ["LOCAL_WORLD_SIZE"])

@@ -1,7 +1,7 @@
-"""Differences between a burst of this engine and a run of the recipe's exported Megatron-LM command.
+"""Lists the differences between a burst of this engine and a run of the recipe's exported Megatron-LM command.
 
-Reported in every outcome of a recipe for GPUs, so that a figure is not taken for more than it is. A recipe for CPUs has
-no production run: Megatron-LM does not start without a GPU. Effects are estimates.
+Every outcome of a recipe for GPUs has them, so that nobody takes its figures for production's. A recipe for CPUs has no
+production run: Megatron-LM does not start without a GPU. Effects are estimates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.recipe.predicates import is_moe
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """Libraries of the trainer's container that this machine has."""
+    """The libraries of a production container, each true if this machine has it."""
 
     transformer_engine: bool
     apex: bool
@@ -98,7 +98,7 @@ _ROWS = (
 
 
 def differences(recipe: Recipe, *, transformer_engine: bool) -> list[Difference]:
-    """Returns the differences that apply to this recipe on this machine; none for a recipe for CPUs."""
+    """Returns the differences that apply to this recipe on this machine; [] for a recipe for CPUs."""
     if recipe.hardware.is_cpu:
         return []
     here = Here(transformer_engine=transformer_engine, apex=has_apex())

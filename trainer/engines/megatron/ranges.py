@@ -1,10 +1,10 @@
-"""Names in the trace: NVTX and torch.profiler ranges around what a wall is made of, alike in both.
+"""Names the work of walls in traces: opens NVTX and torch.profiler ranges, the same in both.
 
-Megatron-Core has ranges of its own, but not where a diagnosis needs them. In our own worker `instrumented()` wraps
-the methods in `RANGES` for the traced steps only, so that timed steps run the unmodified code; in a trainer of the
-user's `name_ranges()` wraps them once, and they act while a profiler records. The analyzers know the names.
+Megatron-Core has ranges of its own, but not where a diagnosis needs them. In our own worker `instrumented()` wraps the
+methods in `RANGES` for the traced steps only, so that timed steps run the unmodified code. In a user's trainer
+`name_ranges()` wraps them once, and they act while a profiler records. The analyzers know the names.
 
-Loaded by its path into the user's trainer, where this package is not: imports nothing of ours.
+Loaded by its path into the user's trainer, where this package is not installed: imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def span(name: str) -> Iterator[None]:
 
 @functools.cache
 def _nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """Returns push and pop of NVTX ranges, which do nothing without both package and GPU: a trainer of the user's may
-    lack the package nvtx, torch's own needs a GPU."""
+    """Returns push and pop of NVTX ranges, which do nothing if both the package nvtx and a GPU are missing: a user's
+    trainer may lack the package, and torch's own functions need a GPU."""
     try:
         import nvtx
     except ImportError:
@@ -98,7 +98,7 @@ def always() -> bool:
 
 
 def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = always) -> Callable[..., Any]:
-    """Returns the function inside a range, while `when` holds."""
+    """Returns the function wrapped in a range, which opens only if `when` holds."""
 
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = a
 
 
 def name_ranges(module: Any, when: Callable[[], bool]) -> None:
-    """Names, for good, what of RANGES and TRAINER_RANGES lives in a module that was just imported."""
+    """Wraps the functions of RANGES and TRAINER_RANGES in a module that was just imported, permanently."""
     ours = [(f"megatron.core.{module}", *rest) for module, *rest in RANGES]
     rows: list[tuple[str, str | None, str, str]] = [*ours, *TRAINER_RANGES]  # type: ignore[list-item]
     for module_name, class_name, attribute, name in rows:
@@ -129,7 +129,7 @@ def name_ranges(module: Any, when: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def instrumented(config: Any) -> Iterator[None]:
-    """Names everything in RANGES, and the passes, in the trace within the block."""
+    """Names the functions of RANGES, and the forward and backward passes, in the trace within the block."""
     with contextlib.ExitStack() as stack:
         for module_name, class_name, attribute, name in RANGES:
             owner = importlib.import_module(f"megatron.core.{module_name}")
@@ -149,7 +149,8 @@ def instrumented(config: Any) -> Iterator[None]:
 
 
 def _recompute_patches() -> Iterator[Any]:
-    """Yields patches that name the repeated forward in a checkpoint's backward `recompute`, not the backward itself."""
+    """Yields patches that name the repeated forward in a checkpoint's backward `recompute`, without the backward
+    itself."""
     from megatron.core.tensor_parallel.random import CheckpointFunction
 
     recomputing = _recomputing(CheckpointFunction.backward, always)

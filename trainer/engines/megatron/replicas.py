@@ -1,6 +1,7 @@
-"""The replica check: after a burst, parameters that must be equal on several ranks are compared.
+"""Compares, after a burst, parameters that must be equal on several ranks.
 
-Ranks that train apart give no error and a plausible loss (seen: EP=1 with ETP≠TP); only the weights tell.
+Ranks whose weights drift apart give no error and a plausible loss (seen with EP=1 and ETP≠TP); only the weights show
+it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from typing import Any
 
 
 def find_divergence(chunks: list[Any]) -> str | None:
-    """Returns the first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
+    """Returns a description of the first parameter whose replicas differ, or None.
 
-    A dense parameter is replicated over data × context parallel, an expert's over expert data parallel, and one
-    that is not split over tensor parallel over that as well. Compared by fingerprints, which must agree bit for bit.
+    Collective: every rank must call it. Dense parameters are replicated over data × context parallel, experts' over
+    expert data parallel, and those that are not split over tensor parallel over that as well. They are compared by
+    fingerprints, which must agree bit by bit.
     """
     import torch
     from megatron.core import parallel_state
@@ -40,7 +42,7 @@ _SLICE = 2**22  # elements compared at a time: an embedding in float64, whole, w
 
 
 def _spread(torch: Any, parameter: Any, group: Any) -> float:
-    """Returns the largest difference between the group's copies, by fingerprint: 0.0 when equal."""
+    """Returns the largest difference between the fingerprints of the group's copies; 0.0 if they are equal."""
     if group.size() == 1:
         return 0.0
     prints = torch.stack([_fingerprint(torch, part) for part in parameter.detach().flatten().split(_SLICE)]).sum(0)

@@ -1,6 +1,6 @@
-"""Training steps, one after another, as Megatron-LM's training loop takes them, each timed by itself.
+"""Takes training steps as Megatron-LM's training loop does, and times each.
 
-Source of the order inside a step: Megatron-LM 0.16.1, training.py:1603-1735.
+The order inside a step is that of Megatron-LM 0.16.1, training.py:1603-1735.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NanLossError(ArithmeticError):
 
 @dataclass
 class Measured:
-    """Measurements of a rank while it trains; they become its report even if a later step fails."""
+    """The measurements of a rank so far; they become its report even if a later step fails."""
 
     step_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Measured:
 
 
 class Steps:
-    """Steps over one stream of batches."""
+    """Takes steps over one stream of batches."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Steps:
 
     @property
     def unmeasured(self) -> int:
-        """Steps to take before the first that counts: the recipe's warm-up, and until graphs are captured."""
+        """Returns the number of steps before the first measured one: the recipe's warm-up, and more until graphs are
+        captured."""
         return max(self._recipe.burst.warmup_steps, self._graphs.settled_after)
 
     def take(self, *, timed: bool) -> None:
@@ -106,8 +107,10 @@ class Steps:
         self._model.release()
 
     def _collect_garbage(self) -> None:
-        """Collects garbage every `manual_gc_interval` steps with `manual_gc`, as Megatron-LM does (0: never); the step
-        includes its time."""
+        """Collects garbage every `manual_gc_interval` steps with `manual_gc`, as Megatron-LM does (0: never).
+
+        The step time includes it.
+        """
         interval = self._recipe.knob("manual_gc_interval") if self._recipe.knob("manual_gc") else 0
         if interval and self._taken % interval == 0:
             gc.collect()
@@ -138,8 +141,8 @@ class Steps:
         return model(tokens, positions, None, labels=labels), self._loss
 
     def _loss(self, output: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a
-        sum."""
+        """Returns the mean loss over this rank's tokens, multiplied by the CP size: Megatron expects each rank's share
+        of a sum."""
         loss = output.float().mean()
         if self._checks_for_nan:
             self._look_at(loss)

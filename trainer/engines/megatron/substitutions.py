@@ -1,7 +1,7 @@
-"""Deviations of a dry run from the recipe, and what it cannot know: reported, so that nothing is dropped silently.
+"""Lists where a dry run deviates from the recipe, and what it cannot know, so that nothing is dropped silently.
 
-Imports no torch: the tuner's process reads the table too, to compare the dry run with the closed form of the same
-recipe.
+It imports no torch, since the tuner's process reads the table too, to compare the dry run with the closed form of the
+same recipe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.recipe.identity import effective
 
 @dataclass(frozen=True, kw_only=True)
 class Substitution:
-    """A knob that the dry run sets to `runs` where the recipe asks for something `unlike` it."""
+    """A knob that the dry run sets to `runs` if the recipe's value is one that `unlike` returns true for."""
 
     knob: str
     runs: Any
@@ -84,12 +84,12 @@ CANNOT_KNOW = (
 
 
 def substitutes(recipe: Recipe) -> dict[str, Any]:
-    """Knobs of the dry run that differ from the recipe's."""
+    """Returns the knobs that the dry run sets to other values than the recipe."""
     return {row.knob: row.runs for row in SUBSTITUTIONS if _asked(recipe, row)}
 
 
 def substituted(recipe: Recipe) -> list[dict[str, Any]]:
-    """Returns each substitution with what was asked for and why it was not run, as in the document."""
+    """Returns each substitution with the recipe's value and the reason, as in the document."""
     return [
         {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
         for row in SUBSTITUTIONS

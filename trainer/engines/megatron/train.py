@@ -1,7 +1,7 @@
-"""One burst on one rank: build the model, take the steps, time them, trace some, compare the replicas.
+"""Runs one burst on one rank: builds the model, takes and times the steps, traces some, compares the replicas.
 
-Order matters: timed steps run before traced ones, and unmodified; everything Megatron-Core keeps in this process
-is forgotten at the end, so that the next burst starts as the first did.
+Timed steps run before traced ones, and unmodified. At the end all state that Megatron-Core keeps in the process is
+reset, so that the next burst starts like the first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainer.recipe.predicates import has_graphs
 
 
 def import_megatron() -> None:
-    """Imports the modules of Megatron-Core that a burst needs before the first one: this takes longer than most
+    """Imports the modules of Megatron-Core that a burst needs, ahead of the first burst: it takes longer than most
     bursts."""
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
@@ -53,8 +53,10 @@ def import_megatron() -> None:
 
 
 def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s: float, before: int) -> RankReport:
-    """Runs a burst and returns the rank's report. Errors of training are in the report, with their phase, never
-    raised."""
+    """Runs a burst and returns the rank's report.
+
+    Errors of training are in the report, with their phase; they are not raised.
+    """
     measured, phase, error = Measured(), PhaseFile(burst.folder, rank), None
     try:
         _train(burst, rank, device, store, measured, phase)
@@ -123,7 +125,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
 
 
 def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
-    """Raises where the burst would run, but not be what the recipe asks for."""
+    """Raises an error if the burst could run, but not as the recipe says."""
     if device.name == "cpu" and not recipe.hardware.is_cpu:
         raise ValueError(
             f"the recipe is for {recipe.cluster.gpu_name} GPUs, and this machine has no GPU that torch can use"
@@ -145,7 +147,7 @@ def on_device(device: Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _process_groups(recipe: Recipe, device: Device, store: Any, rank: int) -> Iterator[None]:
-    """Sets up fresh process groups for every burst: a warm rank keeps its imports, nothing else."""
+    """Sets up new process groups for a burst: ranks that stay up keep only their imports."""
     from datetime import timedelta
 
     timeout = timedelta(seconds=recipe.burst.deadline_s)
@@ -182,8 +184,8 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
 
 
 def acting_knobs(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
-    """Returns each written knob as the built configurations hold it, in the recipe's spelling: Megatron changes some on
-    its own. Null knobs are left out: Megatron fills in what they mean."""
+    """Returns each written knob as the built configurations have it, in the recipe's spelling, since Megatron changes
+    some. Leaves out null knobs, for which Megatron fills in a value."""
     acting: dict[str, Any] = {}
     for name, asked in recipe.knobs.items():
         for config in (configs.transformer, configs.ddp, configs.optimizer):
@@ -197,12 +199,14 @@ GRAPH_WORDS = ("cuda_graph_impl", "cuda_graph_scope")
 
 
 def _as_asked(recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
-    """Releases spell a graph of the whole iteration in two ways, which mean the same."""
+    """Returns the recipe's values of knobs that releases spell in two ways with the same meaning (a graph of the whole
+    iteration)."""
     return {name: _in_recipe_words(recipe.knobs[name]) for name in names if recipe.knobs.get(name) is not None}
 
 
 def _in_recipe_words(value: Any) -> str | int | float | bool:
-    """Lists as `a,b`, members of an enum by name, torch's dtypes without `torch.`."""
+    """Returns a value as recipes spell it: lists as `a,b`, members of an enum by name, torch's dtypes without
+    `torch.`."""
     if isinstance(value, (list, tuple)):
         return ",".join(str(_in_recipe_words(item)) for item in value)
     if isinstance(value, Enum):
@@ -211,7 +215,7 @@ def _in_recipe_words(value: Any) -> str | int | float | bool:
 
 
 def _trace(recipe: Recipe, steps: Steps, model: TrainableModel, path: Path) -> None:
-    """Profiles `trace_steps` steps after one more unprofiled, into one gzipped Chrome trace."""
+    """Takes one step more without, then `trace_steps` steps with the profiler, and writes one gzipped Chrome trace."""
     if recipe.burst.trace_steps == 0:
         return
     activities = [torch.profiler.ProfilerActivity.CPU]

@@ -1,6 +1,6 @@
-"""Transformer Engine's user buffers, which `tp_comm_overlap` needs before a model is built.
+"""Sets up Transformer Engine's user buffers, which `tp_comm_overlap` needs before a model is built.
 
-Source: Megatron-LM 0.16.1, initialize.py:188-264. Not run on a GPU: tests hold it against a fake of Transformer Engine.
+Source: Megatron-LM 0.16.1, initialize.py:188-264. Not run on a GPU: tests use a fake of Transformer Engine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BOOTSTRAP = "nccl"  # --tp-comm-bootstrap-backend's default
 
 @contextlib.contextmanager
 def user_buffers(recipe: Recipe) -> Iterator[None]:
-    """Buffers for the block's activations of [sequence share × micro batch, hidden], where the recipe overlaps TP
-    communication; the next burst may have another shape."""
+    """Creates, if the recipe overlaps TP communication, the buffers of shape [sequence share × micro batch, hidden] for
+    the block; deletes them at its end, as the next burst may have another shape."""
     if not effective(recipe, "tp_comm_overlap"):
         yield
         return
@@ -42,8 +42,10 @@ def user_buffers(recipe: Recipe) -> Iterator[None]:
 
 
 def _quantization(recipe: Recipe, base: Any) -> dict[str, Any]:
-    """Returns the arguments on FP8 in buffers; layers that are kept in bf16 also need some without. TE 2.7 uses an
-    enum."""
+    """Returns the arguments about FP8 in buffers; with FP8, layers that stay in bf16 need buffers as well.
+
+    TE 2.7 uses an enum.
+    """
     modes = getattr(base, "UserBufferQuantizationMode", None)
     if modes is None:
         return {"use_fp8": fp8(recipe)}

@@ -1,7 +1,8 @@
-"""Writes how a real run of a trainer was started, from inside: MOE_AUTOTUNE_RECORD=FILE names the file.
+"""Records, from inside a real run of a trainer, how it was started: in the file that MOE_AUTOTUNE_RECORD names.
 
-For launchers that no stub sees (arguments made in Python). Rank 0 alone writes: the command line when Megatron is first
-loaded, and Megatron-LM's arguments once it has settled them. The run itself goes on unchanged. Stands alone.
+It is for launchers that make arguments in Python, where recording the launch script does not show them. Rank 0 alone
+writes: the command line when Megatron is first imported, and Megatron-LM's arguments after their validation. The run
+itself is unchanged. Imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 class Starts:
-    """An importer that notices when a trainer is loaded."""
+    """An import hook that notices when a trainer is imported."""
 
     def __init__(self, file: str, loader: Any, patch: Any) -> None:
         self.file, self.loader, self.patch = file, loader, patch
@@ -58,7 +59,7 @@ class Starts:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the value as JSON allows it: a type of torch by its name."""
+    """Returns the value as JSON allows it; types of torch as their names."""
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     plain = value is None or isinstance(value, (bool, int, float, str))

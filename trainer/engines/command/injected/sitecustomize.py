@@ -1,13 +1,13 @@
-"""Runs inside the user's own trainer: names ranges, says where each rank is and what memory it took.
+"""Runs inside the user's own trainer: opens named ranges, and records the phase of each rank and its memory.
 
-Changes nothing that is computed, and no file of the trainer: PYTHONPATH has it found before anything else. One thing it
-keeps from leaking: Megatron warms its fused functions up with random numbers of the micro batch's shape, and draws its
-first weights behind them (of the router on GPUs, all of them on CPUs). The generators are put back, so that recipes
-with another micro batch start with the same weights and their losses can be compared.
+It changes no result and no file of the trainer; it is found because its folder is first in PYTHONPATH. There is one
+thing that it corrects: Megatron warms up its fused functions with random numbers of the micro batch's shape, and draws
+its first weights after that (those of the router on GPUs, all of them on CPUs). The random generators are reset in
+between, so that recipes with other micro batches start with the same weights and their losses can be compared.
 
-Python imports a module of this name at its start. Only the process that trains acts: a rank's children (loaders of
-data, compilers) inherit the environment and do nothing. A sitecustomize of the user's own is run as if this one were
-not there. Stands alone: only `ranges.py` is loaded, by its path.
+Python imports a module of this name when it starts. Only the training process acts: a rank's children (data loaders,
+compilers) inherit the environment and do nothing. A sitecustomize of the user's own runs as if this one were not there.
+Imports nothing of this project except `ranges.py`, by its path.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.trainin
 
 
 def chain() -> None:
-    """Runs the sitecustomize that ours hides, if there is one."""
+    """Runs the user's own sitecustomize that this one hides, if there is one."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
@@ -56,8 +56,10 @@ def chain() -> None:
 
 
 def recorder_on(out: str) -> None:
-    """Turns on torch's flight recorder, which NCCL's watchdog writes where it ends the job; what the user has set
-    stays. The older names are read up to torch 2.12; 2.13 warns of them."""
+    """Turns on torch's flight recorder, which NCCL's watchdog writes when it ends the job.
+
+    Variables that the user has set are kept. The older variable names are read up to torch 2.12; 2.13 warns about them.
+    """
     from importlib import metadata
 
     wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": os.path.join(out, "nccl_dump_rank_")}
@@ -70,8 +72,8 @@ def recorder_on(out: str) -> None:
 
 
 def wait_to_be_asked(rank: Rank) -> None:
-    """Starts a thread that sleeps until a process of this machine asks for the flight recorder (`stacks.py`), at a
-    socket without a file: a rank that hangs in a collective runs no Python of its own."""
+    """Starts a thread that waits until a process of this machine asks for the flight recorder (`stacks.py`) by an
+    abstract socket. A thread is needed because a rank that hangs in a collective runs no Python."""
     import socket
     import threading
 
@@ -90,7 +92,7 @@ def wait_to_be_asked(rank: Rank) -> None:
 
 
 def write_flight(rank: Rank) -> None:
-    """Writes the rank's last collectives to `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
+    """Writes the rank's last collectives to `rank<r>.flight.json`: those of NCCL or of gloo, whichever has any."""
     import json
 
     c10d = sys.modules["torch._C._distributed_c10d"]
@@ -107,7 +109,7 @@ def write_flight(rank: Rank) -> None:
 
 
 class Rank:
-    """Writer of this rank's files: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
+    """Writes this rank's files: `rank<r>.phase` at each change, `rank<r>.usage.json` after the last measured step."""
 
     def __init__(self, out: str, rank: int) -> None:
         self.out, self.rank = out, rank
@@ -123,7 +125,7 @@ class Rank:
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
     def claim(self) -> bool:
-        """Returns whether this process trains: the first of the rank to get this far."""
+        """Returns whether this process trains: true for the first process of the rank that calls it."""
         if self.acts is None and is_child(self.rank):
             self.acts = False
         if self.acts is None:
@@ -137,7 +139,10 @@ class Rank:
         return self.acts
 
     def enter(self, phase: str) -> None:
-        """Writes a phase when it is new, and else now and then: an exception writes the phase that it was raised in."""
+        """Sets the phase, and writes it if it is new to the rank or WRITES_EVERY_S have passed.
+
+        At an exception the current phase is written.
+        """
         import time
 
         if phase == self.phase or not self.claim():
@@ -154,8 +159,10 @@ class Rank:
             os.pwrite(self.file, f"{self.phase:<12}".encode(), 0)
 
     def begin(self) -> None:
-        """Records the resident memory so far, which is not the recipe's. On CPUs, limits the rank's further
-        allocation."""
+        """Records the resident memory before training, which the recipe does not cause.
+
+        On CPUs, limits what the rank may allocate from then on.
+        """
         import resource
 
         if self.baseline_kib:
@@ -173,15 +180,15 @@ class Rank:
             self.let_go()
 
     def let_go(self) -> None:
-        """Lifts the memory limit: what a profiler allocates from now on is not the recipe's."""
+        """Lifts the memory limit, since memory that a profiler allocates is not the recipe's."""
         import resource
 
         if self.limits is not None:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
-        """Writes memory in GiB, once: the allocator's peaks of allocated and reserved memory so far, GPU memory outside
-        the allocator, and the peak resident set of the process; with CPU times and versions."""
+        """Writes, once, memory in GiB: the allocator's peaks of allocated and reserved memory, GPU memory outside the
+        allocator, and the peak resident set of the process; also CPU times and versions."""
         import json
 
         if self.reported or not self.claim():
@@ -218,8 +225,10 @@ def status_kib(field: str) -> int:
 
 
 def outside_gib(torch: Any) -> float | None:
-    """Returns GPU memory that is neither free nor the allocator's, other processes' included; None if the GPU does not
-    answer."""
+    """Returns the GPU memory that is neither free nor the allocator's, GiB; it includes that of other processes.
+
+    None if the GPU does not answer.
+    """
     try:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:
@@ -252,7 +261,7 @@ def load_ranges() -> Any:
 
 
 class Touch:
-    """An importer that lets a module load as it is and then touches it."""
+    """An import hook that lets a module load unchanged and then modifies it."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank, self.ranges = rank, load_ranges()
@@ -387,7 +396,8 @@ def recording() -> bool:
 
 
 def without_stacks(profile: Any) -> None:
-    """Turns off Python stacks: they make a trace ten times as large and its steps slower; nothing here reads them."""
+    """Turns off Python stacks, which make a trace ten times as large and its steps slower, and which nothing here
+    reads."""
     original = profile.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
