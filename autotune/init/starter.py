@@ -18,7 +18,7 @@ from autotune.looks.quantities import share_of
 from trainer.errors import BadInputError, Problem, refused
 from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
-from trainer.estimate.plan.choices import choices
+from trainer.estimate.plan.choices import Choice, choices
 from trainer.estimate.plan.feasible import fewest_nodes
 from trainer.estimate.plan.search import search
 from trainer.estimate.time.estimate import estimate_time
@@ -33,9 +33,11 @@ from trainer.recipe.names import safe_name
 from trainer.recipe.rules import check
 from trainer.recipe.rules.check import errors_of
 from trainer.recipe.rules.mixers import engine_builds
+from trainer.recipe.rules.rule import Effect
 from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
+CONSIDERED = 8  # choices of `plan`
 MAX_SUGGESTIONS = 8  # suggestions of rules that are applied, one after the other
 
 
@@ -66,7 +68,7 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
         return Starter(recipe=base, text=written(base, model=named, because=()), unfit=None)
     cluster = cluster_of(machine)
     found = search(base, learned=cluster)
-    first = choices(found, 1)
+    first = sorted(choices(found, CONSIDERED), key=lambda choice: (not choice.fits, _fails(choice)))
     recipe = _with_suggestions(first[0].recipe if first else base)
     unfit = None if first and first[0].fits else _unfit(recipe, cluster)
     said = (unfit,) if unfit else _expected(recipe, machine)
@@ -101,6 +103,11 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
     if engine_builds(recipe):
         return recipe
     return recipe_from(Source(name="init", data=data | {"burst": {"engine": "simulated"}}))
+
+
+def _fails(choice: Choice) -> bool:
+    """Returns whether a release of Megatron-Core is known to fail with it, though no rule forbids it."""
+    return any(finding.effect is Effect.FAILS for finding in check(choice.recipe))
 
 
 def _with_suggestions(recipe: Recipe) -> Recipe:
