@@ -3,7 +3,7 @@
 Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
 traced part that is longer than expected counts to the settings that move it, up to MOST_OFF times what they are
 predicted to: an effect is more often underrated than a machine is slow in just that part. A part is measured, what of
-it the cause costs is an estimate: it is known to EFFECT_OFF.
+it the cause costs is not: it is known to EFFECT_OFF. Where nothing is estimated, measured parts are the causes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from trainer.estimate.gap.parts import Cause
-from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, Waterfall
+from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, LevelName, Waterfall
 
 FORCED = "moe_router_force_load_balancing"
 LEAST = 0.005  # of the first level: smaller causes are not listed
@@ -40,15 +40,15 @@ def losses(found: Waterfall) -> list[Loss]:
     for gap in found.gaps:
         for name, share in _divided(gap, causes):
             by_name.setdefault(causes.get(name, name), []).append(share)
-    every = [_loss(name, gaps) for name, gaps in by_name.items()]
+    off = EFFECT_OFF if found.level(LevelName.OWN) is not None else 0.0
+    every = [_loss(name, gaps, off) for name, gaps in by_name.items()]
     least_s = LEAST * found.levels[0].time.s
     return sorted((loss for loss in every if loss.time.s > least_s), key=lambda loss: -loss.time.s)
 
 
-def _loss(name: str, gaps: list[Gap]) -> Loss:
+def _loss(name: str, gaps: list[Gap], off: float) -> Loss:
     own = next((gap for gap in gaps if gap.kind is not Kind.PART), gaps[0])
-    estimated = (gap for gap in gaps if gap.kind is Kind.PART and gap.time.deviation_s > 0)
-    off_s = EFFECT_OFF * sum(gap.time.s for gap in estimated)
+    off_s = off * sum(gap.time.s for gap in gaps if gap.kind is Kind.PART)
     time = Interval(
         s=sum(gap.time.s for gap in gaps), deviation_s=math.hypot(off_s, *(gap.time.deviation_s for gap in gaps))
     )

@@ -160,3 +160,12 @@ def test_a_part_that_is_too_long_counts_to_the_setting_that_moves_it() -> None:
 
 def test_a_gain_is_no_loss() -> None:
     assert not losses(drawn(Gap(kind=Kind.PART, name="host", time=Interval(s=-2.0))))
+
+
+def test_measured_parts_of_a_trace_whose_recipe_is_not_known_are_exact() -> None:
+    part = Gap(kind=Kind.PART, name="host", time=Interval(s=4.0), seen_s=4.0)
+    (measured,) = losses(drawn(part))
+    known = drawn(part)
+    (estimated,) = losses(replace(known, levels=(*known.levels, Level(name=LevelName.OWN, time=Interval(s=6.0)))))
+    assert measured.time.deviation_s == 0.0
+    assert estimated.time.deviation_s > 0.0
