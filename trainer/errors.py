@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with what the user gave: `where` is a file and key, `hint` what to do about it."""
+    """One problem with the user's input: `where` is a file and key, `hint` the next step."""
 
     where: str
     what: str
@@ -19,7 +19,7 @@ class Problem:
 
 
 class BadInputError(ValueError):
-    """The user's input cannot be used; carries every problem found, not only the first (exit code 2)."""
+    """The user's input cannot be used. Carries every problem found, not only the first (exit code 2)."""
 
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems
@@ -27,12 +27,12 @@ class BadInputError(ValueError):
 
 
 def refused(where: str, what: str, hint: str) -> BadInputError:
-    """Returns the error of one problem, to be raised."""
+    """Returns a BadInputError with a single problem, to be raised."""
     return BadInputError(Problem(where=where, what=what, hint=hint))
 
 
 class ToolError(RuntimeError):
-    """An engine, launcher or external tool could not do its work at all (exit code 3)."""
+    """An engine, launcher or external tool could not do its work (exit code 3)."""
 
     def __init__(self, what: str, *, hint: str) -> None:
         self.what = what
@@ -41,4 +41,4 @@ class ToolError(RuntimeError):
 
 
 class OverError(ToolError):
-    """End of the allocation that a study runs in, its time being up: the study ends in order, and can be resumed."""
+    """The allocation of a study has ended because its time is over. The study ends in order and can be resumed."""

@@ -1,4 +1,5 @@
-"""A simulated cluster: events of a training step played over streams, links and hosts; no process is started."""
+"""A simulated cluster: plays the events of a training step over streams, links and hosts, without starting a
+process."""
 
 from trainer.engines.simulated.busy import busy_by_rank
 from trainer.engines.simulated.engine import SimulatedEngine

@@ -1,7 +1,6 @@
-"""Busy time of a step by kind of work on one pipeline rank: operations added up, without playing or tracing the step.
-
-It is for slopes: how each kind of work goes with a key of the machine. Every expert rank has the mean load here.
-"""
+"""Busy time of a step by kind of work on one pipeline rank: the sum of its operations, without playing or tracing the
+step. It serves to differentiate each kind of work by keys of the machine file. Every expert rank has the mean load
+here."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ ENDS = 3.0  # embedding, head and loss, backward included
 
 
 def busy_by_rank(recipe: Recipe, machine: Machine) -> tuple[Mapping[str, float], ...]:
-    """Returns {kind of work: µs of a step}, [PP]."""
+    """Returns {kind of work: µs per step} for each pipeline rank, [PP]."""
     simulation = Simulation(recipe, machine)
     return tuple(_busy(simulation, rank) for rank in range(simulation.layout.pp))
 
@@ -66,8 +65,10 @@ def _busy(simulation: Simulation, rank: int) -> dict[str, float]:
 
 
 def _added(ops: Iterable[Op]) -> dict[str, float]:
-    """Returns the time of operations by kind of work; recomputed ones, which traces show as a kind of their own, and
-    other communication are left out."""
+    """Returns the time of operations by kind of work.
+
+    Leaves out recomputed ones, which traces show as a kind of their own, and other communication.
+    """
     total: defaultdict[str, float] = defaultdict(float)
     for op in ops:
         work = "ep" if op.kernel.endswith(EXCHANGES) else WORK.get(op.kernel)

@@ -1,9 +1,7 @@
-"""Work of a step outside the passes: gradients reduced, the optimizer step, parameters gathered, and what overlaps
-passes.
-
-Buckets of gradients are sent as the last micro batch's backward produces them; buckets of parameters arrive while the
-first micro batch's forward of the next step needs them. Each rank has its own; the slowest decides.
-"""
+"""Work of a step outside the passes: gradient reduction, optimizer step, parameter gather, and their overlap with
+passes. Gradient buckets are sent as the last micro batch's backward produces them; parameter buckets must arrive when
+the first micro batch's forward of the next step needs them. Each pipeline rank has its own times; the slowest
+decides."""
 
 from __future__ import annotations
 
@@ -25,7 +23,8 @@ HIDDEN_COPIES = 0.88  # of them with overlap_cpu_optimizer_d2h_h2d: effects E020
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnd:
-    """Microseconds of one pipeline rank after its last pass: gradients exposed, optimizer, parameters exposed."""
+    """Microseconds of one pipeline rank after its last pass: exposed gradient reduction, optimizer step, exposed
+    parameter gather."""
 
     passes_us: float  # when its last pass ends
     gradients_us: float
@@ -44,7 +43,7 @@ class EndOfStep:
 
 
 def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> EndOfStep:
-    """Returns the time of the end of a step, per rank and in all. stages: [PP][VPP]."""
+    """Returns the times of the end of a step, by rank and in total. stages: [PP][VPP]."""
     ends = [_End(rates, run, rank, own).played() for rank, own in enumerate(stages)]
     machine, values = rates.machine, rates.values
     slow = values["host.grace"] if rates.hardware.on_grace else 1.0
@@ -56,7 +55,7 @@ def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> En
 
 
 class _End:
-    """End of the step of one pipeline rank."""
+    """Computes the end of the step of one pipeline rank."""
 
     def __init__(self, rates: Rates, run: Run, rank: int, stages: Sequence[Stage]) -> None:
         self.rates, self.run, self.rank, self.recipe = rates, run, rank, rates.recipe
@@ -83,7 +82,7 @@ class _End:
 
     # --- how much is sent ---------------------------------------------------------------------------------
     def _rings(self, bytes_each: float) -> float:
-        """Returns the time of both kinds of parameters through the rings of their replicas."""
+        """Returns the ring-collective time for dense and expert parameters, over their data-parallel groups."""
         layout = self.layout
         dense = self._ring(self.dense * bytes_each, self.replicas, float(layout.tp))
         return dense + self._ring(self.experts * bytes_each, self.expert_replicas, float(layout.ep * layout.etp))
@@ -112,16 +111,16 @@ class _End:
 
     # --- what of it shows ---------------------------------------------------------------------------------
     def _overlapped_share(self) -> float:
-        """Returns the speed of DP traffic concurrent with compute, relative to its own."""
+        """Returns the speed of DP traffic concurrent with compute, relative to its speed alone."""
         return max(1e-3, self.rates.values["overlap.dp"] * self.rates.machine.overlap.dp)
 
     def _lost(self, hidden_us: float) -> float:
-        """Returns the compute time lost to the SMs that hidden traffic occupied."""
+        """Returns the compute time lost because hidden traffic occupied SMs, µs."""
         return self.rates.collective_sms() * self.rates.machine.overlap.sm_contention * max(0.0, hidden_us)
 
     def _gradients_left(self, whole_us: float, buckets: int) -> float:
-        """Returns the gradient communication left when the last backward ends, with the slow-down by sharing the SMs,
-        in µs."""
+        """Returns the time of gradient communication left when the last backward ends, µs, with its slow-down by
+        sharing SMs."""
         if not whole_us or not self.recipe.knob("overlap_grad_reduce"):
             return whole_us
         passes = self._last_backwards()
@@ -136,7 +135,7 @@ class _End:
         return left + self._lost(whole_us - left)
 
     def _last_backwards(self) -> list[tuple[float, float]]:
-        """Returns (end, length) of the last backward of every chunk, in the whole step."""
+        """Returns (end, length) of the last backward of each chunk, µs from the start of the step."""
         found: dict[int, tuple[float, float]] = {}
         more = self.run.more_us
         for turn in self.run.turns[self.rank]:
@@ -146,7 +145,7 @@ class _End:
         return list(found.values())
 
     def _parameters_left(self, whole_us: float, buckets: int) -> float:
-        """Returns how long the first forward passes of the next step wait for their parameters, in µs."""
+        """Returns how long the first forward passes of the next step wait for parameters, µs."""
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
         moments = self._first_forwards(max(1, buckets // self.layout.vpp))
@@ -158,7 +157,8 @@ class _End:
         return late + self._lost(whole_us - late)
 
     def _first_forwards(self, buckets: int) -> list[float]:
-        """Returns when the first forward pass of each chunk needs each of its buckets, and when the last one ends."""
+        """Returns when the first forward pass of each chunk needs each parameter bucket, and when the last of these
+        passes ends."""
         turns, found, seen, end = self.run.turns[self.rank], [], set(), 0.0
         for turn in turns:
             for one in turn.passes:
@@ -170,8 +170,10 @@ class _End:
         return [*sorted(found), end]
 
     def _optimizer_us(self) -> float:
-        """Returns the optimizer's time in µs: Adam reads gradients, master weights and moments, and writes the latter
-        two and the parameters."""
+        """Returns the time of the optimizer step, µs.
+
+        Adam reads gradients, master weights and moments, and writes masters, moments and parameters.
+        """
         recipe, rates = self.recipe, self.rates
         parameters = self.dense + self.experts
         if self.sharded:

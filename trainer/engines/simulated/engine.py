@@ -1,4 +1,5 @@
-"""Runs bursts on the simulated cluster: a recipe in, an outcome and a run folder out, no process started."""
+"""Engine `simulated`: plays bursts on a simulated cluster, and returns an outcome and a run folder like other
+engines."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SAYS = {  # of a fault: what a log would show
 
 
 class SimulatedEngine:
-    """See `trainer.engines.Engine`. The same burst (recipe, number, seed) gives the same outcome."""
+    """See `trainer.engines.Engine`. Deterministic: the same burst (recipe, number, seed) has the same outcome."""
 
     def __init__(self, state_dir: Path) -> None:
         self._nodes: int | None = None  # of the ranks that wait for the next burst
@@ -49,14 +50,17 @@ class SimulatedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Early end of a burst: why, and after how many steps."""
+    """The early end of a burst: its failure, and the number of steps before it."""
 
     failure: Failure
     steps: float
 
 
 class _Burst:
-    """One burst as it is played. Noise is drawn from its recipe, number and seed; faults anew when tried again."""
+    """One burst while it is played.
+
+    Noise is drawn from its recipe, number and seed; faults are drawn again at each retry.
+    """
 
     def __init__(self, burst: Burst, *, warm: bool) -> None:
         self.burst, self.warm, self.recipe = burst, warm, burst.recipe
@@ -107,7 +111,7 @@ class _Burst:
         )
 
     def _step_us(self) -> list[float]:
-        """Returns the measured steps in µs: noise of the burst and of each step, and loads that drift."""
+        """Returns the measured steps, µs, with noise of the burst and of each step, and with drifting expert loads."""
         noise = self.machine.noise
         level = self.simulation.step_us * math.exp(self.dice.gauss(0.0, noise.burst))
         drifting = self.simulation.routing.drifting[self.recipe.burst.warmup_steps :]
@@ -121,7 +125,7 @@ class _Burst:
         return [peak for peak in self.memory.peak_gib for _ in range(each)]
 
     def _outside_gib(self) -> list[float]:
-        """Returns memory outside the allocator per rank, as real ranks report it: of GPUs only."""
+        """Returns the memory outside the allocator by rank, as real ranks report it; [] on CPUs."""
         return [] if self.recipe.hardware.is_cpu else [self.memory.outside_gib] * self.recipe.world_size
 
     # --- what goes wrong ----------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ class _Burst:
         return self.machine.startup.build_s_per_gib * max(self.memory.state_gib)
 
     def _steps_s(self, steps: float, *, failed: Failure | None = None) -> float:
-        """Returns the time of the steps in s; a hang lasts until the deadline."""
+        """Returns the duration of the steps, s; a hang lasts until the deadline."""
         if failed and failed.kind is FailureKind.HANG:
             return self.recipe.burst.deadline_s
         first = self.machine.startup.first_step_s if steps else 0.0
@@ -164,7 +168,7 @@ class _Burst:
 
     # --- traces -------------------------------------------------------------------------------------------
     def write_traces(self) -> None:
-        """Writes the traces of the first rank, one rank of the last stage and every late rank."""
+        """Writes the traces of the first rank, of one rank of the last stage and of every late rank."""
         recipe = self.recipe
         for rank in self.traced_ranks():
             write_trace(
@@ -182,7 +186,7 @@ class _Burst:
 
 
 def memory_of(simulation: Simulation) -> MemoryPlay:
-    """Returns the memory of a recipe, on the hottest EP rank of every stage: average load over its layers."""
+    """Returns the memory of a recipe for the hottest EP rank of every stage, at the average load over its layers."""
     own = simulation.routing.own
     layers = [[layer for stage in rank for layer in stage.layers] for rank in simulation.stages]
     loads = [float(own[of_rank].mean(axis=0).max()) if of_rank else 1.0 for of_rank in layers]

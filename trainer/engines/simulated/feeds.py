@@ -1,4 +1,4 @@
-"""Feed-forwards that every token meets: dense ones, and the shared expert."""
+"""Feed-forward work that every token goes through: dense layers, and the shared expert."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.model.layer import dense_width, matrices
 
 
 class Feeds:
-    """Dense feed-forward operations of one recipe, forward pass."""
+    """The dense feed-forward operations of one recipe, forward."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

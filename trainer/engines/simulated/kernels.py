@@ -1,4 +1,4 @@
-"""Names of operations in a trace: kernels as in traces of Megatron-Core's training, and their process groups."""
+"""Names of operations in simulated traces: kernel names as in traces of Megatron-Core, and process groups."""
 
 from __future__ import annotations
 

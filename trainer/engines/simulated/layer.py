@@ -1,7 +1,7 @@
-"""One layer for one micro batch on one rank, forward and backward, in the segments that EP overlap shifts.
+"""One layer for one micro batch on one rank, forward and backward, in the segments that EP overlap interleaves.
 
-Sizes are counted on Megatron-Core's modules with Transformer Engine. What a knob does to a layer is said here and
-in its modules (`mixers.py`, `feeds.py`, `routed.py`), and nowhere else.
+Sizes are counted on Megatron-Core's modules with Transformer Engine. Only this module and its parts (`mixers.py`,
+`feeds.py`, `routed.py`) know the effect of a knob on a layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ BACKWARD_KERNELS = {"norm": "norm_backward", "activation": "activation_backward"
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """A layer in the order of its pass; what is absent is empty. `late`: weight gradients that may come later."""
+    """The operations of a layer's pass, in order; segments that a layer lacks are empty.
+
+    `late`: weight gradients that may be delayed.
+    """
 
     before: Segment
     send: Segment
@@ -43,7 +46,7 @@ class Segments:
 
 
 class Layers:
-    """Builds the layers of one recipe. load: tokens of the hottest EP rank over the mean."""
+    """Builds the layers of one recipe. Its methods' `load` is the tokens of the hottest EP rank over the mean."""
 
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.parts = parts = Parts(recipe, rates)
@@ -61,7 +64,8 @@ class Layers:
         )
 
     def beside_copies(self, segment: Segment, kind: Kind, load: float, *, back: bool) -> Segment:
-        """Returns a segment with the copies of a layer's offloaded tensors concurrent with it, to the host or back."""
+        """Returns a segment with the copies of a layer's offloaded tensors to the host (`back`: from it) concurrent
+        with its longest part."""
         gb = self._offloaded_gb(kind, load)
         if not gb:
             return segment
@@ -120,8 +124,8 @@ class Layers:
         )
 
     def backward(self, kind: Kind, load: float) -> Segments:
-        """Returns the backward segments, recompute included: in full before everything, by module where the module's
-        gradient starts."""
+        """Returns the backward segments with recompute: full recompute first, that of a module where its gradient
+        begins."""
         again = inside(self.again(kind, load), "recompute")
         late = self.parts.on("delay_wgrad_compute")
         if kind.feed != "moe":
@@ -200,7 +204,8 @@ class Layers:
         return [*self._one_backward(item, kind)]
 
     def _one_backward(self, op: Op, kind: Kind) -> list[Op]:
-        """Products go twice, attention by its own rate, memory-bound work moves more, collectives once more."""
+        """Returns the backward of an operation: GEMMs twice, attention at its own rate, memory-bound work 1.6 times,
+        collectives once."""
         launches = op.launches * BACKWARD_LAUNCHES
         if op.kernel == "attention_forward":
             whole, share = self.mixers.core(kind, backward=True), op.us / self.mixers.core(kind, backward=False).us
@@ -213,7 +218,7 @@ class Layers:
         return [replace(op, us=1.6 * op.us, launches=launches / 2, kernel=BACKWARD_KERNELS.get(op.kernel, op.kernel))]
 
     def _reversed(self, ops: Segment, *, twice: bool = False) -> list[Op]:
-        """Returns the gradients of a plain chain, last first; `twice` where products have weights."""
+        """Returns the backward of a plain chain in reverse order; `twice`: GEMMs have weight gradients too."""
         found = []
         for op in reversed(ops):
             assert isinstance(op, Op)
@@ -224,7 +229,8 @@ class Layers:
 
 
 def _with_gradients(op: Op) -> Op:
-    """Returns an operation beside others in backward: keys and values of a ring travel with their gradients."""
+    """Returns an operation of a concurrent chain in backward: in a ring, keys and values travel with their
+    gradients."""
     return replace(op, us=2 * op.us, gb=2 * op.gb) if op.stream is Stream.CP else op
 
 

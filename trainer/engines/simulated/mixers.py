@@ -1,4 +1,4 @@
-"""Token mixers of a layer: attention with its projections, its ranks along the sequence, and linear mixers."""
+"""Token mixers of a layer: attention with its projections and context parallelism, and linear mixers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ COMPRESSED = {"window_attention": 0, "csa": 4, "hca": 128}  # positions in a key
 
 
 def _mean_reach(most: float, length: float) -> float:
-    """Returns the mean number of keys before a position that are seen, of `length` keys; 0 means no limit."""
+    """Returns the mean number of visible earlier positions in a sequence of `length`; `most` limits it (0: no
+    limit)."""
     return most - most * most / (2 * length) if 0 < most < length else length / 2
 
 
@@ -105,7 +106,8 @@ class Mixers:
         ]
 
     def _indexer(self, kind: Kind) -> list[Op]:
-        """Products of the indexer, whole on every tensor-parallel rank; its scores and top-k are not simulated."""
+        """Returns the GEMMs of the indexer, which every tensor-parallel rank computes in full; its scores and top-k are
+        not simulated."""
         if kind.mixer != "dsa":
             return []
         heads, width = self.model.dsa_indexer_n_heads or 0, self.model.dsa_indexer_head_dim or 0
@@ -114,7 +116,8 @@ class Mixers:
         return [self.parts.gemm("index", float(weights), self.parts.launches("attn", kind)(12), kind)]
 
     def _other_mixer(self, kind: Kind) -> list[Op | Beside]:
-        """Mixers by their products: linear ones with scans bound by memory, others with attention between."""
+        """Returns mixers other than plain attention: their GEMMs, around memory-bound scans for linear ones, around
+        attention otherwise."""
         launches = self.parts.launches("attn", kind)
         attends = mixers()[kind.mixer].attends
         each = mixers()[kind.mixer].parameters(self.model)
@@ -169,16 +172,19 @@ class Mixers:
         return self._around_the_ring(core, kv, self.cp)
 
     def _dealt(self, ranks: float) -> Op:
-        """Returns half of what dealing heads out among `ranks` neighbours sends in a pass, before attention or after
-        it."""
+        """Returns one of the two all-to-alls of a pass that distribute heads over `ranks` neighbouring context
+        ranks."""
         every = self.tokens * (2 * self.query + self.key + self.value) / self.tp * 2 / GIGA
         us = self.rates.ring_us(every * (ranks - 1) / ranks / 2, ranks, stride=self.tp)
         sms = self.rates.collective_sms()
         return Op(kernel="SendRecv", us=us, stream=Stream.CP, sms=sms, gb=every / 2, launches=3)
 
     def _around_the_ring(self, core: Op, kv_gb: float, steps: float) -> list[Op | Beside]:
-        """Returns attention in as many equal steps as the ring has; in all but the last one the next step's keys and
-        values arrive. Every hop is as slow as the one that leaves a domain, through one rank's own link."""
+        """Returns attention in as many equal steps as the ring has ranks.
+
+        In all but the last step, the next keys and values arrive. Every hop is as slow as the one that leaves the
+        NVLink domain, over one rank's own link.
+        """
         if steps <= 1:
             return [core]
         fabric = self.rates.fabric(self.cp * self.tp)

@@ -1,4 +1,4 @@
-"""Operations of a step: the stream that each runs on, its time on the device, and its launch cost on the host."""
+"""Operations of a step: their stream, time on the device, and launch cost on the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 
 class Stream(IntEnum):
-    """One queue each; queues run beside each other."""
+    """The streams of a device: one queue each, concurrent with each other."""
 
     COMPUTE = 0
     EP = 1
@@ -24,11 +24,12 @@ class Stream(IntEnum):
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel, or a few that follow each other.
+    """One kernel, or a few in a row.
 
-    kernel: a name of kernels.py; us: device time when nothing runs beside it; launches: calls of the host for it; sms:
-    share of the SMs a communication kernel occupies; after: places in the list of what it waits for, None the one
-    before; sync: the host waits for its end; ranges: names around it, outermost first; gb: sent by a rank.
+    kernel: a name of kernels.py; us: device time without concurrent work; launches: host calls that launch it; sms: the
+    share of the SMs that a communication kernel occupies; after: indices of the operations that it waits for, None: the
+    previous one; sync: the host waits for its end; ranges: names of the ranges around it, outermost first; gb: sent by
+    a rank.
     """
 
     kernel: str
@@ -44,7 +45,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Two chains that run beside each other; what follows waits for both. The first is launched first."""
+    """Two concurrent chains, the first launched first; the next operation waits for both."""
 
     first: Sequence[Op]
     second: Sequence[Op]
@@ -54,13 +55,13 @@ Segment = Sequence[Op | Beside]
 
 
 class Work:
-    """A list of operations as it grows: segments become chains, each after the operations it waits for."""
+    """A growing list of operations. Segments are added as chains, each after the operations that it waits for."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
 
     def chain(self, segment: Segment, after: tuple[int, ...]) -> tuple[int, ...]:
-        """Adds operations that follow each other, the first after `after`; gives what to wait for next."""
+        """Adds operations in a row, the first after `after`; returns the indices of the last ones, to wait for."""
         for item in segment:
             if isinstance(item, Beside):
                 after = self.chain(item.first, after) + self.chain(item.second, after)
@@ -71,7 +72,7 @@ class Work:
 
 
 def inside(segment: Segment, *ranges: str) -> list[Op | Beside]:
-    """The same within more ranges."""
+    """Returns the segment inside additional ranges."""
     return [
         Beside(within(item.first, *ranges), within(item.second, *ranges))
         if isinstance(item, Beside)
@@ -81,5 +82,5 @@ def inside(segment: Segment, *ranges: str) -> list[Op | Beside]:
 
 
 def within(ops: Sequence[Op], *ranges: str) -> list[Op]:
-    """A plain chain within more ranges."""
+    """Returns a plain chain inside additional ranges."""
     return [replace(op, ranges=(*ranges, *op.ranges)) for op in ops]

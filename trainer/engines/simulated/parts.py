@@ -1,7 +1,5 @@
-"""Shared parts of a layer's modules: its sizes on one rank, the share of launches left, and the plainest operations.
-
-Launches are calls of the host, Python included, as multiples of a plain launch.
-"""
+"""Shared parts of a layer's modules: sizes on one rank, the share of launches that CUDA graphs leave, and simple
+operations. Launches are host calls with their Python, as multiples of a plain launch."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ LOCAL_LAUNCHES = 1.4  # with Megatron-Core's own layers instead of Transformer E
 
 
 class Kind(NamedTuple):
-    """Kind of a layer: token mixer, feed-forward, a window, BF16 in an FP8 run, and whether full recompute repeats
-    it."""
+    """The kind of a layer: its token mixer, its feed-forward, whether attention has a window, whether it is BF16 in an
+    FP8 run, and whether full recompute repeats it."""
 
     mixer: str
     feed: str
@@ -34,8 +32,10 @@ class Kind(NamedTuple):
 
 
 class Parts:
-    """Sizes and plain operations of one recipe. tokens: of a micro batch on one rank, before sequence parallelism
-    splits them; parted: after."""
+    """Sizes and simple operations of one recipe.
+
+    tokens: of a micro batch on one rank, before sequence parallelism divides them; parted: after.
+    """
 
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.recipe, self.rates, self.model = recipe, rates, recipe.architecture
@@ -57,7 +57,8 @@ class Parts:
         return [Op(kernel=name, us=us, stream=Stream.TP, sms=self.rates.collective_sms(), gb=gb, launches=2)]
 
     def around_tp(self, collective: list[Op], products: list[Op]) -> list[Op | Beside]:
-        """A collective before (gather) or after (scatter) products; under overlap a part of it runs beside them."""
+        """Returns a collective before (gather) or after (scatter) GEMMs; with TP overlap, part of it is concurrent with
+        them."""
         if not collective:
             return list(products)
         one = collective[0]
@@ -82,7 +83,7 @@ class Parts:
         return bool(self.recipe.knob(knob))
 
     def _captured(self) -> Callable[[str], float]:
-        """Returns the share of a module's launches that CUDA graphs leave, as a function of the module."""
+        """Returns a function that gives the share of a module's launches that CUDA graphs leave."""
         kind, scope = self.recipe.knob("cuda_graph_impl"), self.recipe.knob("cuda_graph_scope") or ()
         if kind == "none":
             return lambda _: 1.0

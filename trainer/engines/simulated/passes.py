@@ -1,4 +1,4 @@
-"""Time of a pass of one micro batch through a model chunk: layers simulated over streams, equal layers once.
+"""Time of a pass of one micro batch through a model chunk: layers played over streams, each kind of layer once.
 
 The time of a layer grows with the load of its hottest EP rank; it is simulated at two loads and interpolated linearly.
 """
@@ -23,7 +23,7 @@ IN_A_ROW = 2  # layers, the last of which has met the pace of host and device
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Microseconds at a load of 1, and more for every 1 above."""
+    """A time that is linear in the load: microseconds at a load of 1, and the increase per unit of load."""
 
     even: float
     slope: float
@@ -33,7 +33,7 @@ class Line:
 
 
 class Passes:
-    """Times of the layers of one recipe on one machine. slower: factors of a straggler's compute and host."""
+    """Times of the layers of one recipe on one machine. slower: a straggler's factors on compute and host time."""
 
     def __init__(self, recipe: Recipe, rates: Rates, *, compute: float = 1.0, host: float = 1.0) -> None:
         self.recipe, self.rates = recipe, rates
@@ -53,15 +53,15 @@ class Passes:
         )
 
     def line(self, way: str, kind: Kind) -> Line:
-        """Returns the time over load of a layer passed `forward`, `backward`, or `merged`: one forward and one backward
-        under EP overlap, the exchange of either concurrent with the other's compute."""
+        """Returns the time over load of a layer, `forward`, `backward` or `merged` (one forward and one backward under
+        EP overlap, the exchange of each concurrent with the other's compute)."""
         if (way, kind) not in self._lines:
             us = [self._steady(self.in_a_row(way, kind, load)) for load in self._loads(kind)]
             self._lines[way, kind] = self._line(us)
         return self._lines[way, kind]
 
     def in_a_row(self, way: str, kind: Kind, load: float) -> list[Op]:
-        """Returns `IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
+        """Returns `IN_A_ROW` successive layers of a kind, `forward`, `backward` or `merged`."""
         if way == "merged":
             return self.woven(kind, load)
         work = Work()
@@ -72,7 +72,8 @@ class Passes:
         return self._slowed(work.ops)
 
     def woven(self, kind: Kind, load: float) -> list[Op]:
-        """`IN_A_ROW` layers forward and as many backward, woven as Megatron-Core's combined 1F1B launches them."""
+        """Returns `IN_A_ROW` layers forward and as many backward, interleaved as Megatron-Core's combined 1F1B launches
+        them."""
         work = Work()
         ahead: tuple[int, ...] = ()
         behind: tuple[int, ...] = ()
@@ -85,7 +86,8 @@ class Passes:
     def weave(
         self, work: Work, forward: Segments, backward: Segments, ahead: tuple[int, ...], behind: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Both passes of a layer; gives the ends of the forward and of the backward chain."""
+        """Adds the interleaved forward and backward of a layer; returns the ends of the forward and of the backward
+        chain."""
         behind = work.chain(backward.before, behind)
         sent_back, alone = self._shared_out(backward.send)
         behind = work.chain(sent_back, behind)
@@ -109,12 +111,12 @@ class Passes:
 
     @staticmethod
     def _before(back: Segment, work: Work) -> tuple[int, ...]:
-        """Returns the operation that the weight gradients wait for: the one before the exchange just added."""
+        """Returns the operation that weight gradients wait for: the one before the exchange that was just added."""
         place = len(work.ops) - len(back) - 1
         return (place,) if place >= 0 else ()
 
     def _shared_out(self, segment: Segment) -> tuple[list[Op | Beside], list[Op | Beside]]:
-        """Splits an exchange into the part that can overlap compute and the part that cannot and delays it."""
+        """Splits an exchange into a part that can overlap with compute and a part that cannot and delays it."""
         beside: list[Op | Beside] = []
         alone: list[Op | Beside] = []
         for item in segment:
@@ -131,7 +133,7 @@ class Passes:
         return LOADS if kind.feed == "moe" and self.recipe.parallelism.expert_model_parallel_size > 1 else LOADS[:1]
 
     def _steady(self, ops: Sequence[Op]) -> float:
-        """Returns the time per layer of the later ones of several layers in a row, in µs."""
+        """Returns the time per layer, µs, of the later ones of several layers in a row."""
         if not ops:
             return 0.0
         played = self.play(ops)

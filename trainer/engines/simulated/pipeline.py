@@ -1,7 +1,7 @@
-"""Plays passes as dependencies between pipeline stages: a pass starts when its rank is free and its input has come.
+"""Plays passes as dependencies between pipeline stages: a pass starts when its rank is free and its input has arrived.
 
-Bubbles are not put in, they come out. Passes of one stage are alike, so after the warm-up a pipeline is periodic: of a
-long step only so many micro batches are played as make warm-up, some periods and the end.
+Bubbles follow from that. All micro batches of a stage are alike, so a pipeline is periodic after the warm-up: of a long
+step, only the warm-up, some periods and the end are played.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEADY_PERIODS = 2  # groups of micro batches that are played beside warm-up and
 
 
 class Turn(NamedTuple):
-    """Work of a rank at one time: one pass, or a forward and a backward interleaved under EP overlap."""
+    """The work of a rank at one time: one pass, or an interleaved forward and backward under EP overlap."""
 
     passes: tuple[Pass, ...]
     start_us: float
@@ -25,8 +25,11 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A whole step's passes. turns: [PP] in order of time, of the micro batches played; more_us: what those that were
-    not played add to every time after `since`; period_us: of one group of micro batches."""
+    """The passes of a whole step.
+
+    turns: [PP], in order of time, of the micro batches that were played; period_us: the time of one group of micro
+    batches.
+    """
 
     schedule: Schedule
     played: Schedule
@@ -35,7 +38,7 @@ class Run:
 
     @property
     def left_out(self) -> int:
-        """Groups of micro batches that were not played."""
+        """Returns the number of micro-batch groups that were not played."""
         return (self.schedule.microbatches - self.played.microbatches) // self.schedule.group
 
     @property
@@ -43,7 +46,7 @@ class Run:
         return self.left_out * self.period_us
 
     def until_us(self, rank: int) -> float:
-        """Returns when a rank's last pass ends, in the whole step."""
+        """Returns when a rank's last pass ends in the whole step, µs."""
         return self.turns[rank][-1].end_us + self.more_us
 
 
@@ -52,21 +55,22 @@ Duration = Callable[[int, Shape], float]  # of a rank's turn, microseconds
 
 
 def run_pipeline(schedule: Schedule, duration: Duration, *, send_us: float, overlapped: bool) -> Run:
-    """overlapped: a rank goes on while its output is on the way, else it waits for it."""
+    """Plays a step. overlapped: a rank continues while its output is being sent; else it waits until it was sent."""
     played = shortened(schedule)
     turns = _play(played, duration, send_us if schedule.pp > 1 else 0.0, overlapped)
     return Run(schedule=schedule, played=played, turns=turns, period_us=_period(played, turns))
 
 
 def shortened(schedule: Schedule) -> Schedule:
-    """The same with so few micro batches that nothing but repetition is missing."""
+    """Returns the schedule with only as many micro batches as are needed to show everything but repetition."""
     needed = schedule.warm_up(0) // schedule.vpp + schedule.pp + STEADY_PERIODS * schedule.group
     over = max(0, schedule.microbatches - needed) // schedule.group
     return replace(schedule, microbatches=schedule.microbatches - over * schedule.group)
 
 
 def steady(schedule: Schedule, rank: int) -> slice:
-    """A rank's turns of the last whole group of micro batches but one between its warm-up and its end."""
+    """Returns the slice of a rank's turns in its steady state: the last but one whole group of micro batches between
+    warm-up and end."""
     ahead, passes = schedule.warm_up(rank), schedule.microbatches * schedule.vpp
     each = 1 if schedule.merged else 2
     period = each * schedule.group * schedule.vpp
@@ -129,7 +133,7 @@ def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bo
 
 
 def _turns(schedule: Schedule, rank: int, duration: Duration) -> list[tuple[tuple[Pass, ...], float]]:
-    """Returns the passes of a rank in order, each turn with its duration."""
+    """Returns the turns of a rank in order, each as (passes, duration)."""
     order, ahead = schedule.order(rank), schedule.warm_up(rank)
     if schedule.merged:
         end = len(order) - ahead

@@ -1,7 +1,7 @@
-"""Plays a probe on the simulated cluster: every row from the simulation's own rates, with its noise and its cost.
+"""Plays a probe on the simulated cluster: every row from the simulation's own rates, with its noise and cost.
 
-A kind of row is one function of KINDS: what one rank that nothing slows measures, in the row's unit. Stragglers
-among the probed ranks take longer, as in bursts.
+A kind of row is one function of KINDS: the measurement of one rank without stragglers, in the row's unit. Stragglers
+among the probed ranks are slower, as in bursts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORKS = {"fp8": ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8")}
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The rows with what they measured, on `ranks` ranks for `seconds`, start-up included."""
+    """The rows with their measurements, on `ranks` ranks in `seconds`, start-up included."""
 
     rows: list[Row]
     ranks: int
@@ -53,8 +53,11 @@ class Played:
 
 
 def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> Played:
-    """Plays the rows in their order. A group ends after GROUP_S, all after `within_s` with start-up: rows behind that
-    have no figure, and say so."""
+    """Plays the rows in order.
+
+    A group ends after GROUP_S, the probe after `within_s`, start-up included; the remaining rows get no figure, and the
+    reason.
+    """
     machine = recipe.burst.machine or Machine()
     nodes = probed_nodes(recipe)
     ranks = nodes * recipe.ranks_per_node
@@ -112,7 +115,7 @@ class _Alone:
 
     @cached_property
     def kind(self) -> Kind:
-        """Returns the first layer with experts, or without where the row says so or there is none."""
+        """Returns the first layer with experts; one without if the row asks for it or there is none."""
         kinds = self.recipe.architecture.layer_kinds
         wanted = "moe" if self.row.sizes.get("moe", 1.0) else "dense"
         found = next((kind for kind in kinds if kind.feed == wanted), kinds[0])
@@ -120,7 +123,7 @@ class _Alone:
 
     @cached_property
     def ops(self) -> list[Op]:
-        """Returns the kernels of the layer forward and backward."""
+        """Returns the kernels of the layer, forward and backward."""
         ways = (self.layers.forward(self.kind, 1.0), self.layers.backward(self.kind, 1.0))
         return [op for way in ways for op in _flat(way.all)]
 
@@ -149,7 +152,7 @@ def _optimizer(alone: _Alone) -> float:
 
 
 def _layer_host(alone: _Alone) -> float:
-    """Returns the time of a layer's launches, with the synchronisations between them."""
+    """Returns the time of a layer's launches, with the synchronisations in between."""
     rates = alone.rates
     return sum(op.launches * rates.launch_us + op.sync * rates.sync_us for op in alone.ops)
 
@@ -177,7 +180,7 @@ def _dispatch(alone: _Alone) -> float | None:
 
 
 def _notify(alone: _Alone) -> float:
-    """Returns the time of the counts' exchange, with the synchronisation that waits for it."""
+    """Returns the time to exchange token counts, with the synchronisation that waits for them."""
     rates = alone.rates
     far = 3.0 if rates.fabric(alone.recipe.parallelism.expert_model_parallel_size) == "network" else 1.0
     return rates.values["link.notify"] * alone.machine.links.latency * far + rates.sync_us
@@ -187,7 +190,7 @@ def _notify(alone: _Alone) -> float:
 
 
 def _beside(alone: _Alone) -> float:
-    """Returns the time of a layer forward and backward, its exchange overlapped, where the host is never late."""
+    """Returns the time of a layer, forward and backward, with its exchange overlapped, if the host is never late."""
     passes = _never_late(alone)
     return passes.line("merged", alone.kind).even
 
@@ -199,17 +202,17 @@ def _never_late(alone: _Alone) -> Passes:
 
 
 def _contention(alone: _Alone) -> float:
-    """Returns the time of a product beside a longer exchange over alone."""
+    """Returns the time of a GEMM beside a longer exchange, relative to its time alone."""
     return _beside_each_other(alone, product_us=SHORT_US, exchange_us=LONG_US)[0] / SHORT_US
 
 
 def _slowed(alone: _Alone) -> float:
-    """Returns the time of an exchange beside a longer product over alone."""
+    """Returns the time of an exchange beside a longer GEMM, relative to its time alone."""
     return _beside_each_other(alone, product_us=LONG_US, exchange_us=SHORT_US)[1] / SHORT_US
 
 
 def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) -> tuple[float, float]:
-    """Returns the µs of a product and of an exchange that start together."""
+    """Returns the times, µs, of a GEMM and an exchange that start together."""
     sms = alone.layers.routed.exchange("dispatch", 1.0)[-1].sms
     ops = [
         Op(kernel="gemm", us=product_us, after=()),
@@ -221,7 +224,7 @@ def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) 
 
 
 def _dp_beside(alone: _Alone) -> float:
-    """Returns the rate of a reduction beside compute over alone."""
+    """Returns the rate of a gradient reduction beside compute, relative to its rate alone."""
     return alone.rates.values["overlap.dp"] * alone.machine.overlap.dp
 
 

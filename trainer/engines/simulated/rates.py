@@ -1,7 +1,7 @@
-"""Rates of this recipe's GPUs on this machine: how long one piece of work takes, in microseconds.
+"""Rates of a recipe's GPUs on a machine: the time of one piece of work, in microseconds.
 
-The figures of `rates.csv` and `hardware.csv` times the machine's factors. Values of rates.csv are fitted to published
-runs by `benchmarks/simulation_accuracy.py`.
+They are the figures of `rates.csv` and `hardware.csv` times the machine's factors. Values of rates.csv are fitted to
+published runs by `benchmarks/simulation_accuracy.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4
 
 @cache
 def rate_table() -> dict[str, Constant]:
-    """Returns every rate, fitted where it has bounds."""
+    """Returns every rate by name; those with bounds are fitted."""
     return read_constants("rates.csv", package="trainer.engines.simulated")
 
 
@@ -44,7 +44,7 @@ def rate_values() -> Values:
 
 
 class Rates:
-    """Rates of one recipe on one machine. `release` is a row of software.csv."""
+    """The rates of one recipe on one machine. `release` is a row of software.csv."""
 
     def __init__(
         self, recipe: Recipe, machine: Machine, *, values: Values | None = None, release: str | None = None
@@ -70,7 +70,7 @@ class Rates:
 
     @property
     def attainable_tflops(self) -> float:
-        """Returns the peak of the recipe's precision; on a CPU, the rate of its threads."""
+        """Returns the peak rate of the recipe's precision, TFLOP/s; on a CPU the rate of its threads."""
         return self.recipe.peak_tflops or self._narrow / TERA
 
     @property
@@ -106,7 +106,7 @@ class Rates:
         return max(SHORTEST_US, US * 2.0 * rows * weights / (rate * full))
 
     def grouped_us(self, rows: float, experts: float, weights: float, width: float, *, grouped: bool) -> float:
-        """Products of all experts of a rank: rows over all of them, weights of one expert, its width."""
+        """Returns the time of all GEMMs of a rank's experts: `rows` over all experts, `weights` of one, its `width`."""
         machine, values = self.machine.compute, self.values
         rate = self._narrow * machine.grouped_gemm / machine.dense_gemm
         if not self.hardware.is_cpu:
@@ -117,7 +117,7 @@ class Rates:
         return max(SHORTEST_US, US * 2.0 * rows * weights / rate) if rows else 0.0
 
     def attention_us(self, tokens: float, seen: float, *, tp: float, backward: bool) -> float:
-        """Returns the time of fused attention of tokens that each attend to `seen` positions."""
+        """Returns the time of fused attention for tokens that attend to `seen` positions each."""
         model = self.recipe.architecture
         query, _, value = attention_channels(model)
         width = query + (value if model.multi_latent_attention else query)
@@ -132,8 +132,8 @@ class Rates:
         return max(SHORTEST_US, US * max(flops / rate, exponentials) / faster)
 
     def _attention(self, way: str) -> tuple[float, float]:
-        """Returns the rate of fused attention, `way` "forward" or "backward": TFLOP/s over an endless sequence, and the
-        share of it over the recipe's."""
+        """Returns the rate of fused attention, `way` "forward" or "backward": TFLOP/s for an infinite sequence, and the
+        share of it that the recipe's length reaches."""
         rate = of_architecture(self.values, "attention", self.hardware, way)
         if self.hardware.fitted_as == UNFITTED:  # a share of the peak
             rate *= self.hardware.peak_tflops("bf16")
@@ -141,11 +141,11 @@ class Rates:
         return rate, length / (length + of_architecture(self.values, "attention", self.hardware, f"{way}_half"))
 
     def memory_us(self, entries: float, *, passes: float = 1.0) -> float:
-        """Returns the time of a kernel bound by memory: BF16 entries read and written."""
+        """Returns the time of a memory-bound kernel that reads and writes `entries` in BF16."""
         return max(SHORTEST_US, US * entries * 2.0 * passes / self._memory) if entries else 0.0
 
     def quantize_us(self, entries: float) -> float:
-        """Returns the time to quantize inputs of GEMMs, in FP8 and FP4 only."""
+        """Returns the time to quantize inputs of GEMMs; 0 in other precisions than FP8 and FP4."""
         if not self.narrow or not entries or self.hardware.is_cpu:
             return 0.0
         passes = of_architecture(self.values, "quantize", self.hardware) * self.machine.compute.quantize
@@ -156,14 +156,15 @@ class Rates:
 
     # --- links --------------------------------------------------------------------------------------------
     def fabric(self, span: float) -> str:
-        """Returns the link between ranks within `span` neighbouring ranks."""
+        """Returns the kind of link between ranks within `span` neighbouring ranks."""
         return "nvlink" if span <= self.domain else "network"
 
     def latency_us(self, fabric: str) -> float:
         return self.values[f"link.latency_{fabric}"] * self.machine.links.latency
 
     def send_us(self, gb: float, fabric: str, library: str) -> float:
-        """Bytes out of one rank over a link, latency apart: small messages do not fill it."""
+        """Returns the time to send `gb` from one rank over a link, without latency; small messages do not reach its
+        rate."""
         if gb <= 0:
             return 0.0
         half_gb = self.values[f"link.half_{fabric}"] * self.machine.links.half_message * 1e-3
@@ -183,7 +184,7 @@ class Rates:
         return far * shares()[library, "network"] * links.network * own
 
     def ring_us(self, gb: float, ranks: float, *, stride: float = 1.0) -> float:
-        """Returns the time of a ring of `ranks` ranks that are `stride` apart, through which each sends `gb` in all."""
+        """Returns the time of a ring of `ranks` ranks that are `stride` apart, in which each sends `gb` in total."""
         if ranks <= 1:
             return 0.0
         fabric = self.fabric(ranks * stride)
@@ -204,7 +205,7 @@ class Rates:
     # --- host ---------------------------------------------------------------------------------------------
     @property
     def launch_us(self) -> float:
-        """Returns the time of a launch with its Python, on the slowest of the ranks that wait for each other layer by
+        """Returns the time of a launch with its Python, on the slowest of the ranks that wait for each other in every
         layer."""
         if self.hardware.is_cpu:
             return 20.0 * self.machine.host.launch
@@ -221,7 +222,7 @@ class Rates:
 
     @property
     def sync_us(self) -> float:
-        """Returns the time from the end of what the host waited for to its next launch."""
+        """Returns the time from the end of the work that the host waited for to its next launch."""
         slow = self.values["host.grace"] if self.hardware.on_grace else 1.0
         return self.values["host.sync"] * slow * self.machine.host.launch + self.machine.host.sync_us
 

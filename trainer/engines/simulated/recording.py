@@ -1,7 +1,7 @@
-"""Profile of one rank in a step, as the profiler would record it: kernels in time, their launches, ranges, repetition.
+"""Records one rank in a step as a profiler would: kernels over time, their launches, ranges, repetitions.
 
 A step is composed of layers as `passes.py` simulates them, at the times that the pipeline gives their passes. Where the
-hottest or a late rank takes longer, the next collective of the others does: they wait inside it.
+hottest or a late rank takes longer, the other ranks' next collective does: they wait inside it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other i
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Operations that come again and again, a layer in its steady state say, in time from its beginning, microseconds.
+    """Operations that repeat, such as a layer in its steady state.
 
-    start_us, end_us: float64[N], when the device runs each; us: how long it takes."""
+    start_us, end_us: float64[N], when the device runs each, from the block's start; us: the duration of the block.
+    """
 
     ops: tuple[Op, ...]
     start_us: Floats
@@ -39,13 +40,13 @@ class Block:
 
     @cached_property
     def meets(self) -> int | None:
-        """Returns the last operation in which ranks wait for each other."""
+        """Returns the index of the last operation in which ranks wait for each other; None if there is none."""
         return max((i for i, op in enumerate(self.ops) if op.stream in MEETING), default=None)
 
 
 @dataclass(frozen=True, eq=False)
 class PlacedBlock:
-    """A block in a step: the same arrays, from the step's start."""
+    """A block at its place in a step: the same arrays, counted from the step's start."""
 
     block: Block
     start_us: Floats
@@ -54,7 +55,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeated:
-    """A window of device time that stands for `times` of itself."""
+    """A window of device time that counts `times` times."""
 
     start_us: float
     end_us: float
@@ -65,9 +66,10 @@ class Repeated:
 class Recording:
     """A step of one rank.
 
-    pace: of its host, which launches in the order of `placed`; passes: name, first and last place in `placed`; pauses:
-    name, start and end of what the host does while it launches nothing; duration_us: of what was recorded, not of the
-    whole step."""
+    pace: of its host, which launches in the order of `placed`; passes: name, first and last index in `placed`; pauses:
+    name, start and end of what the host does while it launches nothing; duration_us: of the recorded part, not of the
+    whole step.
+    """
 
     pace: Pace
     placed: list[PlacedBlock] = field(default_factory=list)
@@ -79,13 +81,13 @@ class Recording:
     duration_us: float = 0.0
 
     def whole_us(self, at: float) -> float:
-        """Converts a moment after the repetitions to its time in the whole step."""
+        """Converts a time after the repeated window to the time in the whole step."""
         one = self.repeated
         return at + (one.times - 1) * (one.end_us - one.start_us) if one else at
 
 
 class Recorder:
-    """Recorder of one rank. late: the others wait for it."""
+    """Records one rank. late: the others wait for it."""
 
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.simulation, self.rank = simulation, rank
@@ -138,8 +140,10 @@ class Recorder:
 
     # --- passes -------------------------------------------------------------------------------------------
     def _turn(self, found: Recording, turn: Turn, at: float) -> float:
-        """Layers one after the other from `at` on; gives when they end. What ranks wait for each other inside a pass,
-        its collectives take."""
+        """Adds the layers of a turn one after another from `at`; returns when they end.
+
+        The waiting for other ranks inside a pass is put into its collectives.
+        """
         simulation, first = self.simulation, len(found.placed)
         way = "merged" if len(turn.passes) > 1 else "forward" if turn.passes[0].forward else "backward"
         stage = simulation.stages[self.place][turn.passes[0].chunk]
@@ -161,7 +165,7 @@ class Recorder:
         return at
 
     def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
-        """A layer from `at` on; its last collective, if it has one, waits so much longer."""
+        """Adds a layer from `at`, whose last collective, if any, is longer by `waiting`; returns when it ends."""
         later = max(0.0, waiting) if block.meets is not None else 0.0
         start, end = block.start_us + at, block.end_us + at
         if later and block.meets is not None:
@@ -184,7 +188,7 @@ class Recorder:
         return self._blocks[key]
 
     def _played(self, way: str, kind: Kind, hottest: float, own: float) -> Block:
-        """The last of several layers in a row, its events from its beginning."""
+        """Returns the last of several layers in a row, with times from its start."""
         slow = self.slowest.in_a_row(way, kind, hottest)
         mine = slow if self.own is self.slowest and own == hottest else self._waiting(slow, way, kind, own)
         played = self.own.play(mine)
@@ -196,7 +200,8 @@ class Recorder:
         return Block(ops, start, end, max(played.until_us - begin, 0.0))
 
     def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
-        """This rank's operations: shorter where its load is, its next collective longer by as much."""
+        """Returns this rank's operations: where its load is lower they are shorter, and its next collective is longer
+        by as much."""
         found, owed = [], 0.0
         for hot, op in zip(slow, self.own.in_a_row(way, kind, own), strict=True):
             if op.stream in (Stream.EP, Stream.TP) and op.us:
@@ -209,7 +214,7 @@ class Recorder:
 
     # --- the rest -----------------------------------------------------------------------------------------
     def _wait(self, found: Recording, since: float, until: float) -> None:
-        """For another stage: a receive that was launched early spins."""
+        """Adds waiting for another stage: a receive that was launched early and spins."""
         op = Op(kernel="SendRecv", us=until - since, stream=Stream.PP, ranges=("pp_send_recv",))
         self._place(found, op, since, until - since)
 

@@ -1,4 +1,4 @@
-"""The routed experts of a layer: router, permutation, dispatch and combine, grouped products."""
+"""The routed experts of a layer: router, permutation, dispatch and combine, grouped GEMMs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # that fill the l
 
 
 class Routed:
-    """Routed feed-forward operations of one recipe. load: tokens of the hottest EP rank over the mean."""
+    """The routed feed-forward operations of one recipe.
+
+    Its methods' `load` is the tokens of the hottest EP rank over the mean.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -51,7 +54,7 @@ class Routed:
         )
 
     def permute(self, load: float) -> list[Op]:
-        """Plays the permutation of tokens; HybridEP does it inside its own kernel where a knob says so."""
+        """Returns the permutation of tokens; HybridEP permutes inside its own kernel if a knob says so."""
         if self.dispatcher == "hybridep" and self.parts.on("moe_permute_fusion_into_hybridep"):
             return []
         entries = self.parted * self.seen_width * (self.topk + 1 if self.dispatcher == "alltoall" else 1.0)
@@ -88,7 +91,7 @@ class Routed:
     # --- backward -----------------------------------------------------------------------------------------
 
     def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Beside], list[Op]]:
-        """Returns (gradients of what came in, gradients of weights)."""
+        """Returns (input gradients, weight gradients)."""
         launches = self.parts.launches("moe", kind)
         sort = [self._permutation(2 * self.rows(load) * self.seen_width, "moe")] if self._sorts() else []
         gates = matrices(self.model) - 1
@@ -124,11 +127,11 @@ class Routed:
 
     @cached_property
     def seen_width(self) -> float:
-        """Channels of a token on its way to the experts."""
+        """Returns the channels of a token as sent to the experts."""
         return float(self.model.moe_latent_size or self.model.hidden_size)
 
     def rows(self, load: float) -> float:
-        """Returns token copies on the hottest rank of its experts, over their TP group."""
+        """Returns the token copies that the hottest rank's experts process, over their TP group."""
         rows = self.parted * self.etp * self.topk * load
         if self.parts.on("moe_pad_expert_input_to_capacity"):
             rows = self.parted * self.etp * self.topk * float(self.recipe.knob("moe_expert_capacity_factor") or 1.0)
@@ -190,7 +193,7 @@ class Routed:
         return [Op(kernel=name, us=us, stream=Stream.TP, sms=self.rates.collective_sms(), gb=gb, launches=2)]
 
     def exchange(self, way: str, load: float) -> list[Op]:
-        """Dispatch or combine over the EP group, as long as its hottest rank takes."""
+        """Returns dispatch or combine over the EP group, as long as it takes the group's hottest rank."""
         if self.ep == 1 and self.etp == 1:
             return []
         us, gb = self._exchange_us(load)
@@ -268,7 +271,7 @@ class Routed:
         return float(self.recipe.knob(knob)) if knob else None
 
     def _sm_share(self) -> float:
-        """Returns the share of a library's bandwidth that it reaches with the SMs it is given."""
+        """Returns the share of its bandwidth that a library reaches with the SMs it is given."""
         given, full = self._own_sms(), FULL_SMS.get(self.dispatcher, 1.0)
         return 1.0 if given is None else min(1.0, given / full) ** 0.7
 

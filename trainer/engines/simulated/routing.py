@@ -1,8 +1,6 @@
-"""Experts that the router picks: popularities drawn once for a run, drifting from step to step, and the loads that
-follow.
-
-Nothing is drawn where the recipe forces balance. Loads are of EP ranks over the mean: 1.3 is 30 % more tokens.
-"""
+"""The experts that the router picks: popularities drawn once per run, drifting from step to step, and the resulting
+loads. Nothing is drawn where the recipe forces balance. Loads are of EP ranks over the mean: 1.3 is 30 % more
+tokens."""
 
 from __future__ import annotations
 
@@ -23,8 +21,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """hottest: float64[L], the load of the hottest EP rank in each decoder layer (1 in dense ones); own: float64[L, EP]
-    of every rank; drifting: float64[S], the mean of `hottest` in each of S steps, over that of the run."""
+    """The loads of a run.
+
+    hottest: float64[L], of the hottest EP rank in each decoder layer (1 in dense ones); own: float64[L, EP], of every
+    rank; drifting: float64[S], the mean of `hottest` in each of S steps, relative to that of the run.
+    """
 
     hottest: Floats
     own: Floats
@@ -33,8 +34,8 @@ class Routing:
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """Copies of one token, on average: expert copies that are sent, and the number of different ranks and domains that
-    receive them, its own included where it is drawn."""
+    """The copies of one token, on average: how many expert copies are sent, and to how many different ranks and domains
+    (the token's own counted if it is among them)."""
 
     ranks: float
     domains: float
@@ -65,14 +66,14 @@ def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1, seed: int = 
 
 
 def _popularity(dice: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
-    """Loads of experts over the mean: a gamma distribution with this relative standard deviation."""
+    """Returns the loads of experts over the mean: a gamma distribution with the relative standard deviation `skew`."""
     drawn = dice.gamma(1 / skew**2, skew**2, shape)
     found: Floats = drawn / drawn.mean(axis=-1, keepdims=True)
     return found
 
 
 def _loads(popularity: Floats, ep: int) -> Floats:
-    """[..., EP]: neighbouring experts lie on one rank."""
+    """Returns the loads of ranks, [..., EP]: neighbouring experts are on one rank."""
     layers, experts = popularity.shape
     whole = popularity[:, : experts // ep * ep].reshape(layers, ep, -1)
     found: Floats = whole.mean(axis=-1)
@@ -96,6 +97,6 @@ def copies_of(experts: int, topk: int, groups: int | None, group_topk: int | Non
 
 
 def _different(places: NDArray[np.int64]) -> float:
-    """Different places in a row, on average."""
+    """Returns the mean number of different places in a row."""
     ordered = np.sort(places, axis=1)
     return float(1 + (np.diff(ordered, axis=1) > 0).sum(axis=1).mean())

@@ -1,7 +1,7 @@
-"""In which order a pipeline rank works through its micro batches: 1F1B, and interleaved over model chunks.
+"""The order in which a pipeline rank processes its micro batches: 1F1B, and interleaved over model chunks.
 
-As Megatron-Core's `pipeline_parallel/schedules.py` does it (0.16.1): warm-up forwards, one forward and one backward in
-turn, backwards to cool down. Under EP overlap a forward and the backward after it run as one.
+As in Megatron-Core's `pipeline_parallel/schedules.py` (0.16.1): warm-up forwards, then forwards and backwards
+alternating, then the remaining backwards. Under EP overlap a forward and the backward after it run as one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """`group`: micro batches that a rank takes through one chunk before it goes to the next. `merged`: under EP
-    overlap, neighbours of the steady part run as one."""
+    """The schedule of a pipeline.
+
+    `group`: micro batches that a rank sends through one chunk before it changes to the next. `merged`: under EP
+    overlap, neighbouring passes of the steady part run as one.
+    """
 
     pp: int
     vpp: int
@@ -34,7 +37,7 @@ class Schedule:
     merged: bool
 
     def warm_up(self, rank: int) -> int:
-        """Returns forward passes of a rank before its first backward."""
+        """Returns the number of forward passes of a rank before its first backward."""
         if self.vpp == 1:
             ahead = self.pp - rank - 1 + self.merged
         else:
@@ -68,8 +71,8 @@ def _order(schedule: Schedule, rank: int) -> tuple[Pass, ...]:
 
 
 def _chunks_in_turn(schedule: Schedule) -> list[tuple[int, int]]:
-    """Returns (chunk, micro batch) of every forward: a group of micro batches through each chunk, then the next
-    group."""
+    """Returns (chunk, micro batch) of every forward in order: a group of micro batches through each chunk, then the
+    next group."""
     return [
         (chunk, microbatch)
         for first in range(0, schedule.microbatches, schedule.group)

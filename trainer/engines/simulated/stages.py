@@ -1,4 +1,4 @@
-"""Contents of each model chunk of each pipeline rank: its layers, the ends of the model, and their parameters."""
+"""The contents of each model chunk of each pipeline rank: layers, ends of the model, and their parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from trainer.recipe.schema import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One model chunk of a pipeline rank: decoder layers, MTP layers behind them, the ends of the model. dense and
-    experts: the parameters that one rank holds of it."""
+    """One model chunk of a pipeline rank: its decoder layers, the MTP layers after them, and the ends of the model.
+
+    dense and experts: the parameters of it that one rank holds.
+    """
 
     layers: tuple[int, ...]
     mtp: int

@@ -1,4 +1,4 @@
-"""A whole training step of a recipe on a machine: stages, pipeline, what comes after it, and how long it takes."""
+"""A whole training step of a recipe on a machine: stages, pipeline, the work after it, and the total time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.recipe.schema import Recipe
 
 
 class Simulation:
-    """One recipe on one machine; everything is worked out when it is asked for, once. No noise is in it."""
+    """One recipe on one machine, without noise. Everything is computed on first access."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Simulation:
 
     @cached_property
     def passes(self) -> tuple[Passes, ...]:
-        """Returns the passes, [PP]: ranks of one stage are equal but for stragglers, which the others wait for."""
+        """Returns the passes, [PP]. The ranks of a stage are equal except for stragglers, which the others wait for."""
         slower = self._stragglers()
         return tuple(
             Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1])
@@ -65,7 +65,7 @@ class Simulation:
 
     @property
     def late_ranks(self) -> tuple[int, ...]:
-        """Returns the first rank of every straggler."""
+        """Returns the first rank of each straggler."""
         each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
         found = (one.rank if one.rank is not None else (one.node or 0) * each for one in self.machine.stragglers)
         return tuple(rank for rank in found if rank < self.layout.world)
@@ -93,7 +93,7 @@ class Simulation:
     # --- passes -------------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Returns the kind of every decoder layer; MTP layers have that of the last one."""
+        """Returns the kind of every decoder layer; MTP layers are of the last one's kind."""
         recipe, model, count = self.recipe, self.recipe.architecture, self.recipe.architecture.num_layers
         wide: set[int] = set()
         if recipe.knob("first_last_layers_bf16"):
@@ -112,8 +112,7 @@ class Simulation:
         return {}
 
     def pass_us(self, rank: int, chunk: int, way: str) -> float:
-        """Returns the time of one pass through a chunk in µs: `forward`, `backward`, or `merged`, which is both of one
-        chunk."""
+        """Returns the time of one pass through a chunk, µs: `forward`, `backward`, or `merged` (both, of one chunk)."""
         key = rank, chunk, way
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
@@ -132,7 +131,7 @@ class Simulation:
         return 1 + self.rates.values["waiting"] * (self.layout.world > 1)
 
     def ends(self, stage: Stage) -> list[Op]:
-        """Embedding; output head and loss, with those of MTP; forward."""
+        """Returns the embedding, the output head and the loss of a stage, those of MTP included; forward."""
         model, rates, tp = self.recipe.architecture, self.rates, float(self.layout.tp)
         tokens = self.recipe.training.micro_batch_size * self.recipe.training.seq_length / float(self.layout.cp)
         ops = []
@@ -149,8 +148,8 @@ class Simulation:
         return ops
 
     def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
-        """Returns the time that Megatron-FSDP adds to a pass: parameters gathered, in backward also gradients
-        scattered."""
+        """Returns the time that Megatron-FSDP adds to a pass, µs: parameter gathers, in backward gradient scatters
+        too."""
         recipe, stage = self.recipe, self.stages[rank][chunk]
         strategy = recipe.knob("data_parallel_sharding_strategy")
         if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":
@@ -190,7 +189,11 @@ class Simulation:
 
     @property
     def pauses_us(self) -> float:
-        """Garbage collection: each rank's at a moment of its own, and all wait; together where it is manual."""
+        """Returns the time of garbage collection per step, µs.
+
+        With automatic collection each rank collects at its own time and all wait for it; with manual collection all
+        collect together.
+        """
         host = self.machine.host
         if not host.gc_ms:
             return 0.0
@@ -201,8 +204,7 @@ class Simulation:
 
     @cached_property
     def load_slope(self) -> float:
-        """Returns the relative increase of the step's time for each 1 that the mean load of the hottest ranks
-        increases."""
+        """Returns the relative increase of the step time per unit of the hottest ranks' mean load."""
         busiest = 0.0
         for rank in range(self.layout.pp):
             slopes = 0.0

@@ -1,8 +1,8 @@
 """Plays operations: when the host launches each, and when the device runs it.
 
 The host launches in order and waits only where an operation synchronises. Each stream runs its operations in the order
-of their launches; one starts when it is launched, its stream is free and all it waits for is done. What communicates
-beside compute takes SMs from it and is slowed by it.
+of their launches; an operation starts when it is launched, its stream is free and all it waits for is done.
+Communication concurrent with compute takes SMs from it and is slowed by it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ ENDLESS = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """launch_us: a launch of the host; sync_us: from the end of what it waited for to its next launch; contention:
-    compute lost over the SMs that communication beside it occupies; slowed: time of communication beside compute."""
+    """The speed of a host and its streams.
+
+    launch_us: time of a launch; sync_us: from the end of a wait to the next launch; contention: compute lost per share
+    of SMs that concurrent communication occupies; slowed: time factor of communication beside compute.
+    """
 
     launch_us: float
     sync_us: float
@@ -29,7 +32,8 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """Microseconds by operation, from the host's start: its launch's beginning and end, its own."""
+    """Times of operations in microseconds from the host's start: start and end of the launch, start and end on the
+    device."""
 
     ops: Sequence[Op]
     launch_us: list[float]
@@ -43,12 +47,12 @@ class Played:
 
     @property
     def until_us(self) -> float:
-        """Returns when everything is done."""
+        """Returns when the last operation and the last launch are done."""
         return max(max(self.end_us, default=0.0), self.host_end_us)
 
 
 def play(ops: Sequence[Op], pace: Pace) -> Played:
-    """Plays operations whose `after` name places in the list; all streams are free at the start."""
+    """Plays operations whose `after` are indices into the list; all streams are free at the start."""
     chained = all(op.after == ((place - 1,) if place else ()) for place, op in enumerate(ops))
     return _in_a_row(ops, pace) if chained else _Player(ops, pace).run()
 
@@ -70,7 +74,8 @@ def _in_a_row(ops: Sequence[Op], pace: Pace) -> Played:
 
 
 class _Player:
-    """Time goes from one start or end to the next; between two, every running operation has one speed."""
+    """Plays operations event by event: time advances from one start or end to the next, and between two events every
+    running operation has a constant speed."""
 
     def __init__(self, ops: Sequence[Op], pace: Pace) -> None:
         self.ops, self.pace = ops, pace
@@ -107,7 +112,7 @@ class _Player:
         )
 
     def _launch(self) -> None:
-        """The host goes on until it has launched everything or must wait."""
+        """Launches operations until all are launched or the host must wait."""
         while self.next < len(self.ops):
             before = self.next - 1
             if before >= 0 and self.ops[before].sync:
@@ -120,7 +125,7 @@ class _Player:
             self.next += 1
 
     def _ready(self) -> list[tuple[float, int]]:
-        """Returns the head of every idle stream that could start, with the moment from which on it could."""
+        """Returns the head of every idle stream that could start, with the time from which it could."""
         found = []
         for queue in self.queues.values():
             if not queue or queue[-1] in self.left:

@@ -1,7 +1,7 @@
-"""A recorded step of a rank as a Kineto trace: launches, kernels and ranges, as torch.profiler would have written them.
+"""Writes a recorded step of a rank as a Kineto trace: launches, kernels and ranges, as torch.profiler would.
 
-What repeats is written once: `repeated` names windows of device time and how many of themselves they stand for,
-`microbatches` and `microbatches_traced` how many of a step's micro batches are there. Steps are alike: one is written.
+Repeated parts are written once: `repeated` lists windows of device time and how often each counts; `microbatches` and
+`microbatches_traced` are the numbers of micro batches in the step and in the trace. Steps are alike, so one is written.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _step(step: Recording, number: int) -> Iterator[str]:
 
 
 class _Host:
-    """Launches one operation after the other as early as it can: it waits where it synchronises and nowhere else."""
+    """Launches operations in order, as early as possible: it waits only where an operation synchronises."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace, self.free = pace, 0.0
 
     def launches(self, placed: PlacedBlock, text: _Text) -> Floats:
-        """When each launch came back; before its kernel began, whatever the digits say."""
+        """Returns when each launch returned, µs; rounding never puts it after the start of its kernel."""
         found: Floats = self.free + np.cumsum(text.launches) * self.pace.launch_us
         for place in text.syncs.tolist():
             found[place + 1 :] += max(0.0, placed.end_us[place] - found[place]) + self.pace.sync_us
@@ -92,7 +92,7 @@ class _Host:
 
 
 class _Text:
-    """The text of a block, with places for its numbers."""
+    """The JSON text of a block, with placeholders for its numbers."""
 
     def __init__(self, block: Block) -> None:
         self.launches = np.array([op.launches for op in block.ops])
@@ -127,7 +127,7 @@ def _kernel(op: Op) -> str:
 
 
 def _ranges(ops: tuple[Op, ...], depth: int = 0, offset: int = 0) -> Iterator[tuple[str, int, int]]:
-    """Yields (name, first place, last place) of each run of neighbours inside the same range, nested by depth."""
+    """Yields (name, first index, last index) of each run of operations inside the same range, nested by depth."""
     place = offset
     for name, run in groupby(ops, key=lambda op: op.ranges[depth] if len(op.ranges) > depth else None):
         inside = tuple(run)

@@ -1,4 +1,4 @@
-"""Noise-free result of a recipe on a machine: its throughput, or that it does not fit."""
+"""The noise-free result of a recipe on a simulated machine: its throughput, or that it does not fit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ TRUTH_VERSION = 1
 
 
 def simulated_step_s(recipe: Recipe, machine: Machine) -> float:
-    """Seconds of a step, whether it fits or not."""
+    """Returns the seconds per step, whether the recipe fits or not."""
     return Simulation(recipe, machine).step_us * 1e-6
 
 
 def collected_us(recipe: Recipe, machine: Machine) -> float:
-    """Microseconds of a step that garbage collections take."""
+    """Returns the microseconds of a step that garbage collection takes."""
     return Simulation(recipe, machine).pauses_us
 
 
 def true_throughput(recipe: Recipe, machine: Machine) -> float | None:
-    """Tokens a second and GPU; None where it does not fit. Faults of the machine do not count."""
+    """Returns tokens per second per GPU; None if the recipe does not fit. Faults of the machine are ignored."""
     simulation = Simulation(recipe, machine)
     limit = recipe.memory_limit_gib
     if limit is not None and memory_of(simulation).out_of_memory(limit):

@@ -1,9 +1,9 @@
-"""Memory of the simulated cluster: allocations played along the pipeline schedule, tensor by tensor.
+"""Memory of the simulated cluster: allocations, tensor by tensor, played along the pipeline schedule.
 
-`tape.py` plays one layer forward and backward; `mixers.py`, `feeds.py` and `ends.py` say what layers allocate, in the
-units of `sizes.py`; `chunk.py` puts layers together with recompute and offload, `rank.py` chunks into pipeline ranks;
-`state.py` counts what stays, `outside.py` what lies beside; `play.py` walks the schedule. Constants are rows of
-`constants.csv`, each with its source.
+`tape.py` plays one layer forward and backward; `mixers.py`, `feeds.py` and `ends.py` list the allocations of layers, in
+units of `sizes.py`; `chunk.py` combines layers with recompute and offload, `rank.py` chunks into pipeline ranks;
+`state.py` counts memory that stays, `outside.py` memory outside the allocator; `play.py` follows the schedule.
+Constants are rows of `constants.csv`, each with its source.
 """
 
 from trainer.engines.simulated.memory.load import usual_imbalance

@@ -1,7 +1,7 @@
-"""One model chunk of a pipeline rank, played layer after layer: full recompute, offload, and two chunks at once.
+"""Memory of one model chunk of a pipeline rank, layer by layer: full recompute, offload, and two chunks at once.
 
 A chunk is a row of parts, each a layer (or an end of the model) as `tape.py` played it. Under EP overlap the forward
-pass of one chunk and the backward pass of another run side by side, a layer of each at a time.
+pass of one chunk and the backward pass of another run concurrently, one layer of each at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from trainer.engines.simulated.memory.tape import LayerPlay
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
-    """Recompute of whole layers: `layers` per checkpoint (`uniform`), or at the start of a rank (`block`); `share`:
-    fraction of a checkpoint's input that this rank keeps."""
+    """Full recompute: `layers` per checkpoint (`uniform`), or the number of layers at the start of a rank (`block`).
+
+    `share`: the fraction of a checkpoint's input that this rank keeps.
+    """
 
     layers: int
     block: bool = False
@@ -26,8 +28,10 @@ class Recompute:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Bytes over the chunk's start at the fullest moment of one layer, forward and backward; `early`: what of those
-    attention keeps."""
+    """Peak bytes while one layer runs, forward and backward, counted from the start of its chunk.
+
+    `early`: the part of them that attention keeps.
+    """
 
     forward: float
     backward: float
@@ -36,7 +40,8 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """`kept` for backward on the device, `captured` in CUDA graphs, a micro batch."""
+    """Bytes of a chunk per micro batch: peaks by layer (`moments`), kept for backward on the device (`kept`), in CUDA
+    graphs (`captured`)."""
 
     moments: tuple[Moment, ...]
     kept: float
@@ -53,8 +58,10 @@ class Chunk:
         return max((moment.backward for moment in self.moments), default=0.0)
 
     def beside(self, other: Chunk, *, early: bool) -> float:
-        """The fullest moment of this chunk forward and `other` backward, over both starts. `early`: attention's tensors
-        of the one are freed before those of the other are made."""
+        """Returns the peak bytes while this chunk runs forward and `other` runs backward, counted from both starts.
+
+        `early`: attention's tensors of one are freed before those of the other are allocated.
+        """
         pairs = zip_longest(self.moments, reversed(other.moments))
         return max((_together(one, two, self.kept, early=early) for one, two in pairs), default=0.0)
 
@@ -76,8 +83,11 @@ def chunk_of(
     on_host: int = 0,
     most_in_flight: int | None = None,
 ) -> Chunk:
-    """`before` and `after` are the model's ends, which are neither recomputed nor moved. `on_host`: layers from the
-    first whose tensors are moved whole. `most_in_flight`: offloads of modules under way at a time, None for a layer's.
+    """Plays a chunk.
+
+    `before` and `after` are ends of the model, which are neither recomputed nor offloaded. `on_host`: the number of
+    first layers whose tensors are all offloaded. `most_in_flight`: how many modules may be copied at a time; None: all
+    of a layer.
     """
     moved = [_on_host(layer) for layer in layers[:on_host]]
     parts = [*before, *moved, *_recomputed(layers[on_host:], recompute), *after]
@@ -103,12 +113,13 @@ def chunk_of(
 
 
 def _in_flight(part: LayerPlay, most: int | None) -> float:
-    """Bytes whose copy to the host is under way when the next layer begins."""
+    """Returns the bytes still being copied to the host when the next layer starts."""
     return sum(part.groups) if most is None else sum(sorted(part.groups, reverse=True)[:most])
 
 
 def _on_host(layer: LayerPlay) -> LayerPlay:
-    """All that a layer keeps goes to the host while the next one runs, and comes back while that runs backward."""
+    """Returns a layer whose kept tensors are all copied to the host while the next layer runs, and back while that runs
+    backward."""
     return LayerPlay(
         forward=layer.forward,
         backward=layer.backward,
@@ -132,7 +143,10 @@ def _recomputed(layers: Sequence[LayerPlay], recompute: Recompute | None) -> lis
 
 
 def checkpoint(layers: Sequence[LayerPlay], share: float) -> LayerPlay:
-    """Layers that keep their input alone: backward makes the rest again, the last layer's gradient waiting."""
+    """Returns layers that keep only their input, as one part.
+
+    Backward recomputes the rest while the last layer's gradient is alive.
+    """
     whole = chunk_of(layers)
     entered, gradient = layers[0].entered, layers[-1].gradient
     again = max(whole.forward + gradient, whole.backward)

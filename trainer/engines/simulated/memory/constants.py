@@ -1,4 +1,4 @@
-"""The constants of `constants.csv` by name."""
+"""Reads the constants of `constants.csv` by name."""
 
 from __future__ import annotations
 

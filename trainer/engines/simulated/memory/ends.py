@@ -13,7 +13,8 @@ from trainer.model.parameters import table_parameters
 
 
 def embedding(sizes: Sizes) -> Tape:
-    """Its weight's gradient is made whole before it is added to the buffer."""
+    """Returns the tape of the embedding, whose weight gradient is allocated in full before it is added to the
+    buffer."""
     tape = Tape()
     entries = sizes.along * sizes.model.hidden_size
     tape.tensor("x", sizes.wide_tensor(entries))
@@ -37,10 +38,9 @@ def final_norm(sizes: Sizes) -> Tape:
 
 
 def head(sizes: Sizes) -> Tape:
-    """Logits, their fp32 copy that becomes the softmax in place, and its gradient in the training precision.
-
-    Fused by Megatron-Core's compiled kernels a step makes a new copy; by Transformer Engine all is done in the logits.
-    """
+    """Returns the tape of the output head: logits, an fp32 copy that becomes the softmax in place, and its gradient in
+    the training precision. With Megatron-Core's compiled loss each step of the computation allocates a new copy; with
+    Transformer Engine's everything happens in the logits."""
     tape = Tape(first="x")
     tape.tensor("x", sizes.wide_tensor(sizes.along * sizes.model.hidden_size))
     entries = sizes.tokens * float(table_parameters(sizes.model, sizes.tp)) / sizes.model.hidden_size
@@ -57,8 +57,8 @@ def head(sizes: Sizes) -> Tape:
 
 
 def prediction_input(sizes: Sizes) -> Tape:
-    """Returns the tape before an MTP layer: the next tokens embedded, two norms, their concatenation, and its
-    projection to one width."""
+    """Returns the tape before an MTP layer: embedding of the next tokens, two norms, concatenation, and projection to
+    the hidden size."""
     tape = Tape(first="x")
     entries = sizes.along * sizes.model.hidden_size
     for name in ("x", "embedded"):

@@ -1,8 +1,7 @@
-"""Allocations of feed-forwards: dense, and experts with router, dispatch and combine; from `r` to `y`.
-
-Source: mlp.py, moe/ of Megatron-Core 0.16.1 and what Transformer Engine's LayerNormLinear and GroupedLinear save. With
-the memory-efficient permutation: probabilities act inside the activation, so that experts' outputs are not kept.
-"""
+"""Allocations of feed-forward blocks, dense and MoE (router, dispatch, experts, combine), from tensor `r` to tensor
+`y`. Source: mlp.py, moe/ of Megatron-Core 0.16.1 and the tensors that Transformer Engine's LayerNormLinear and
+GroupedLinear save. With the memory-efficient permutation, probabilities act inside the activation, so that experts'
+outputs are not kept."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ALL_GATHER, FLEX = "allgather", "flex"
 
 
 def dense(tape: Tape, sizes: Sizes) -> None:
-    """`r` → `y`: the norm is fused with the first linear layer."""
+    """Adds a dense block, from `r` to `y`; the norm is fused with the first linear layer."""
     _residual(tape, sizes, DENSE)
     width = sizes.tokens * dense_width(sizes.model) / sizes.tp
     gate = 2 if sizes.model.gated_linear_unit else 1
@@ -37,7 +36,7 @@ def dense(tape: Tape, sizes: Sizes) -> None:
 
 
 def experts(tape: Tape, sizes: Sizes) -> None:
-    """`r` → `y`: norm, router, shared experts, dispatch, experts, combine."""
+    """Adds an MoE block, from `r` to `y`: norm, router, shared experts, dispatch, experts, combine."""
     _residual(tape, sizes, Modules(offload="mlp_norm", graph=ROUTER.graph))
     norm = Modules(recompute=("layernorm",), graph=ROUTER.graph)
     tape.tensor("normed_again", sizes.wide_tensor(sizes.along * sizes.model.hidden_size, norm))
@@ -58,7 +57,7 @@ def experts(tape: Tape, sizes: Sizes) -> None:
 
 
 def _residual(tape: Tape, sizes: Sizes, modules: Modules) -> None:
-    """The second norm's input; the layer's own where it has no mixer."""
+    """Adds `r`, the input of the second norm; it is the layer's own input if the layer has no mixer."""
     tape.tensor("r", sizes.wide_tensor(sizes.along * sizes.model.hidden_size, modules))
     tape.first = tape.first or "r"
 
@@ -74,7 +73,7 @@ def _linear(
     gathered: float = 0.0,
     original: bool = False,
 ) -> None:
-    """A linear layer; `original`: it saves its input instead of a quantized copy of it."""
+    """Adds a linear layer from `read` to `write`; `original`: it saves its input itself instead of a quantized copy."""
     kept = read
     if sizes.quantized and not original:
         kept = tape.tensor(f"{read}_quantized", sizes.narrow_tensor(entries, modules))
@@ -95,7 +94,8 @@ def _shared(tape: Tape, sizes: Sizes) -> None:
 
 
 def _router(tape: Tape, sizes: Sizes) -> None:
-    """Logits, scores and probabilities of every expert in fp32, and the map of who goes where; fused, no scores."""
+    """Adds the router: logits, scores and probabilities of every expert in fp32, and the routing map; no scores if
+    fused."""
     count = sizes.along * (sizes.model.num_moe_experts or 0)
     tensors = 2 if sizes.recipe.knob("moe_router_fusion") else 3
     wide = 2 if sizes.recipe.knob("moe_router_dtype") == "fp64" else 1
@@ -105,7 +105,7 @@ def _router(tape: Tape, sizes: Sizes) -> None:
 
 
 def _dispatch(tape: Tape, sizes: Sizes) -> None:
-    """Tokens to the ranks of their experts, and into the order of these."""
+    """Adds the dispatch of tokens to the ranks of their experts, and the sort by expert."""
     seen = sizes.model.moe_latent_size or sizes.model.hidden_size
     kind, apart = sizes.recipe.knob("moe_token_dispatcher_type"), _group(sizes) > 1
     tape.tensor("expert_tokens", sizes.wide_tensor(sizes.routed * seen, expert_modules(sizes, "expert_fc1")))
@@ -139,20 +139,25 @@ def _gathered_tokens(sizes: Sizes) -> float:
 
 
 def _arriving(sizes: Sizes) -> float:
-    """Rows that come in: flex dispatchers send a token once to a rank, whatever number of its experts it has."""
+    """Returns the rows that arrive on a rank.
+
+    Flex dispatchers send a token once per rank, however many of its experts are there.
+    """
     flex = sizes.recipe.knob("moe_token_dispatcher_type") == FLEX
     return min(sizes.routed, _gathered_tokens(sizes)) if flex else sizes.routed
 
 
 def expert_modules(sizes: Sizes, offload: str, *recompute: str) -> Modules:
-    """Returns the modules of the experts' tensors: experts fused into one operation are offloaded together."""
+    """Returns the modules of the experts' tensors. Experts that are fused into one operation are offloaded together."""
     fused = bool(sizes.recipe.knob("use_transformer_engine_op_fuser"))
     return Modules(recompute=("moe", *recompute), offload="fused_group_mlp" if fused else offload, graph=("moe",))
 
 
 def _experts(tape: Tape, sizes: Sizes) -> None:
-    """Two grouped products around an activation that applies the probabilities. Inputs of the products are kept as
-    they are, quantized, or in the pages of the stash."""
+    """Adds two grouped GEMMs around an activation that applies the probabilities.
+
+    Their inputs are kept as they are, quantized, or in pages of the stash.
+    """
     model = sizes.model
     seen, width = model.moe_latent_size or model.hidden_size, expert_width(model) / layout_of(sizes.recipe).etp
     first, hidden = expert_modules(sizes, "expert_fc1"), expert_modules(sizes, "moe_act")
@@ -171,7 +176,8 @@ def _experts(tape: Tape, sizes: Sizes) -> None:
 
 
 def _weighted(tape: Tape, sizes: Sizes, seen: int) -> str:
-    """Probabilities applied before the experts: the product is made in fp32, and both sides of it are kept."""
+    """Adds the multiplication by probabilities before the experts, in fp32, which keeps both factors; returns the
+    result's name."""
     modules = expert_modules(sizes, "expert_fc1")
     product = sizes.routed * seen * FP32
     tape.tensor("weighted_tokens", sizes.wide_tensor(sizes.routed * seen, modules))
@@ -188,22 +194,25 @@ def _weighted(tape: Tape, sizes: Sizes, seen: int) -> str:
 
 
 def _copied(tape: Tape, sizes: Sizes, name: str, row_bytes: float, modules: Modules) -> str:
-    """Records the tensor that a GEMM saves of its input."""
+    """Adds the tensor that a GEMM saves of its input; returns its name."""
     if not sizes.quantized:
         return _stashed(tape, sizes, name, row_bytes, modules)
     return tape.tensor(f"{name}_quantized", Tensor(sizes.stashed * row_bytes, 0.0, modules))
 
 
 def _stashed(tape: Tape, sizes: Sizes, name: str, row_bytes: float, modules: Modules) -> str:
-    """The tensor itself, or its pages."""
+    """Returns the name of the tensor itself, or of its pages in the stash."""
     if sizes.stashed == sizes.routed:
         return name
     return tape.tensor(f"{name}_pages", Tensor(sizes.stashed * row_bytes, 0.0, modules))
 
 
 def _activation(tape: Tape, sizes: Sizes, kept: str, width: float, modules: Modules) -> None:
-    """Fused with the weighing for gated units and squared ReLU; else the product is made in fp32 and the activation
-    kept beside it."""
+    """Adds the activation.
+
+    For gated units and squared ReLU it is fused with the probabilities; else their product is computed in fp32 and the
+    activation kept as well.
+    """
     rows = sizes.routed
     weights = tape.tensor("routed_probabilities", Tensor(rows * FP32, 0.0, AGAIN))
     if sizes.model.gated_linear_unit or sizes.model.use_fused_weighted_squared_relu:
@@ -224,7 +233,7 @@ def _activation(tape: Tape, sizes: Sizes, kept: str, width: float, modules: Modu
 
 
 def _combine(tape: Tape, sizes: Sizes) -> None:
-    """The way back: outputs to the ranks of their tokens, summed there."""
+    """Adds the way back: outputs to the ranks of their tokens, and their sum there."""
     seen = sizes.model.moe_latent_size or sizes.model.hidden_size
     kind, apart = sizes.recipe.knob("moe_token_dispatcher_type"), _group(sizes) > 1
     source = "expert_output"
@@ -250,7 +259,7 @@ def _combine(tape: Tape, sizes: Sizes) -> None:
 
 
 def nothing(tape: Tape, sizes: Sizes) -> None:
-    """A layer of a hybrid model that only mixes tokens."""
+    """Adds nothing: the feed-forward of a layer of a hybrid model that only mixes tokens."""
 
 
 FEEDS: dict[str, Callable[[Tape, Sizes], None]] = {"dense": dense, "moe": experts, "none": nothing}

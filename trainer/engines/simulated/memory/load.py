@@ -1,4 +1,4 @@
-"""Load of the hottest expert rank, where experts differ by a machine's routing."""
+"""The load of the hottest expert rank, where experts' loads differ by a machine's routing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from trainer.recipe.schema import Recipe
 
 
 def usual_imbalance(recipe: Recipe, machine: Machine) -> tuple[float, ...]:
-    """By pipeline rank: tokens of its hottest expert rank over the mean. A rank has several experts in each of its
-    layers, and their sum differs less than each does."""
+    """Returns, by pipeline rank, the tokens of its hottest expert rank over the mean.
+
+    A rank has several experts in each layer, whose sum varies less than each expert's load.
+    """
     model, layout = recipe.architecture, layout_of(recipe)
     if recipe.knob("moe_router_force_load_balancing") or not model.num_moe_experts or layout.ep == 1:
         return (1.0,) * layout.pp

@@ -1,6 +1,6 @@
-"""Allocations of layers that mix tokens: attention, latent attention, gated delta net, Mamba; from `x` to `r`.
+"""Allocations of token mixers (attention, latent attention, gated delta net, Mamba), from tensor `x` to tensor `r`.
 
-Source: attention.py, multi_latent_attention.py, ssm/ of Megatron-Core 0.16.1 and what Transformer Engine's
+Source: attention.py, multi_latent_attention.py, ssm/ of Megatron-Core 0.16.1 and the tensors that Transformer Engine's
 LayerNormLinear, Linear and DotProductAttention save; delta net and Mamba by their kernels (`chunk_gated_delta_rule`,
 `mamba_split_conv1d_scan_combined`).
 """
@@ -24,7 +24,7 @@ LATENT_NORM = Modules(recompute=("layernorm",), offload="qkv_linear", graph=("at
 
 
 def attention(tape: Tape, sizes: Sizes) -> None:
-    """`x` → `r`, residual added."""
+    """Adds attention from `x` to `r`, the residual addition included."""
     tape.first = _input(
         tape, sizes, Modules(graph=("attn",), offload="attn_norm" if sizes.model.multi_latent_attention else "")
     )
@@ -41,7 +41,7 @@ def attention(tape: Tape, sizes: Sizes) -> None:
 
 
 def fused_norm(tape: Tape, sizes: Sizes, read: str, write: str, modules: Modules) -> None:
-    """A norm and the linear layer it is fused with; `write` is a tensor already."""
+    """Adds a norm fused with the linear layer after it; `write` must be a tensor already."""
     hidden = sizes.model.hidden_size
     normed = tape.tensor(f"{read}_normed", sizes.narrow_tensor(sizes.along * hidden, modules))
     statistics = tape.tensor(f"{read}_statistics", Tensor(sizes.statistics, 0.0, modules))
@@ -58,7 +58,10 @@ def fused_norm(tape: Tape, sizes: Sizes, read: str, write: str, modules: Modules
 
 
 def add_residual(tape: Tape, sizes: Sizes, branch: str, residual: str, sum_: str, modules: Modules) -> None:
-    """Dropout and addition, fused: only a mask is kept, and without dropout one gradient serves both."""
+    """Adds fused dropout and residual addition.
+
+    Only the mask is kept; without dropout one gradient serves both inputs.
+    """
     tape.tensor(sum_, sizes.wide_tensor(sizes.along * sizes.model.hidden_size, modules))
     mask = tape.tensor(f"{sum_}_mask", Tensor(sizes.along * sizes.model.hidden_size * MASK, 0.0, modules))
     saves = (mask,) if sizes.dropout else ()
@@ -66,7 +69,8 @@ def add_residual(tape: Tape, sizes: Sizes, branch: str, residual: str, sum_: str
 
 
 def branch(tape: Tape, sizes: Sizes, name: str) -> str:
-    """Output of a layer's branch: its gradient is the sum's own without dropout."""
+    """Adds the output of a layer's branch, whose gradient is that of the sum if there is no dropout; returns its
+    name."""
     return tape.tensor(name, sizes.wide_tensor(sizes.along * sizes.model.hidden_size, grad=sizes.dropout))
 
 
@@ -75,7 +79,7 @@ def _input(tape: Tape, sizes: Sizes, modules: Modules) -> str:
 
 
 def _direct_inputs(tape: Tape, sizes: Sizes) -> None:
-    """One projection; keys, values and a gate stay views of it where nothing else makes new ones."""
+    """Adds one projection of which keys, values and a gate stay views, unless another operation copies them."""
     model, tokens = sizes.model, sizes.tokens / sizes.tp
     query, key, value = attention_channels(model)
     gate = query if model.attention_output_gate else 0
@@ -88,7 +92,7 @@ def _direct_inputs(tape: Tape, sizes: Sizes) -> None:
 
 
 def _latent_inputs(tape: Tape, sizes: Sizes) -> None:
-    """Compressed first; the norms of the compressed are fused with the projections up."""
+    """Adds latent queries, keys and values: compressed first, with norms fused into the up-projections."""
     model, along, tokens = sizes.model, sizes.along, sizes.tokens / sizes.tp
     query, key, value = attention_channels(model)
     rope = model.qk_pos_emb_head_dim or 0
@@ -122,7 +126,8 @@ def _normed_latent(tape: Tape, sizes: Sizes, name: str, rank: int) -> str:
 
 
 def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
-    """Records what a down-projection saves as its input: the norm's output, or its own quantized copy."""
+    """Returns the names of the tensors that a down-projection saves as its input: the norm's output, or a quantized
+    copy."""
     if not sizes.quantized:
         return ("normed",)
     copy = sizes.narrow_tensor(sizes.along * sizes.model.hidden_size, LATENT_NORM)
@@ -130,7 +135,7 @@ def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
 
 
 def _scores(tape: Tape, sizes: Sizes) -> None:
-    """Attention itself: fused, it keeps what it reads, its output and a log-sum-exp; unfused, every score."""
+    """Adds core attention. Fused, it keeps its inputs, its output and a log-sum-exp; unfused, every score."""
     model, tokens = sizes.model, sizes.tokens / sizes.tp
     query, key, value = attention_channels(model)
     width = value if model.multi_latent_attention else query
@@ -154,7 +159,7 @@ def _scores(tape: Tape, sizes: Sizes) -> None:
 
 
 def _index(tape: Tape, sizes: Sizes) -> None:
-    """Queries, key and weights of the indexer, and the positions that it chose; no gradient goes through them."""
+    """Adds the indexer: queries, key and weights, and the positions that it chose; no gradient passes through them."""
     model = sizes.model
     heads, width = model.dsa_indexer_n_heads or 0, model.dsa_indexer_head_dim or 0
     chosen = min(model.dsa_indexer_topk or 0, sizes.recipe.training.seq_length) * POSITION
@@ -164,7 +169,7 @@ def _index(tape: Tape, sizes: Sizes) -> None:
 
 
 def _unfused_scores(tape: Tape, sizes: Sizes) -> float:
-    """Bytes of one tensor of scores; kept are their softmax and, with dropout, the mask and what it left."""
+    """Returns the bytes of one tensor of scores. Kept are their softmax and, with dropout, the mask and its result."""
     dropout = sizes.model.attention_dropout > 0
     heads = sizes.tokens * sizes.model.num_attention_heads / sizes.tp
     square = heads * sizes.recipe.training.seq_length / layout_of(sizes.recipe).cp
@@ -181,7 +186,8 @@ def _output_gate(tape: Tape, sizes: Sizes) -> None:
 
 
 def _projection(tape: Tape, sizes: Sizes) -> None:
-    """Its input is attention's output itself; a quantized copy is kept beside it with delayed scaling only."""
+    """Adds the output projection, whose saved input is attention's output itself; only delayed scaling keeps a
+    quantized copy as well."""
     read = tape.last
     saves: tuple[str, ...] = (read,)
     if sizes.quantized and sizes.delayed_scaling:
@@ -202,7 +208,7 @@ def _projection(tape: Tape, sizes: Sizes) -> None:
 
 
 def gated_delta_net(tape: Tape, sizes: Sizes) -> None:
-    """`x` → `r`: one projection, a convolution, the rule chunk by chunk, a gated norm, a projection."""
+    """Adds a gated delta net from `x` to `r`: projection, convolution, delta rule by chunks, gated norm, projection."""
     model, tokens = sizes.model, sizes.tokens / sizes.tp
     keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
@@ -227,7 +233,7 @@ def gated_delta_net(tape: Tape, sizes: Sizes) -> None:
 
 
 def mamba(tape: Tape, sizes: Sizes) -> None:
-    """`x` → `r`: one projection, then convolution, scan and gate in one kernel that recomputes within, a norm, a
+    """Adds Mamba-2 from `x` to `r`: projection; convolution, scan and gate in one kernel that recomputes inside; norm;
     projection."""
     model, tokens = sizes.model, sizes.tokens / sizes.tp
     heads = model.mamba_num_heads or MAMBA_EXPANSION * model.hidden_size // model.mamba_head_dim
@@ -254,13 +260,14 @@ def mamba(tape: Tape, sizes: Sizes) -> None:
 
 
 def lightning_attention(tape: Tape, sizes: Sizes) -> None:
-    """`x` → `r`: one projection, a scan, a norm, a gate, a projection."""
+    """Adds lightning attention from `x` to `r`: projection, scan, norm, gate, projection."""
     width = sizes.model.linear_num_value_heads * sizes.model.linear_value_head_dim
     _chain(tape, sizes, {"lightning_projected": 4 * width, "lightning_scanned": width, "lightning_normed": width})
 
 
 def mamba1(tape: Tape, sizes: Sizes) -> None:
-    """`x` → `r`: one projection, a convolution, projections of step sizes and states, a scan, a gate, a projection."""
+    """Adds Mamba-1 from `x` to `r`: projection, convolution, projections of step sizes and states, scan, gate,
+    projection."""
     model = sizes.model
     inner = MAMBA_EXPANSION * model.hidden_size
     steps = (model.mamba_dt_rank or model.hidden_size // 16) + 2 * model.mamba_state_dim
@@ -269,7 +276,7 @@ def mamba1(tape: Tape, sizes: Sizes) -> None:
 
 
 def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
-    """Returns DeepSeek-V4's attention with one key for `ratio` positions; 0: with a window only."""
+    """Returns the function that adds DeepSeek-V4's attention with one key per `ratio` positions; 0: only a window."""
 
     def play(tape: Tape, sizes: Sizes) -> None:
         model = sizes.model
@@ -289,7 +296,7 @@ def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
 
 
 def _chain(tape: Tape, sizes: Sizes, widths: Mapping[str, float]) -> None:
-    """Tensors of these widths over all tensor-parallel ranks, each made of the one before it."""
+    """Adds tensors of these widths (over all tensor-parallel ranks), each computed from the previous one."""
     tape.first = _input(tape, sizes, ATTENTION)
     names = list(widths)
     for name, width in widths.items():
@@ -321,7 +328,8 @@ def _last_projection(tape: Tape, sizes: Sizes, read: str, modules: Modules) -> N
 
 
 def nothing(tape: Tape, sizes: Sizes) -> None:
-    """A layer of a hybrid model that only feeds forward: its input is the second norm's."""
+    """Adds nothing: the mixer of a layer of a hybrid model that only has a feed-forward, whose input the second norm
+    reads."""
 
 
 MIXERS: dict[str, Callable[[Tape, Sizes], None]] = {

@@ -1,7 +1,7 @@
-"""Memory beside the tensors of a step: workspaces inside the allocator, and what no allocator sees.
+"""Memory in addition to the tensors of a step: workspaces inside the allocator, and memory outside it.
 
-DeepEP's buffers by its size hints (`Config::get_nvl_buffer_size_hint`, `get_rdma_buffer_size_hint`: channels are half
-of its SMs); HybridEP's are sized for what every rank of the group could send.
+DeepEP's buffers follow its size hints (`Config::get_nvl_buffer_size_hint`, `get_rdma_buffer_size_hint`: channels are
+half of its SMs); HybridEP's have room for the most that every rank of the group could send.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ GIB, MIB = 2.0**30, 2.0**20
 
 
 def workspace_bytes(sizes: Sizes, *, has_head: bool) -> float:
-    """Returns the bytes of GEMM workspaces and of buffers that gathers share, in torch's allocator for the life of the
-    process."""
+    """Returns the bytes of GEMM workspaces and shared gather buffers, which stay in torch's allocator for the life of
+    the process."""
     recipe, model = sizes.recipe, sizes.model
     if recipe.hardware.is_cpu:
         return constant("cpu_runtime") * GIB
@@ -30,7 +30,7 @@ def workspace_bytes(sizes: Sizes, *, has_head: bool) -> float:
 
 
 def _scores(sizes: Sizes) -> float:
-    """Local attention multiplies into one buffer that is kept."""
+    """Returns the bytes of the persistent buffer into which local attention multiplies."""
     if not sizes.local:
         return 0.0
     heads = sizes.model.num_attention_heads / sizes.tp
@@ -38,7 +38,7 @@ def _scores(sizes: Sizes) -> float:
 
 
 def _gathers(sizes: Sizes, *, has_head: bool) -> float:
-    """Megatron-Core's global buffer: the head gathers into it, and the all-gather dispatcher."""
+    """Returns the bytes of Megatron-Core's global buffer, into which the head and the all-gather dispatcher gather."""
     layout = layout_of(sizes.recipe)
     dispatches = sizes.recipe.knob("moe_token_dispatcher_type") == "allgather" and sizes.model.num_moe_experts
     group = layout.ep * layout.etp
@@ -46,7 +46,7 @@ def _gathers(sizes: Sizes, *, has_head: bool) -> float:
 
 
 def outside_gib(recipe: Recipe, sizes: Sizes, machine: Machine) -> float:
-    """CUDA context, NCCL, the dispatcher's and the user's buffers."""
+    """Returns the memory outside the allocator, GiB: CUDA context, NCCL, the dispatcher's buffers and user buffers."""
     if recipe.hardware.is_cpu:
         return machine.memory.outside_gib
     plain = recipe.knob("NCCL_NVLS_ENABLE") == 0
@@ -56,7 +56,7 @@ def outside_gib(recipe: Recipe, sizes: Sizes, machine: Machine) -> float:
 
 
 def _communicators(recipe: Recipe) -> int:
-    """Groups of more than one rank that a rank is in; the world's always."""
+    """Returns the number of process groups with more than one rank that a rank is in; the world is always one."""
     layout = layout_of(recipe)
     expert = (layout.ep * layout.etp, layout.edp) if recipe.architecture.num_moe_experts else (1, 1)
     return 1 + [size > 1 for size in (layout.tp, layout.cp, layout.pp, layout.dp * layout.cp, *expert)].count(True)

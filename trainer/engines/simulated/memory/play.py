@@ -1,6 +1,6 @@
-"""The schedule played for memory: every pass of every pipeline rank allocates and frees.
+"""Plays the schedule for memory: every pass of every pipeline rank allocates and frees.
 
-Micro batches beyond the steady state repeat, so the schedule is played with as many as show it.
+Micro batches beyond the steady state repeat it, so only as many as are needed to show it are played.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ SHOWN_GROUPS = 2  # groups of micro batches after the warm-up, which show the st
 
 
 def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence[float] | None = None) -> MemoryPlay:
-    """`imbalance`: tokens of the hottest expert rank over the mean, one figure or one a pipeline rank; None: what the
-    machine's routing makes of it."""
+    """Returns the memory of a recipe on a machine.
+
+    `imbalance`: tokens of the hottest expert rank over the mean, one value or one per pipeline rank; None: by the
+    machine's routing.
+    """
     loads = _loads(recipe, machine, imbalance)
     sizes = Sizes(recipe=recipe, load=max(loads), quantized=False)
     stage = _Stages.of(recipe, machine, sizes)
@@ -52,9 +55,12 @@ def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence
 
 @dataclass(frozen=True, kw_only=True)
 class _Stages:
-    """Values that all pipeline ranks share. `factor` multiplies activations; `ahead`: bytes that arrive for the next
-    pass; `static`: bytes of a captured layer in addition to its tensors; `early`: attention's tensors are freed early
-    under EP overlap; `pool_stays`: the passes are one graph."""
+    """Settings that all pipeline ranks share.
+
+    `factor` multiplies activations; `ahead`: bytes that arrive for the next pass; `static`: bytes of a captured layer
+    in addition to its tensors; `early`: attention's tensors are freed early under EP overlap; `pool_stays`: all passes
+    are one graph.
+    """
 
     schedule: Schedule
     factor: float
@@ -97,8 +103,8 @@ class _Stages:
         )
 
     def _merge(self, peaks: Floats, start: Floats, rank: int, chunk: Integers, chunks: list[Chunk]) -> None:
-        """Replaces peaks of passes under EP overlap: those of the steady part run in pairs, a forward and a backward,
-        with one peak."""
+        """Replaces the peaks of passes under EP overlap: passes of the steady state run in pairs, a forward and a
+        backward, with one peak."""
         first = self.schedule.warm_up(rank)
         pairs = self.schedule.vpp * self.schedule.microbatches - first
         ones = first + 2 * np.arange(pairs)
@@ -108,13 +114,13 @@ class _Stages:
 
 
 def layer_kept_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
-    """Returns what one layer with experts, or without, keeps of a micro batch for backward, at an even load."""
+    """Returns the GiB that one layer, with experts or without, keeps per micro batch for backward at an even load."""
     kept = layer_chunk(recipe, moe=moe).kept
     return kept * machine.memory.activations * _unfused(recipe) / GIB
 
 
 def shown(schedule: Schedule) -> Schedule:
-    """The same schedule with no more micro batches than show its fullest moments."""
+    """Returns the schedule with only as many micro batches as are needed to reach its peaks."""
     groups = -(-schedule.warm_up(0) // (schedule.vpp * schedule.group)) + SHOWN_GROUPS
     most = groups * schedule.group
     if schedule.microbatches <= most:
@@ -136,7 +142,8 @@ def _loads(recipe: Recipe, machine: Machine, imbalance: float | Sequence[float] 
 
 
 def lost_to_fragmentation(recipe: Recipe, machine: Machine) -> float:
-    """Returns the fragmentation of torch's caching allocator as a share; 0 on CPUs, which do not use it."""
+    """Returns the share of memory that torch's caching allocator loses to fragmentation; 0 on CPUs, which do not use
+    it."""
     if recipe.hardware.is_cpu:
         return 0.0
     expandable = "expandable_segments:true" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or "").lower()
@@ -144,7 +151,8 @@ def lost_to_fragmentation(recipe: Recipe, machine: Machine) -> float:
 
 
 def _unfused(recipe: Recipe) -> float:
-    """Returns the factor by which Megatron-Core's local layers keep more on a CPU than the fused form."""
+    """Returns the ratio of memory kept by Megatron-Core's local layers on a CPU to that of the fused form; 1 on
+    GPUs."""
     if not recipe.hardware.is_cpu:
         return 1.0
     return constant("cpu_unfused_fp32" if recipe.training.precision == "fp32" else "cpu_unfused_bf16")

@@ -1,4 +1,4 @@
-"""The model chunks of every pipeline rank: which layers and which ends of the model, each kind played once."""
+"""The model chunks of every pipeline rank: their layers and ends of the model. Each kind of layer is played once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parts = tuple[list[str], list[tuple[LayerKind, bool]], list[str]]
 
 
 def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk]]:
-    """Returns the chunks [PP][VPP]; `loads`: of each pipeline rank's experts over the mean."""
+    """Returns the chunks, [PP][VPP]; `loads`: the expert load of each pipeline rank over the mean."""
     layout, numbers, mtp = layout_of(recipe), layers_of_ranks(recipe), mtp_chunks(recipe)
     wide, kinds = wide_layers(recipe), recipe.architecture.layer_kinds
     players = {load: _Player(recipe, load) for load in set(loads)}
@@ -40,14 +40,14 @@ def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk
 
 
 def layer_chunk(recipe: Recipe, *, moe: bool) -> Chunk:
-    """Returns a chunk of one layer, the model's first with experts or the first without, at an even load."""
+    """Returns a chunk of one layer at an even load: the model's first layer with experts, or the first without."""
     kinds, narrow = recipe.architecture.layer_kinds, quantizes(recipe)
     kind = next((kind for kind in kinds if (kind.feed == "moe") == moe), kinds[0])
     return _Player(recipe, 1.0).chunk(embeds=False, layers=((kind, narrow),), predicts=0, ends=False)
 
 
 def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
-    """Returns {(pipeline rank, chunk): its multi-token-prediction layers}."""
+    """Returns {(pipeline rank, chunk): number of multi-token-prediction layers there}."""
     layout = layout_of(recipe)
     if stages := stages_of(recipe):
         counts = ((stage, text.count("m")) for stage, text in enumerate(stages))
@@ -116,7 +116,7 @@ ENDS: dict[str, Callable[[Sizes], Tape]] = {
 
 
 def policy_of(recipe: Recipe) -> Policy:
-    """Modules by which tensors are recomputed, offloaded or captured."""
+    """Returns the modules whose tensors the recipe recomputes, offloads or captures."""
     selective = recipe.knob("recompute_granularity") == "selective"
     modules = recipe.knob("recompute_modules")
     recomputed = ("core_attn",) if modules is None else modules

@@ -1,4 +1,4 @@
-"""Result of a memory simulation: peaks per pipeline rank, and the moment at which a limit is first exceeded."""
+"""The result of a memory simulation: peaks by pipeline rank, and the first moment at which a limit is exceeded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAST = 2**62  # the optimizer step comes after every pass
 
 
 class OutOfMemory(NamedTuple):
-    """`needed_gib`: on the device, when the allocation failed."""
+    """An allocation that fails. `needed_gib`: memory needed on the device at that moment."""
 
     phase: BurstPhase
     pipeline_rank: int
@@ -26,7 +26,7 @@ class OutOfMemory(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Bytes that the allocator needs at one moment of a pipeline rank; `at` orders those of a step."""
+    """The bytes that the allocator needs at one moment of a pipeline rank; `at` orders the moments of a step."""
 
     at: int
     phase: BurstPhase
@@ -35,9 +35,12 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlay:
-    """Bytes of one pipeline rank. `peaks`: float64[passes], the fullest moment of each pass over what stays; `forward`:
-    bool[passes]; `left`: what the passes of a step leave behind; `always`: workspaces; `pool`: what CUDA graphs own;
-    `pool_stays`: the passes' own memory is a graph's too, and not the optimizer's to use."""
+    """Bytes of one pipeline rank.
+
+    `peaks`: float64[passes], the peak of each pass above what stays; `forward`: bool[passes]; `left`: left over after
+    the passes of a step; `always`: workspaces; `pool`: owned by CUDA graphs; `pool_stays`: the passes' own memory
+    belongs to a graph too, so that the optimizer cannot use it.
+    """
 
     state: State
     peaks: npt.NDArray[np.float64]
@@ -49,23 +52,22 @@ class RankPlay:
 
     @property
     def passes(self) -> float:
-        """Returns the peak of all passes."""
+        """Returns the highest peak of all passes."""
         return float(self.peaks.max(initial=0.0)) + self.state.units
 
     @property
     def resting(self) -> float:
-        """Returns the bytes between steps, from the first one on; copies of gradients are dropped only in the next
-        step."""
+        """Returns the bytes between steps, after the first; gradient copies are freed only in the next step."""
         return self.state.all + self.always + self.state.step
 
     @property
     def needed(self) -> float:
-        """Returns the allocator's bytes at the peak, which is in the second step: that has everything."""
+        """Returns the allocator's peak bytes, which are reached in the second step, when all state exists."""
         return max(self._under(STEPS[-1]) + self.passes - self.state.units, self._in_optimizer())
 
     @property
     def allocated(self) -> float:
-        """Returns the peak as torch counts it: what a graph owns counts only while it is captured."""
+        """Returns the peak as torch counts it: memory of a graph counts only while it is captured."""
         return self.state.all + self.always + max(self.pool, self.passes, self.state.step)
 
     def first_over(self, limit: float, *, step: int) -> Moment | None:
@@ -94,10 +96,12 @@ class RankPlay:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlay:
-    """Tuples are by pipeline rank, each for the hottest of its ranks: its tensor, context and data ranks hold no more.
+    """The memory of a recipe. Tuples are by pipeline rank, each for its hottest rank; its tensor, context and data
+    ranks hold no more.
 
-    `outside_gib`: CUDA context, NCCL, the dispatcher's buffers; `usable`: share of the allocator's memory that
-    fragmentation leaves; `second_step_gib`: what appears in the second step beside the optimizer's state."""
+    `outside_gib`: CUDA context, NCCL, the dispatcher's buffers; `usable`: the share of the allocator's memory that
+    fragmentation leaves; `second_step_gib`: growth in the second step other than the optimizer's state.
+    """
 
     ranks: tuple[RankPlay, ...]
     outside_gib: float
@@ -106,12 +110,12 @@ class MemoryPlay:
 
     @property
     def peak_gib(self) -> tuple[float, ...]:
-        """Returns the allocator's peak per pipeline rank, fragmentation included."""
+        """Returns the allocator's peak by pipeline rank, fragmentation included."""
         return tuple(self._taken(rank.needed, STEPS[-1]) for rank in self.ranks)
 
     @property
     def allocated_gib(self) -> tuple[float, ...]:
-        """Returns the peak per pipeline rank as `torch.cuda.max_memory_allocated` reports it."""
+        """Returns the peak by pipeline rank as `torch.cuda.max_memory_allocated` reports it."""
         return tuple(rank.allocated / GIB + self.second_step_gib for rank in self.ranks)
 
     @property
@@ -125,8 +129,7 @@ class MemoryPlay:
         return tuple(rank.state.all / GIB for rank in self.ranks)
 
     def out_of_memory(self, limit_gib: float | None) -> OutOfMemory | None:
-        """Returns the first out-of-memory within two steps, else None. `limit_gib`: of a device; None: there is no
-        limit."""
+        """Returns the first failed allocation within two steps, else None. `limit_gib`: of a device; None: no limit."""
         if limit_gib is None or max(self.peak_gib) + self.outside_gib <= limit_gib:
             return None
         for step in STEPS:

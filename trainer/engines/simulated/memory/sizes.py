@@ -1,4 +1,4 @@
-"""Sizes of a rank's layers: tokens, bytes per entry, and the settings that change which tensors exist."""
+"""Sizes of a rank's layers: tokens, bytes per entry, and the settings that decide which tensors exist."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ UNTOUCHED = Modules()
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """`load`: tokens of the rank's experts over the mean. `quantized`: the layer's linear inputs are kept in the
-    recipe's FP8 or FP4."""
+    """The sizes for one recipe.
+
+    `load`: tokens of the rank's experts over the mean. `quantized`: the inputs of the layer's linear layers are kept in
+    the recipe's FP8 or FP4.
+    """
 
     recipe: Recipe
     load: float
@@ -40,17 +43,17 @@ class Sizes:
 
     @cached_property
     def along(self) -> float:
-        """Returns the tokens that a rank has between the tensor-parallel regions."""
+        """Returns the tokens that a rank has between tensor-parallel regions (divided by TP with sequence parallel)."""
         return self.tokens / self.tp if self.recipe.knob("sequence_parallel") else self.tokens
 
     @cached_property
     def wide(self) -> float:
-        """Bytes of an entry in the training precision."""
+        """Returns the bytes of an entry in the training precision."""
         return FP32 if self.recipe.training.precision == "fp32" else 2.0
 
     @cached_property
     def narrow(self) -> float:
-        """Bytes of an entry of a linear layer's kept input, scales included."""
+        """Returns the bytes of an entry of a linear layer's kept input, scales included."""
         precision = self.recipe.training.precision
         if not self.quantized:
             return self.wide
@@ -58,18 +61,17 @@ class Sizes:
 
     @cached_property
     def hidden(self) -> float:
-        """Bytes of hidden states between the tensor-parallel regions."""
+        """Returns the bytes of the hidden states between tensor-parallel regions."""
         return self.along * self.model.hidden_size * self.wide
 
     @cached_property
     def gathered(self) -> float:
-        """Returns the bytes of hidden states of all tokens in addition to their parts, where sequence parallelism
-        gathers them."""
+        """Returns the bytes of the gathered hidden states where sequence parallelism gathers them, else 0."""
         return self.tokens * self.model.hidden_size * self.wide if self.along < self.tokens else 0.0
 
     @cached_property
     def statistics(self) -> float:
-        """Bytes that a norm keeps: fp32 means and deviations."""
+        """Returns the bytes that a norm keeps: fp32 means and deviations."""
         return self.along * FP32 * (2 if self.model.normalization == "LayerNorm" else 1)
 
     @cached_property
@@ -102,18 +104,19 @@ class Sizes:
     # --- tokens of experts -------------------------------------------------------------------------------
     @cached_property
     def sent(self) -> float:
-        """Copies of its tokens that a rank sends to experts."""
+        """Returns the token copies that a rank sends to experts."""
         return self.along * self.model.moe_router_topk * self._kept_by_capacity
 
     @cached_property
     def routed(self) -> float:
-        """Tokens that the rank's experts work on."""
+        """Returns the token copies that the rank's experts process."""
         rows = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp * self.acting_load
         return rows + self._padding
 
     @cached_property
     def stashed(self) -> float:
-        """Returns the routed tokens that are kept for backward: with the paged stash, pages of those that arrived."""
+        """Returns the routed token copies that are kept for backward; with the paged stash, whole pages of those that
+        arrived."""
         if not self.recipe.knob("moe_paged_stash"):
             return self.routed
         even = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp
@@ -126,13 +129,13 @@ class Sizes:
 
     @cached_property
     def acting_load(self) -> float:
-        """A rank capacity allots its buffers whatever comes."""
+        """Returns the load for which buffers are allocated; with a rank capacity, that capacity whatever arrives."""
         allotted = self.recipe.knob("moe_expert_rank_capacity_factor")
         return float(allotted) if allotted else self._free_load
 
     @cached_property
     def _free_load(self) -> float:
-        """Load within an expert's capacity; padded to it, no other."""
+        """Returns the load that an expert capacity lets through; with padding to capacity, the capacity itself."""
         capacity = self.recipe.knob("moe_expert_capacity_factor")
         if capacity and self.recipe.knob("moe_pad_expert_input_to_capacity"):
             return float(capacity)
@@ -147,5 +150,5 @@ class Sizes:
 
     @cached_property
     def _padding(self) -> float:
-        """Rows that fill each expert up to the alignment of its quantized products: half of it on average."""
+        """Returns the rows that pad each expert to the alignment of quantized GEMMs: half of it on average."""
         return constant("expert_alignment") / 2 * self.local_experts if self.quantized else 0.0

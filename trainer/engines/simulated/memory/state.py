@@ -20,8 +20,11 @@ DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Parameters of a rank. `dense` are alike on all DP·CP ranks, `experts` on all expert-data-parallel ones;
-    `quantized` of both are weights that FP8 or FP4 products read. `tables`: embeddings and heads among the dense."""
+    """The parameters of a rank.
+
+    `dense` are the same on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `quantized_…` are the weights
+    of both that FP8 or FP4 GEMMs read. `tables`: the embeddings and heads among the dense ones.
+    """
 
     dense: float
     experts: float
@@ -37,8 +40,11 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Bytes: `weights`, `gradients` and `masters` from the start, `moments` from the first optimizer step on (with late
-    master weights). `units`: FSDP's gathered layers. `step`: what an optimizer step has beside them."""
+    """The bytes of a rank's state.
+
+    `weights`, `gradients` and `masters` exist from the start, `moments` (with late master weights) from the first
+    optimizer step on. `units`: layers that FSDP has gathered. `step`: additional bytes during an optimizer step.
+    """
 
     weights: float
     gradients: float
@@ -89,7 +95,7 @@ def held_by_ranks(recipe: Recipe) -> list[Held]:
 
 
 def wide_layers(recipe: Recipe) -> frozenset[int]:
-    """Returns decoder layers that stay out of FP8 and FP4."""
+    """Returns the decoder layers that are not computed in FP8 or FP4."""
     count = recipe.architecture.num_layers
     if not quantizes(recipe):
         return frozenset(range(count))
@@ -104,7 +110,8 @@ def quantizes(recipe: Recipe) -> bool:
 
 
 def _tables(recipe: Recipe, rank: int, mtp: int) -> float:
-    """Embedding on the first rank, head on the last (one table if they are tied there), one for MTP to embed with."""
+    """Returns the parameters of embeddings and heads: an embedding on the first rank, a head on the last (one table if
+    tied there), and one for MTP to embed with."""
     model, layout = recipe.architecture, layout_of(recipe)
     first, last = rank == 0, rank == layout.pp - 1
     tied = first and last and not model.untie_embeddings_and_output_weights
@@ -140,7 +147,8 @@ def _state(recipe: Recipe, held: Held) -> State:
 
 
 def _shard(recipe: Recipe, held: Held) -> float:
-    """Parameters of one rank's shard: dense over DP·CP, experts over EDP, within an optimizer instance."""
+    """Returns the parameters in one rank's optimizer shard: dense ones over DP·CP, experts over EDP, within an
+    optimizer instance."""
     layout, instances = layout_of(recipe), recipe.knob("num_distributed_optimizer_instances")
     over_dense = max(1.0, layout.dp * layout.cp / instances)
     over_experts = max(1.0, layout.edp / instances)
@@ -152,8 +160,10 @@ def weight_bytes(recipe: Recipe) -> float:
 
 
 def _primary(recipe: Recipe, quantized: float) -> float:
-    """Bytes of 16-bit weights that quantized primary weights replace. MXFP8 is gathered in bf16, through a buffer of
-    its own unless the gradients' is lent."""
+    """Returns the bytes of 16-bit weights that quantized primary weights replace.
+
+    MXFP8 parameters are gathered in bf16, through a buffer of their own unless the gradient buffer is reused.
+    """
     if not (quantizes(recipe) and recipe.knob("fp8_param_gather")):
         return 0.0
     buffered = recipe.training.precision == "mxfp8" and not recipe.knob("reuse_grad_buf_for_mxfp8_param_ag")
@@ -161,8 +171,8 @@ def _primary(recipe: Recipe, quantized: float) -> float:
 
 
 def quantized_bytes(recipe: Recipe) -> float:
-    """Returns the bytes per weight of its quantized copies, by row and by column; one for both where Blackwell scales
-    whole tensors."""
+    """Returns the bytes per weight of its quantized copies, row-wise and column-wise; a single copy where Blackwell
+    scales whole tensors."""
     precision = recipe.training.precision
     if not quantizes(recipe):
         return 0.0
@@ -175,7 +185,7 @@ def quantized_bytes(recipe: Recipe) -> float:
 
 
 def gradient_bytes(recipe: Recipe) -> float:
-    """Returns the bytes per parameter of the buffer that gradients accumulate in."""
+    """Returns the bytes per parameter of the gradient accumulation buffer."""
     written = recipe.knob("grad_reduce_in_fp32")
     if recipe.training.precision == "fp32" or written or written is None:
         return _dtype(recipe, "main_grads_dtype")
@@ -183,7 +193,8 @@ def gradient_bytes(recipe: Recipe) -> float:
 
 
 def _master_bytes(recipe: Recipe) -> float:
-    """None beside fp32 weights; of the precision-aware optimizer only what bf16 weights do not hold already."""
+    """Returns the bytes per parameter of master weights: 0 with fp32 weights; with the precision-aware optimizer only
+    what bf16 weights do not hold."""
     if recipe.training.precision == "fp32":
         return 0.0
     aware = recipe.knob("use_precision_aware_optimizer")
@@ -197,7 +208,7 @@ def _moment_bytes(recipe: Recipe) -> float:
 
 
 def _dtype(recipe: Recipe, name: str) -> float:
-    """Bytes of an optimizer dtype, which acts with the precision-aware optimizer only."""
+    """Returns the bytes of an optimizer dtype, which has an effect with the precision-aware optimizer only."""
     return DTYPE_BYTES[recipe.knob(name)] if recipe.knob("use_precision_aware_optimizer") else FP32
 
 
@@ -206,8 +217,8 @@ def _on_host(recipe: Recipe) -> float:
 
 
 def _units(recipe: Recipe, held: Held, weights: bool, gradients: bool) -> float:
-    """Sharded weights are whole while they are used: embeddings and heads through the step, layers two at a time; a
-    layer's gradients until they are reduced. With the double buffer both are there twice."""
+    """Returns the bytes that FSDP holds unsharded: embeddings and heads during the step, two layers at a time, and a
+    layer's gradients until they are reduced (two layers' with the double buffer)."""
     if not gradients:
         return 0.0
     twice = bool(recipe.knob("fsdp_double_buffer"))

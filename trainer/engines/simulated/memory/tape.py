@@ -1,8 +1,8 @@
 """One layer as a tape of operations, played forward and backward as autograd does it: what is alive when, in bytes.
 
-A tensor lives until its last reader is done, longer where an operation saves it for backward. Recomputed tensors go
-after their last reader and come back, with all of their module, when the backward pass first needs one; offloaded ones
-go at the end of the layer; those of CUDA graphs are the graph's own and count apart.
+A tensor lives until its last reader is done, or longer if an operation saves it for backward. Recomputed tensors are
+freed after their last reader; all tensors of a module come back when backward first needs one of them. Offloaded
+tensors are freed at the end of the layer; those of CUDA graphs belong to the graph and are counted separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Modules:
-    """By which a saved tensor can be dropped and made again, moved to the host, or captured in a CUDA graph: the words
+    """The modules that can recompute a saved tensor, move it to the host, or capture it in a CUDA graph, in the words
     of `recompute_modules`, `offload_modules` and `cuda_graph_scope`."""
 
     recompute: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Modules:
 
 @dataclass(frozen=True)
 class Tensor:
-    """`size` and `grad` in bytes."""
+    """A tensor of the tape; `size` and `grad` in bytes."""
 
     size: float
     grad: float = 0.0
@@ -36,9 +36,12 @@ NOTHING = Tensor(0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """`forward`, `backward`: bytes beside its tensors while it runs. `through`: the gradient of its output is that of
-    its last read too, as an addition passes it on. `linear`: has a weight gradient, which can be delayed. `remote`:
-    exchanges tokens with other ranks."""
+    """An operation of the tape.
+
+    `forward`, `backward`: bytes that it needs besides its tensors while it runs. `through`: the gradient of its output
+    is that of its last read too, as in an addition. `linear`: it has a weight gradient, which can be delayed. `remote`:
+    it exchanges tokens with other ranks.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -52,7 +55,7 @@ class Op:
 
 @dataclass(kw_only=True)
 class Tape:
-    """Operations in order; the first tensor is the input, the last write the output."""
+    """The operations of a layer in order. The first tensor is its input, the last one written its output."""
 
     first: str = ""
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -72,8 +75,8 @@ class Tape:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Handling of saved tensors by a recipe: the modules whose tensors are recomputed, offloaded or captured; whether
-    weight gradients wait for the end of the layer, and whether exchanged tensors do."""
+    """A recipe's treatment of saved tensors: the modules whose tensors are recomputed, offloaded or captured; whether
+    weight gradients are `delayed` to the end of the layer, and whether exchanged tensors are freed `late`, there."""
 
     recomputed: frozenset[str] = frozenset()
     offloaded: frozenset[str] = frozenset()
@@ -84,9 +87,9 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlay:
-    """Bytes over what was alive before the layer's input: at the fullest moment of its forward and backward pass; kept
-    for backward on the device; of CUDA graphs; moved to the host; `groups`, the bytes of each offloaded module;
-    `early`, what of `kept` belongs to attention."""
+    """Bytes of a layer above those alive before its input: peaks of its forward and backward pass, kept for backward on
+    the device, captured in CUDA graphs, moved to the host. `groups`: the bytes of each offloaded module; `early`: the
+    part of `kept` that belongs to attention."""
 
     forward: float
     backward: float
@@ -126,7 +129,8 @@ def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
 
 
 def _size(tape: Tape, names: Collection[str]) -> float:
-    """Bytes; exact, so that the order in which a set is walked (PYTHONHASHSEED) does not show."""
+    """Returns the bytes of some tensors; summed exactly, so that the result does not depend on the order of a set
+    (PYTHONHASHSEED)."""
     return math.fsum(tape.tensors[name].size for name in names)
 
 
@@ -138,8 +142,10 @@ def _groups(tape: Tape, moved: Collection[str]) -> tuple[float, ...]:
 
 
 def _forward(tape: Tape, held: Collection[str], owned: Collection[str], *, late: bool) -> tuple[float, float]:
-    """(bytes at the fullest moment, at the end). `held` stay once they are made; `owned` are not counted; `late`: what
-    other ranks send and get stays to the end."""
+    """Returns (peak bytes, bytes at the end) of the forward pass.
+
+    `held` tensors stay once allocated; `owned` ones are not counted; `late`: exchanged tensors stay to the end.
+    """
     last_use = {name: at for at, op in enumerate(tape.ops) for name in (*op.reads, *op.writes, *op.saves)}
     level = peak = tape.tensors.get(tape.first, NOTHING).size
     alive, waiting = {tape.first} - {""}, 0.0
@@ -157,8 +163,10 @@ def _forward(tape: Tape, held: Collection[str], owned: Collection[str], *, late:
 
 
 def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *, delayed: bool) -> tuple[float, float]:
-    """(bytes at the fullest moment, at the end), from what is kept and the gradient of the output on. `together`: the
-    module of each tensor that has to come back first."""
+    """Returns (peak bytes, bytes at the end) of the backward pass, which starts from `kept` and the output's gradient.
+
+    `together`: the module of each tensor that must come back first.
+    """
     first_use = {name: at for at, op in reversed(list(enumerate(tape.ops))) for name in op.saves}
     alive, gradients, waiting = set(kept), {tape.last}, 0.0
     level = _size(tape, kept) + tape.tensors[tape.last].grad
@@ -183,6 +191,6 @@ def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *,
 
 
 def _module(tensor: Tensor, policy: Policy) -> str:
-    """By which module a tensor comes back: the first that names it."""
+    """Returns the module by which a tensor comes back: the first one that the policy names."""
     recomputing = (module for module in tensor.modules.recompute if module in policy.recomputed)
     return next(recomputing, f"offloaded {tensor.modules.offload}")
