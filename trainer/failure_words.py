@@ -1,7 +1,7 @@
-"""Table of the messages of failing ranks and their meaning: one row per wording. Used by `trainer.failures`.
+"""Table of messages of failing ranks and their meaning, one row per wording; used by `trainer.failures`.
 
-Rows match one line at a time, case ignored: of an exception `<type>: <message>`, of a log any line. A row that would
-also match a harmless warning is therefore anchored to the shape of an uncaught exception.
+Rows match one line at a time, ignoring case: of an exception the line `<type>: <message>`, of a log any line. A row
+that would also match a harmless warning therefore requires the form of an uncaught exception.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IMPORT, _CONFIG, _INFRA = FailureKind.IMPORT, FailureKind.CONFIG, FailureKind.I
 
 @dataclass(frozen=True)
 class Words:
-    """A pattern, the kind of failure it shows and where the wording comes from; `phases` None: in every phase."""
+    """A pattern, the kind of failure that it shows and the origin of the wording; `phases`: None for every phase."""
 
     kind: FailureKind
     pattern: str
@@ -84,7 +84,7 @@ WITNESSED = (
 
 
 def match(lines: Sequence[str], phase: BurstPhase) -> tuple[Words, str] | None:
-    """Returns the uppermost row that a line matches, causes before what was witnessed; and that line."""
+    """Returns the first row of the table that matches a line, causes before consequences; and that line."""
     for words in (*CAUSES, *WITNESSED):
         if words.phases is None or phase in words.phases:
             pattern = re.compile(words.pattern, re.IGNORECASE)

@@ -1,8 +1,7 @@
-"""Diagnosis of a failed burst from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the
-evidence.
+"""Diagnoses a failed burst from its evidence: reports, deaths, phases, logs. Pure; the launcher collects the evidence.
 
 The cause is the first rank that failed by itself. A rank that only reports that another one is gone ("Connection closed
-by peer") or late is a witness, never the cause. The meaning of its words is the table in `trainer.failure_words`.
+by peer") or late is a witness, never the cause. `trainer.failure_words` has the meanings of messages.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from trainer.rank_report import RankError, RankReport
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """A rank that ended before it reported. `code` as in `subprocess`: negative is a signal; None if unknown."""
+    """The end of a rank that did not report. `code` as in `subprocess`: negative is a signal; None if unknown."""
 
     at_s: float  # time.time() when it was last seen alive: a witness speaks later
     code: int | None
@@ -38,7 +37,7 @@ class RankEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Evidence of a burst that is over. All of it may be absent: then nothing failed."""
+    """The evidence of a burst that has ended. All of it may be absent: then nothing failed."""
 
     ranks: Sequence[RankEvidence]
     launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
@@ -58,7 +57,7 @@ _LONGEST_EVIDENCE = 500  # torch tells of a GPU without memory in up to 450 char
 
 @dataclass(frozen=True, kw_only=True)
 class _Trouble:
-    """One rank's account of why it did not go on. `words` None: nothing known matched."""
+    """One rank's evidence of why it stopped. `words`: None if no known wording matched."""
 
     rank: RankEvidence
     at_s: float
@@ -85,8 +84,7 @@ class _Trouble:
 
 
 def classify(evidence: Evidence) -> Failure | None:
-    """Returns the failure that the evidence shows, or None if every rank reported and nothing is wrong with what it
-    reported."""
+    """Returns the failure that the evidence shows; None if every rank reported and no report shows a problem."""
     troubles = sorted(_troubles(evidence), key=lambda trouble: trouble.at_s)
     causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
     if causes:
@@ -107,14 +105,15 @@ def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
 
 
 def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
-    """Ranks are killed when what started them is killed, by the kernel, or when a scheduler ends them."""
+    """Returns whether a rank was killed together with the process that started it: when that is killed by the kernel,
+    or by a scheduler."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
     scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM  # that was one rank's
     return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
-    """Returns the meaning of an exception: by its own text, by those it was raised from, and by the log where it is
+    """Returns the meaning of an exception: by its own text, the exceptions it was raised from, and the log if it is
     unspecific."""
     head = f"{error.type}: {error.message}"
     raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
@@ -163,8 +162,10 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
 
 
 def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Returns the failure of a passed deadline. The rank that hangs is the one not waiting for the others, if that is
-    one rank."""
+    """Returns the failure of a deadline that passed.
+
+    The hanging rank is the one that is not waiting for the others, if there is exactly one.
+    """
     if evidence.overdue_s is None:
         return None
     silent = [rank for rank in evidence.ranks if rank.report is None]
@@ -187,7 +188,7 @@ def _waits_for_peers(log: str) -> bool:
 
 
 def _whereabouts(rank: RankEvidence) -> str:
-    """Returns the position of a silent rank, from its stacks or its last line."""
+    """Returns where a silent rank is, from its stacks or its last line."""
     if rank.stopped:
         return f"is stopped in {rank.phase.value}"
     before, shown, stacks = rank.log.rpartition(STACK)  # the main thread's stack comes last
@@ -199,7 +200,7 @@ def _whereabouts(rank: RankEvidence) -> str:
 
 
 def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Returns the failure that complete reports show: a loss that is not finite, replicas that diverged."""
+    """Returns the failure that complete reports show: a loss that is not finite, or replicas that diverged."""
     reports = [rank.report for rank in evidence.ranks if rank.report is not None]
     for report in reports:
         if (step := next((i for i, loss in enumerate(report.loss) if not math.isfinite(loss)), None)) is not None:
@@ -214,7 +215,8 @@ def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
 
 
 def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Returns the failure of ranks that only report another one gone or late: the silent one, if that is one."""
+    """Returns the failure of ranks that only report another one as gone or late: that of the silent rank, if there is
+    exactly one."""
     witnesses = [trouble for trouble in troubles if trouble.is_witness]
     if not witnesses:
         return None
@@ -231,14 +233,14 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | No
 
 
 def _terminated(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Ranks were asked to end, and by nobody here: a scheduler or a user did it."""
+    """Returns the failure of ranks that were asked to end, but not by us: by a scheduler or a user."""
     if not troubles:
         return None
     return Failure(kind=FailureKind.INTERRUPTED, phase=troubles[0].rank.phase, evidence=troubles[0].line)
 
 
 def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
-    """Returns the failure where the launcher ended and no rank says why: a log does, or it is the machine's fault."""
+    """Returns the failure if the launcher ended and no rank's evidence shows why: by a log, else of the machine."""
     ended = {trouble.rank.rank for trouble in troubles}
     silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]
     if evidence.launcher_code is None or not silent:

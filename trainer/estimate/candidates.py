@@ -1,9 +1,8 @@
-"""Many settings of one model on one cluster, by column: what every estimate is computed over.
+"""A table of many settings of one model on one cluster, by column: the input of every estimate.
 
-An estimate is written once, as NumPy over columns. One recipe is a table of one row; `plan` is a table of a hundred
-thousand. A knob that all rows share is one value of shape [], which broadcasts: formulas do not ask which vary.
-
-Shapes: N rows (candidates), P pipeline ranks (the most any row has).
+An estimate is written once, as NumPy over columns. One recipe is a table of one row; `plan` uses a table of a hundred
+thousand. A knob with the same value in all rows is one value of shape [], which broadcasts: formulas need not know
+which knobs vary. Shapes: N rows (candidates), P pipeline ranks (the most of any row).
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ SPARSE = 8  # so many possible numbers for each one that there is: sorting them 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One knob of every row: `choices[codes[n]]`. `codes` has shape [N], or [] where all rows share one value."""
+    """One knob in every row: `choices[codes[n]]`. `codes` has shape [N], or [] if all rows share one value."""
 
     choices: tuple[Any, ...]
     codes: Integers
 
     def each(self, value_of: Callable[[Any], Any]) -> NDArray[Any]:
-        """`value_of` of every row's value, computed once a choice."""
+        """Returns `value_of` of every row's value, [N] or []; computed once per choice."""
         return np.array([value_of(choice) for choice in self.choices])[self.codes]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """The layers and modules of each pipeline rank of each row; zero beyond the row's own PP. All [N, P], or [1, P]."""
+    """The layers and modules of each pipeline rank in each row, [N, P] or [1, P]; zero beyond the row's own PP."""
 
     exists: Flags
     dense: Floats  # decoder layers without experts
@@ -67,8 +66,8 @@ class Stages:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """Decoder layers of each model chunk, for every different split of a table; zero beyond a split's own ranks and
-    chunks. K splits, V chunks of a rank."""
+    """The decoder layers of each model chunk, for every distinct split in a table, [K, P, V]; zero beyond a split's own
+    ranks and chunks. K splits, V chunks per rank."""
 
     dense: Floats  # [K, P, V]
     moe: Floats
@@ -88,11 +87,12 @@ class Candidates:
 
     @cached_property
     def _known(self) -> dict[tuple[Any, ...], NDArray[Any]]:
-        """Cache of arrays computed from columns: an estimate reads the same ones for every set of constants."""
+        """Returns the cache of arrays computed from columns: an estimate reads the same ones for every set of
+        constants."""
         return {}
 
     def number(self, name: str, *, none: float = 0.0) -> Floats:
-        """A knob that is a number; null counts as `none`."""
+        """Returns a numeric knob as floats; null counts as `none`."""
         key = (name, none)
         if key not in self._known:
             self._known[key] = self.column(name).each(lambda value: none if value is None else float(value))
@@ -102,7 +102,7 @@ class Candidates:
         return self.column(name).each(lambda value: bool(holds(value)))
 
     def on(self, name: str) -> Flags:
-        """Set to something that is not null, false, zero or empty."""
+        """Returns where a knob is neither null, false, zero nor empty."""
         key = (name, bool)
         if key not in self._known:
             self._known[key] = self.where(name, bool)
@@ -115,12 +115,12 @@ class Candidates:
         return self._known[key]
 
     def lists(self, name: str, word: str) -> Flags:
-        """A knob that is a list has the word."""
+        """Returns where a knob that is a list contains the word."""
         return self.where(name, lambda value: word in (value or ()))
 
     @cached_property
     def whole_iteration(self) -> Flags:
-        """The whole iteration is captured in a CUDA graph; `local` with that scope is how 0.16.1 says it."""
+        """Returns where one CUDA graph holds the whole iteration; 0.16.1 spells it `local` with that scope."""
         local = self.among("cuda_graph_impl", "local") & self.lists("cuda_graph_scope", "full_iteration")
         return self.among("cuda_graph_impl", "full_iteration") | local
 
@@ -142,13 +142,13 @@ class Candidates:
 
     @cached_property
     def etp(self) -> Floats:
-        """Returns the ETP sizes; TP where ETP is not written, as in Megatron."""
+        """Returns the ETP sizes; TP where ETP is not set, as in Megatron."""
         written = self.number("expert_tensor_parallel_size")
         return np.where(written > 0, written, self.tp)
 
     @cached_property
     def vpp(self) -> Floats:
-        """Model chunks a rank holds, 1 without interleaving."""
+        """Returns the model chunks per rank, 1 without interleaving."""
         stages = self.column("pipeline_model_parallel_layout")
         written = self.number("virtual_pipeline_model_parallel_size", none=1.0)
         if stages.choices == (None,):
@@ -158,7 +158,7 @@ class Candidates:
 
     @cached_property
     def dp(self) -> Floats:
-        """Rounded down where the layout is illegal, at least 1."""
+        """Returns the DP sizes, rounded down where the layout is illegal, at least 1."""
         return np.maximum(1.0, self.base.world_size // (self.tp * self.pp * self.cp))
 
     @cached_property
@@ -167,7 +167,7 @@ class Candidates:
 
     @cached_property
     def microbatches(self) -> Floats:
-        """Micro batches a rank works through in a step, at least 1."""
+        """Returns the micro batches of a rank per step, at least 1."""
         each = self.number("micro_batch_size") * self.dp
         return np.maximum(1.0, self.number("global_batch_size") // each)
 
@@ -178,7 +178,7 @@ class Candidates:
 
     @cached_property
     def stages(self) -> Stages:
-        """The split of layers over pipeline ranks, worked out once for each different one."""
+        """Returns the split of layers over pipeline ranks, computed once per distinct split."""
         one = _stacked(self._splits[0], self.chunks)
         if not self._splits[1].shape:
             return one
@@ -191,7 +191,8 @@ class Candidates:
 
     @cached_property
     def _splits(self) -> tuple[list[Recipe], Integers]:
-        """(a recipe of each different split of layers, which of them each row has: [N], or [] for one split)."""
+        """Returns (one recipe per distinct split of layers, the index of each row's split: [N], or [] if there is one
+        split)."""
         varied = [name for name in SPLIT if name in self.columns]
         if not varied:
             return [self.base], np.zeros((), dtype=np.int64)
@@ -199,7 +200,7 @@ class Candidates:
         return [self.base.replace(dict(zip(varied, kind, strict=True))) for kind in kinds], rows
 
     def combinations(self, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Integers]:
-        """Returns the different values that these knobs have together, and which of them each row has, [N]."""
+        """Returns the distinct combinations of these knobs' values, and the index of each row's combination, [N]."""
         columns = [self.column(name) for name in names]
         sizes = tuple(len(column.choices) for column in columns)
         flat = np.zeros(self.count, dtype=np.int64)
@@ -211,12 +212,12 @@ class Candidates:
         return values, rows
 
     def take(self, rows: Any) -> Candidates:
-        """The rows of an index, a slice or a mask."""
+        """Returns the rows that an index, a slice or a mask selects."""
         columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in self.columns.items()}
         return Candidates(base=self.base, columns=columns, count=len(np.arange(self.count)[rows]))
 
     def changes(self, row: int) -> dict[str, Any]:
-        """The varied knobs of one row."""
+        """Returns the varied knobs of one row, with their values."""
         return {name: column.choices[column.codes[row]] for name, column in self.columns.items()}
 
     def recipe(self, row: int) -> Recipe:
@@ -224,7 +225,7 @@ class Candidates:
 
 
 def _distinct(numbers: Integers, below: int) -> tuple[Integers, Integers]:
-    """Returns the different numbers, ascending, and which of them each one is. All are less than `below`."""
+    """Returns the distinct numbers, ascending, and the index of each number among them. All are less than `below`."""
     if below > SPARSE * len(numbers):
         kinds, of_each = np.unique(numbers, return_inverse=True)
         return kinds, of_each.reshape(-1)
@@ -234,7 +235,8 @@ def _distinct(numbers: Integers, below: int) -> tuple[Integers, Integers]:
 
 
 def _pieces(text: str | None) -> float:
-    """Stages of a pipeline layout; 0 without one, or with one that cannot be read (a rule says so)."""
+    """Returns the number of stages in a pipeline layout; 0 without one, or if it cannot be read (a rule reports
+    that)."""
     try:
         return float(len(pipeline_stages(text or "")))
     except ValueError:
@@ -258,7 +260,7 @@ def _chunked(recipes: Sequence[Recipe], rows: Integers) -> Chunks:
 
 
 def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
-    """Stages [R, P] of recipes of one model."""
+    """Returns the Stages, [R, P], of R recipes of one model."""
     model = recipes[0].architecture
     splits = [layers_of_ranks(recipe) for recipe in recipes]
     sizes = np.array([len(split) for split in splits])[:, None]
@@ -283,18 +285,22 @@ def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
 
 
 def _rank_of_last_layer(split: list[list[list[int]]]) -> int:
-    """Returns the pipeline rank of the last decoder layer of `split` [PP][VPP][layers]; without layers, the last."""
+    """Returns the pipeline rank of the last decoder layer of `split` [PP][VPP][layers]; the last rank if there are no
+    layers."""
     ends = [max((layer for chunk in chunks for layer in chunk), default=-1) for chunks in split]
     return max(range(len(ends)), key=lambda rank: (ends[rank], rank))
 
 
 def one(recipe: Recipe) -> Candidates:
-    """A recipe as a table of one row."""
+    """Returns a recipe as a table of one row."""
     return Candidates(base=recipe, columns={}, count=1)
 
 
 def table(base: Recipe, columns: Mapping[str, Sequence[Any]]) -> Candidates:
-    """Rows given column by column, all of one length, each knob in Megatron's name. ValueError for unequal lengths."""
+    """Returns a table from columns of equal length, by Megatron's names of knobs.
+
+    Raises ValueError for unequal lengths.
+    """
     lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns of {sorted(lengths)} rows")
@@ -303,7 +309,7 @@ def table(base: Recipe, columns: Mapping[str, Sequence[Any]]) -> Candidates:
 
 
 def tabulate(recipes: Sequence[Recipe]) -> Candidates:
-    """Recipes of one model on one cluster as rows. ValueError for none."""
+    """Returns recipes of one model on one cluster as rows of a table. Raises ValueError if there are none."""
     if not recipes:
         raise ValueError("no recipes")
     names = sorted({name for recipe in recipes for name in recipes[0].diff(recipe)})

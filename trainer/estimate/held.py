@@ -1,4 +1,4 @@
-"""The parameters of each pipeline rank, from which the sizes of weights, gradients and optimizer state follow.
+"""The parameters that each pipeline rank holds, from which weights, gradients and optimizer state follow.
 
 Shapes: N rows, P pipeline ranks.
 """
@@ -17,8 +17,11 @@ from trainer.model.parameters import layer_parameters, mtp_parameters, position_
 
 @dataclass(frozen=True, kw_only=True)
 class HeldParameters:
-    """[N, P] each. `dense` are alike on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear`
-    are those of both that are in linear layers between the embedding and the head, which FP8 and FP4 quantize."""
+    """The parameters of a rank, [N, P] each.
+
+    `dense` are the same on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear` counts those of both
+    in linear layers between embedding and head, which FP8 and FP4 quantize.
+    """
 
     dense: Floats
     experts: Floats
@@ -27,7 +30,8 @@ class HeldParameters:
 
 @lru_cache(maxsize=4)
 def held_parameters(candidates: Candidates) -> HeldParameters:
-    """Computes the parameters per rank: exact for models of attention layers; hybrid models use their mean layer."""
+    """Computes the parameters per rank: exact for models of attention layers; for hybrid models from their mean
+    layer."""
     model, stages = candidates.base.architecture, candidates.stages
     tp, ep, etp = (size[..., None] for size in (candidates.tp, candidates.ep, candidates.etp))
     dense = experts = linear = np.zeros(stages.exists.shape)
@@ -46,7 +50,7 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
 
 
 def _layers(candidates: Candidates) -> dict[str, LayerParameters]:
-    """One layer of each kind the model has, by the name of its number in `Stages`."""
+    """Returns one layer of each kind in the model, by the name of its count in `Stages`."""
     model = candidates.base.architecture
     kinds = {"dense": layer_parameters(model, is_moe=False)}
     if model.num_moe_experts:

@@ -1,7 +1,5 @@
-"""Figures learned of one cluster, in the closed forms' own terms: `estimate` and `plan` take them, not the tables'.
-
-`policies/surrogate/learned.py` makes it of the factors that bursts or a probe have moved.
-"""
+"""The calibration of one cluster as the closed forms take it: `estimate` and `plan` can use it instead of the tables'
+figures. `policies/surrogate/learned.py` makes it from factors that bursts or a probe have updated."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from trainer.recipe.schema import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedParts:
-    """Parts of the memory estimate that are `factor` times their figure, give or take `half_width`: 90 %."""
+    """Parts of the memory estimate that are `factor` times their estimate, ± `half_width` (90 %)."""
 
     parts: tuple[str, ...]
     factor: float
@@ -25,8 +23,11 @@ class LearnedParts:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedMemory:
-    """Factors on memory. `uneven`: of what routed tokens of an even load take, added where nothing forces a balance;
-    `outside`: on what lies outside the allocator; `limit`: on the limit, where ranks ran out below it."""
+    """Factors on memory.
+
+    `uneven`: on routed tokens of an even load, added where nothing forces a balance; `outside`: on memory outside the
+    allocator; `limit`: on the limit, if ranks ran out below it.
+    """
 
     groups: tuple[LearnedParts, ...] = ()
     uneven: float = 0.0
@@ -35,14 +36,16 @@ class LearnedMemory:
     limit: float = 1.0
 
     def moved(self, by_part: Mapping[str, Floats], uneven_gib: Floats) -> dict[str, Floats]:
-        """Returns the parts with their factors; `uneven_gib`: of routed tokens where nothing forces a balance."""
+        """Returns the parts multiplied by their factors; `uneven_gib`: memory of routed tokens where nothing forces a
+        balance."""
         parts = dict(by_part)
         for group in self.groups:
             parts |= {name: parts[name] * group.factor for name in group.parts if name in parts}
         return parts | {"activations": parts["activations"] + self.uneven * uneven_gib}
 
     def half_width_gib(self, by_part: Mapping[str, Floats], uneven_gib: Floats) -> Floats:
-        """Returns half of the 90 % interval that the factors' deviations give to the sum of the moved parts."""
+        """Returns the half width of the 90 % interval of the parts' sum, GiB, that follows from the factors'
+        deviations."""
         each = [
             sum((by_part[name] for name in group.parts if name in by_part), np.zeros(()))
             * (group.half_width / group.factor)
@@ -58,8 +61,8 @@ NO_MEMORY = LearnedMemory()  # nothing learned of it
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedCluster:
-    """Constants of the step time at their learned values; the same with each factor in turn at the upper end of its
-    90 % interval; and factors on memory."""
+    """The learned constants of the step time; the same constants with each factor in turn at the upper end of its 90 %
+    interval (`ends`); and factors on memory."""
 
     name: str
     constants: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class LearnedCluster:
     memory: LearnedMemory = NO_MEMORY
 
     def limit_gib(self, recipe: Recipe) -> float | None:
-        """Returns the memory of a GPU that a rank can fill, GiB; None if no limit is known."""
+        """Returns the memory that a rank can fill, GiB; None if no limit is known."""
         limit = recipe.memory_limit_gib
         return None if limit is None else limit * self.memory.limit
 

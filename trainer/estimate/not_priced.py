@@ -1,8 +1,7 @@
-"""Lists the settings of a recipe that no closed form reads: the estimate is the same without them.
+"""Lists the settings of a recipe that no closed form reads: the estimate does not depend on them.
 
-One row of `not_priced.csv` a knob: the parts (time, memory) that do not know it, on which devices (empty: all), and
-why. A row without parts is a knob that has nothing to price. Of the optimizer, which is no knob, the user's own command
-is read.
+`not_priced.csv` has one row per knob: the parts (time, memory) that ignore it, on which devices (empty: all), and why.
+A row without parts is a knob that has no cost. The optimizer is not a knob, so it is read from the user's own command.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def not_priced(recipe: Recipe) -> tuple[NotPriced, ...]:
-    """Returns the settings of a recipe that differ from their defaults, can act, and are in no price."""
+    """Returns the settings of a recipe that differ from their defaults, can act, and that estimates ignore."""
     return (*_knobs(recipe), *_optimizer(() if recipe.trainer is None else recipe.trainer.command))
 
 

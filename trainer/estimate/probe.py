@@ -1,7 +1,7 @@
-"""Predicts a probe's rows by the closed forms: the same functions that estimates are made of, at a row's shape.
+"""Predicts a probe's rows by the closed forms: by the functions of the estimates, at a row's shape.
 
-Shapes: R rows; with K sets of constants (arrays [K, 1]) every figure has a first axis K. NaN where the tables say
-nothing of a kind.
+Shapes: R rows; with K sets of constants (arrays [K, 1]) every result has a first axis K. NaN for kinds that the tables
+do not cover.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_A_LAYER = ("gemm", "grouped", "attention", "memory_bound", "permute", "quanti
 
 
 class Expected:
-    """The rows of a recipe's probe as the closed forms see them; tabulated once."""
+    """The predictions of the closed forms for the rows of a recipe's probe; tabulated once."""
 
     def __init__(self, rows: Sequence[Row], recipe: Recipe) -> None:
         self.rows, self._recipe = rows, recipe
@@ -43,8 +43,8 @@ class Expected:
         return tabulate([row.recipe(self._recipe) for row in self.rows])
 
     def at(self, constants: Constants | None = None) -> Floats:
-        """Returns what each row should measure, in its unit, [R] or [K, R]; `constants` are those that are not the
-        table's."""
+        """Returns the predicted measurement of each row, in its unit, [R] or [K, R]; `constants` are those that differ
+        from the table."""
         values = {**fitted(), **(constants or {})}
         sets = np.broadcast_shapes(*map(np.shape, (constants or {}).values()))[:-1]
         kinds = np.array([row.kind for row in self.rows])
@@ -75,7 +75,7 @@ class _Rows:
         return self.candidates.base.architecture.num_moe_experts is not None
 
     def by_feed(self, of: Callable[[LayerTime], Floats]) -> Floats:
-        """Returns a layer's figure, with experts or without as each row says."""
+        """Returns a figure of a layer, with experts or without as each row says."""
         moe = np.array([row.sizes.get("moe", 1.0) for row in self.rows]) * self.has_experts
         dense = of(self.layer(is_moe=False))
         return np.where(moe > 0, of(self.layer(is_moe=True)), dense) if moe.any() else dense
@@ -90,8 +90,8 @@ def _of_a_layer(name: str) -> Callable[[_Rows], Floats]:
 
 
 def _attention(rows: _Rows) -> Floats:
-    """Returns the microseconds of a layer that attends to the whole sequence, as a probe's does: without a window, and
-    none of a linear mixer's."""
+    """Returns the microseconds of a layer that attends to the whole sequence, as in a probe: without a window, and 0
+    for linear mixers."""
     model = rows.candidates.base.architecture
     of_scans = {name: 0.0 for name in rows.values if name.startswith("scan_time.")}
     alone = _Rows(rows.rows, rows.candidates, {**rows.values, **of_scans})
@@ -101,8 +101,8 @@ def _attention(rows: _Rows) -> Floats:
 
 
 def _over_mean(model: Architecture, length: int) -> float:
-    """Returns the positions that a token of a whole sequence attends to, over the mean of the model's layers; 1 for
-    sparse attention, whose own a probe measures."""
+    """Returns the ratio of the positions that a token of a whole sequence attends to, to the mean over the model's
+    layers; 1 for sparse attention, since a probe measures the model's own."""
     if any(mixers()[kind.mixer].positions is not None for kind in model.layer_kinds):
         return 1.0
     return length / 2 / max(mean_attended(model, length), 1.0)

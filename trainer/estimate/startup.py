@@ -1,4 +1,4 @@
-"""Seconds of a burst before its first step, as the simulated cluster's defaults assume them."""
+"""Seconds of a burst before its first step, by the defaults of simulated clusters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STATE = ("weights", "gradients", "master_weights", "optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class Startup:
-    """Seconds to start ranks, and to build the model and take the first step on ranks that wait."""
+    """Seconds to start ranks, and to build the model and take the first step on ranks that are already up."""
 
     launch_s: float
     build_s: float
 
 
 def startup_of(recipe: Recipe) -> Startup:
-    """Returns the start of a burst of the recipe: a machine file's, if it has one."""
+    """Returns the start-up times of a burst of the recipe: those of its machine file if it has one."""
     assumed = (recipe.burst.machine or Machine()).startup
     table = memory_of(one(recipe))
     state_gib = sum(float(table.by_part[part][0, table.hottest[0]]) for part in STATE)

@@ -1,8 +1,7 @@
-"""The fidelity of a burst: how many nodes and layers it runs of its recipe, and the recipe of that smaller run.
-
-A proxy does on each GPU what the target does: TP, CP, EP, ETP, experts and tokens of a GPU, micro batches, layers of a
-pipeline rank and chunk, precision, dispatcher. Smaller are the pipeline, DP and with them layers and global batch.
-"""
+"""The fidelity of a burst: the number of nodes and layers that it runs of its recipe, and the recipe of that smaller
+run. Each GPU of a proxy does the same as in the target: TP, CP, EP, ETP, experts and tokens per GPU, micro batches,
+layers per pipeline rank and chunk, precision and dispatcher are equal. The pipeline and DP are smaller, and with them
+the number of layers and the global batch."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ NO_PIPELINE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Fidelity:
-    """The size of a burst; MTP layers are not counted."""
+    """The size of a burst; `layers` excludes MTP layers."""
 
     nodes: int
     layers: int
@@ -47,7 +46,7 @@ class NoProxyKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NoProxy:
-    """No proxy of the size asked for exists."""
+    """The reason why there is no proxy of a size, with its figures."""
 
     kind: NoProxyKind
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -69,9 +68,9 @@ def proxy_of(recipe: Recipe, fidelity: Fidelity) -> Recipe | NoProxy:
 
 
 def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
-    """Returns the recipe that a burst runs: the recipe itself where `fidelity` is None.
+    """Returns the recipe that a burst runs; the recipe itself if `fidelity` is None.
 
-    Raises ValueError where there is no proxy.
+    Raises ValueError if there is no proxy of this size.
     """
     if fidelity is None:
         return recipe
@@ -82,8 +81,8 @@ def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
 
 
 def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity, Recipe]]:
-    """Yields every fidelity of at most so many nodes that has a proxy, with the proxy: the fewest nodes first, of a
-    power of two or `most_nodes`, then the fewest layers."""
+    """Yields every fidelity on at most `most_nodes` nodes that has a proxy, with the proxy: by number of nodes (powers
+    of two and `most_nodes`), then by layers, ascending."""
     nodes = sorted({*(1 << power for power in range(most_nodes.bit_length())), most_nodes})
     for count in nodes:
         for pp in _pipelines(recipe).values():
@@ -95,8 +94,10 @@ def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity
 
 
 def _pipelines(recipe: Recipe) -> dict[int, int]:
-    """Returns the pipeline sizes of proxies by their layers, the smallest first; one stage alone has no chunks. Of
-    several sizes with as many layers the smallest counts."""
+    """Returns the pipeline sizes of proxies by their number of layers, the smallest first.
+
+    A single stage has no chunks. Of several sizes with equal layers, the smallest is returned.
+    """
     found: dict[int, int] = {}
     for pp in range(1, layout_of(recipe).pp + 1):
         found.setdefault(len(_kept_layers(recipe, _kept_ranks(layout_of(recipe).pp, pp))), pp)
@@ -122,13 +123,13 @@ def _proxy(recipe: Recipe, *, nodes: int, pp: int) -> Recipe | NoProxy:
 
 
 def _kept_ranks(pp: int, left: int) -> list[int]:
-    """Returns the target's pipeline ranks that `left` ranks stand for: the first, the last and evenly between them; of
-    one alone, a middle one, whose layers are those of most."""
+    """Returns the pipeline ranks of the target that `left` ranks represent: the first, the last and ranks evenly
+    between. If `left` is 1, a middle rank, since most ranks have its layers."""
     return [pp // 2] if left == 1 else [round(rank * (pp - 1) / (left - 1)) for rank in range(left)]
 
 
 def _kept_layers(recipe: Recipe, ranks: list[int]) -> list[int]:
-    """Returns the decoder layers of these pipeline ranks in the order of the model: chunk by chunk."""
+    """Returns the decoder layers of these pipeline ranks in the model's order: chunk by chunk."""
     by_rank = layers_of_ranks(recipe)
     chunks = max(len(by_rank[rank]) for rank in ranks)
     return [layer for chunk in range(chunks) for rank in ranks for layer in by_rank[rank][chunk]]

@@ -1,4 +1,4 @@
-"""Cuts a model down to some of its layers: every field that names layers by their position follows."""
+"""Reduces a model to some of its layers; adapts every field that refers to layers by position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.recipe.architecture import HYBRID_LETTERS, Architecture
 
 
 def with_layers(model: Architecture, kept: Sequence[int]) -> Architecture:
-    """Returns the model with these decoder layers alone (counted from 0, in order), each of its own kind, and its MTP
+    """Returns the model with only these decoder layers (counted from 0, ascending), each of its own kind, and its MTP
     layers."""
     changed: dict[str, Any] = {"num_layers": len(kept)}
     if model.num_moe_experts is not None and model.moe_layer_freq != 1:

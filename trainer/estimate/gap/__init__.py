@@ -1,1 +1,1 @@
-"""The gap between a measured step and an attainable one: settings, work, links, routing, software."""
+"""The gap between a measured step and an attainable one, divided into settings, work, links, routing and software."""

@@ -1,7 +1,7 @@
-"""Divides the difference between two ends among the changes between them, whatever order they are made in.
+"""Divides the difference between two settings among the changes between them, independently of their order.
 
-A change's share is its Shapley value: what it saves, averaged over every order in which the changes can be made. Shares
-add up exactly to the difference. Beyond EXACT changes a fixed set of orders and their reverses is averaged instead.
+A change's share is its Shapley value: what it saves, averaged over all orders in which the changes can be made. Shares
+add up exactly to the difference. With more than EXACT changes, a fixed set of orders and their reverses is averaged.
 
 Shapes: C changes, R subsets of them (flags: made or not), K sets of constants.
 """
@@ -27,8 +27,11 @@ Cost = Callable[[Flags], Floats]  # [R, C] → [K, R]
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """`shares`: [K, C], seconds that each change saves. `alone`: [K, C], what it saves as the only one. `together`:
-    [C, C] by the first set, what two save more together than each alone."""
+    """`shares`: [K, C], seconds that each change saves.
+
+    `alone`: [K, C], seconds that it saves as the only change. `together`: [C, C] for the first set of constants,
+    seconds that two changes save together beyond the sum of each alone.
+    """
 
     shares: Floats
     alone: Floats

@@ -1,7 +1,7 @@
-"""Costs of recipes in the time of one step: seconds for the tokens of that step, by estimate.
+"""Costs of recipes as seconds by estimate, for the tokens of one step of the user's recipe.
 
-A recipe with another batch or another number of GPUs is counted for as many tokens per GPU. Shapes: N candidates, K
-sets of constants; the first set is the table's.
+A recipe with another batch or another number of GPUs is counted for the same number of tokens per GPU. Shapes: N
+candidates, K sets of constants; the first set is the table's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from trainer.recipe.schema import Recipe
 
 
 def tokens_per_gpu(recipe: Recipe) -> float:
-    """Returns the tokens of a step over its GPUs."""
+    """Returns the tokens of a step divided by its GPUs."""
     return tokens_of(recipe) / recipe.world_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Costs of recipes in a step of `own`. `constants`: K sets, arrays [K, 1], of those that differ from the table."""
+    """Costs of recipes, relative to a step of `own`.
+
+    `constants`: K sets, arrays [K, 1], of the constants that differ from the table.
+    """
 
     own: Recipe
     constants: Constants
@@ -39,11 +42,11 @@ class Costs:
         return self.tokens_per_gpu / tokens_per_s_per_gpu
 
     def of(self, recipe: Recipe, *, release: str | None) -> Floats:
-        """Returns seconds of one recipe, [K]."""
+        """Returns the seconds of one recipe, [K]."""
         return self._of(one(recipe), release)[:, 0]
 
     def of_subsets(self, changes: Sequence[Mapping[str, Any]], made: Flags, *, release: str | None) -> Floats:
-        """Returns seconds of `own` with subsets of the changes, [K, R]; made: [R, C]."""
+        """Returns the seconds of `own` with subsets of the changes made, [K, R]; made: bool[R, C]."""
         columns = {
             name: [value if row else self.own.knob(name) for row in made[:, at].tolist()]
             for at, change in enumerate(changes)

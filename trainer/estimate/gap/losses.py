@@ -1,9 +1,9 @@
-"""The causes of a gap, the largest first: one or several gaps of a waterfall each.
+"""The causes of a gap, the largest first; each consists of one or several gaps of a waterfall.
 
-Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
-traced part that is longer than expected counts to the settings that move it, up to MOST_OFF times what they are
-predicted to: an effect is more often underrated than a machine is slow in just that part. A part is measured, what of
-it the cause costs is not: it is known to EFFECT_OFF. Where nothing is estimated, measured parts are the causes.
+Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. The
+excess of a traced part counts to the settings that change this part, up to MOST_OFF times their predicted effect: an
+effect is more often underrated than a machine slow in only that part. A part is measured, but how much of it belongs to
+a cause is not: that is known to EFFECT_OFF.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MOST_OFF = 3.0  # judged: permutation and offload were predicted to a half or a 
 class Loss:
     """Seconds lost to one cause: a member of `Cause`, the name of a change, or the name of a gap.
 
-    `gaps` add up to it; one of a traced part among those of a change is the share of the part that counts to it.
+    `gaps` add up to it; a gap of a traced part among those of a change is the share of the part that counts to the
+    change.
     """
 
     name: str
@@ -56,7 +57,8 @@ def _loss(name: str, gaps: list[Gap], off: float) -> Loss:
 
 
 def _divided(gap: Gap, changes: Container[str]) -> Iterator[tuple[str, Gap]]:
-    """Yields a gap by the name that it counts to: what is too long of a part also to the changes that move it."""
+    """Yields (name, share of the gap) for every name that it counts to: the excess of a traced part counts also to the
+    changes that move it."""
     movers = {name: s for name, s in gap.moved_by.items() if name in changes}
     moved_s, left_s = sum(movers.values()), gap.time.s
     for name, s in movers.items():

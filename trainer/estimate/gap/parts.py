@@ -1,7 +1,7 @@
-"""The parts of a traced step against those that the estimate expects of the same rank, by cause.
+"""Compares the parts of a traced step with those that the estimate expects of the same rank, by cause.
 
-A cause is what makes parts long: links of a kind, products, the host, routing. Parts whose kernels a trace and an
-estimate divide differently are one cause.
+A cause is the reason why parts are long: links of one kind, GEMMs, the host, routing. Parts whose kernels a trace and
+an estimate divide differently belong to one cause.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ PARTS: dict[str, Cause] = {
 class Traced:
     """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
 
-    `deviations`: of the log of an expected part where every constant is right. `moved`: by change, the seconds that it
-    takes from each expected part. `beside`: seconds that the reference's traced parts take beyond its scaled estimate,
-    which are expected here too; empty where the reference was not traced.
+    `deviations`: standard deviations of the log of an expected part if every constant is right. `moved`: by change, the
+    seconds that it removes from each expected part. `beside`: seconds by which the reference's traced parts exceed its
+    scaled estimate, which are expected here too; empty if the reference was not traced.
     """
 
     seen: Mapping[str, float]
@@ -83,8 +83,11 @@ class Traced:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseTime:
-    """Seconds of one cause, as traced and as expected [K]; `deviation_s` of what the form expects. `beside_s`: what the
-    reference takes more than expected. `moved_by`: the changes that move it, and what each takes from it."""
+    """Seconds of one cause, traced and expected [K].
+
+    `deviation_s`: standard deviation of the expected seconds. `beside_s`: the excess of the reference over its own
+    estimate. `moved_by`: the changes that move the cause, with the seconds that each removes.
+    """
 
     cause: Cause
     seen_s: float
@@ -121,6 +124,6 @@ def by_cause(traced: Traced) -> list[CauseTime]:
 
 
 def _movers(traced: Traced, parts: Sequence[str], expected_s: float) -> dict[str, float]:
-    """Returns the changes that take at least MOVES of these parts."""
+    """Returns the changes that remove at least the fraction MOVES of these parts."""
     taken = {name: sum(moved.get(part, 0.0) for part in parts) for name, moved in traced.moved.items()}
     return {name: s for name, s in taken.items() if s > MOVES * expected_s}

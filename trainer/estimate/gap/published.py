@@ -1,8 +1,8 @@
-"""Published training runs of mixtures of experts as recipes, and the nearest one to a recipe.
+"""Published training runs of MoE models as recipes, and the run most similar to a recipe.
 
-`published.csv` has one row a run: model, GPUs, release, source, rate, and the settings beside their defaults. Settings
-that its source leaves open are those of NVIDIA's recipe for the same model, GPU and precision;
-`python -m benchmarks.published_table` makes it from the gathered rows.
+`published.csv` has one row per run: model, GPUs, release, source, rate, and the settings that differ from their
+defaults. Settings that the source leaves open are those of NVIDIA's recipe for the same model, GPU and precision.
+`python -m benchmarks.published_table` makes the table from the collected rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FLOPS_AT, FLOPS_AGREE = 4096, 0.02  # tokens of a sequence; a padded vocabulary 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published measurement. `trusted` is false where its source says "around" or leaves settings unsaid."""
+    """One published measurement. `trusted` is false if its source says "around" or omits settings."""
 
     row: str
     release: str  # a row of software.csv
@@ -53,14 +53,16 @@ class Published:
 
     @property
     def model(self) -> str:
-        """Returns the name of its model."""
+        """Returns the name of the run's model."""
         return _model_name(self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest:
-    """The published run most like a recipe, or the one that was named. `differs`: what makes its rate another's, (here,
-    there) by name; it is comparable if that is empty."""
+    """The published run most similar to a recipe, or the one that the user named.
+
+    `differs`: differences that change its rate, (here, there) by name; if it is empty, the run is comparable.
+    """
 
     run: Published
     differs: dict[str, tuple[Any, Any]]
@@ -78,17 +80,17 @@ def tokens_of(recipe: Recipe) -> int:
 
 @cache
 def published_runs() -> dict[str, Published]:
-    """Returns the runs by row."""
+    """Returns the runs by name of their row."""
     return {row["row"]: _run(row) for row in read_table(TABLE, package="trainer.estimate.gap")}
 
 
 def is_row(text: str) -> bool:
-    """Returns whether a text looks like the name of a row."""
+    """Returns whether a text has the form of a row's name."""
     return ROW.fullmatch(text) is not None
 
 
 def published_run(row: str) -> Published:
-    """Returns one run. BadInputError with similar names for an unknown row."""
+    """Returns one run. Raises BadInputError, with similar names, for an unknown row."""
     found = published_runs().get(row.upper())
     if found is None:
         close = near(row.upper(), published_runs())
@@ -100,8 +102,8 @@ def published_run(row: str) -> Published:
 def nearest_published(recipe: Recipe) -> Nearest | None:
     """Returns the run to compare a recipe with; None on CPUs, for which nothing is published.
 
-    Of the runs of the most similar work (model, GPU, precision, number of GPUs, length, dropped tokens or none) those
-    count that are nearly as fast as the fastest; of them the one with the fewest settings that differ, and the newest.
+    Of the runs with the most similar work (model, GPU, precision, number of GPUs, sequence length, token dropping) it
+    considers those nearly as fast as the fastest, and takes the one whose settings differ least, of these the newest.
     """
     if recipe.hardware.is_cpu:
         return None
@@ -119,7 +121,7 @@ def nearest_published(recipe: Recipe) -> Nearest | None:
 
 
 def compared_with(recipe: Recipe, run: Published) -> Nearest:
-    """Returns a run that the user named as the nearest one."""
+    """Returns a run that the user named, with its differences from the recipe."""
     return Nearest(run=run, differs=dict(_differences(recipe, run)), named=True)
 
 
@@ -134,8 +136,8 @@ def _differences(recipe: Recipe, run: Published) -> Iterator[tuple[str, tuple[An
 
 
 def _distance(recipe: Recipe, run: Published) -> tuple[float, ...]:
-    """Orders runs by how far their work is from a recipe's: model, then GPU, precision, dropping of tokens, kind of
-    GPU and size of model, then doublings of GPUs and length together."""
+    """Returns a key that orders runs by how different their work is from a recipe's: model, then GPU, precision, token
+    dropping, kind of GPU and model size, then doublings of GPUs and sequence length together."""
     there, differs = run.recipe, dict(_differences(recipe, run))
     flops = [model_flops_per_token(each.architecture, recipe.training.seq_length) for each in (recipe, there)]
     lengths = (recipe.training.seq_length, there.training.seq_length)
@@ -152,8 +154,8 @@ def _distance(recipe: Recipe, run: Published) -> tuple[float, ...]:
 
 
 def same_model(one: Architecture, other: Architecture) -> bool:
-    """Returns whether two models are the same but for details that a log may not say, and for MTP: equal sizes, and
-    FLOPs a token that agree."""
+    """Returns whether two models are equal except for MTP and details that a log may omit: equal sizes, and agreeing
+    FLOPs per token."""
     if any(getattr(one, name) != getattr(other, name) for name in SIZES):
         return False
     here, there = (model_flops_per_token(_without_mtp(each), FLOPS_AT) for each in (one, other))

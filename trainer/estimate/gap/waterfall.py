@@ -1,9 +1,9 @@
 """A waterfall from a measured step down to what is attainable: levels, and the gaps between them, which add up exactly.
 
-Levels are in the time of one step of the user's: as measured, the estimate of the user's recipe, a reference (a
-published run or another run of the user's), `plan`'s first choice, and the peak of the GPUs. Where the reference was
-measured, estimates are scaled by its measured over its estimated time, so that errors which both recipes share cancel.
-Shapes: K sets of constants; the first is the table's, each further one has a constant moved by its standard deviation.
+Levels are in seconds of one step of the user's recipe: as measured, its estimate, a reference (a published run or
+another run of the user's), `plan`'s first choice, and the peak of the GPUs. Where the reference was measured, estimates
+are scaled by its measured over its estimated time, so that errors which both recipes share cancel. Shapes: K sets of
+constants; the first is the table's, each further one has a constant moved by its standard deviation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LevelName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Knobs that move together: name → (here, there)."""
+    """A setting that differs between the recipe and its target: knobs that move together, name → (here, there)."""
 
     name: str
     knobs: Mapping[str, tuple[Any, Any]]
@@ -78,10 +78,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """One step of the waterfall: positive seconds are lost against the reference.
+    """One step of the waterfall: positive seconds are lost compared with the reference.
 
-    `seen_s`, `expected_s`: of a part; `moved_by`: the changes that move it, and what each takes from it. `alone`: what
-    the change saves as the only one. `helps`: the change with which it saves more or less than apart, and how much.
+    `seen_s`, `expected_s`: of a traced part; `moved_by`: the changes that move it, with the seconds that each removes.
+    `alone`: what the change saves as the only one. `helps`: the change with which it saves more or less than
+    separately, and by how many seconds.
     """
 
     kind: Kind
@@ -103,7 +104,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A measured step, seconds; `deviation` is relative."""
+    """A measured step in seconds; `deviation` is its relative standard deviation."""
 
     step_s: float
     deviation: float
@@ -112,7 +113,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A measured run that the recipe is compared with. `release`: a row of software.csv, None if it is not known."""
+    """A measured run to compare the recipe with. `release`: a row of software.csv, None if it is not known."""
 
     recipe: Recipe
     tokens_per_s_per_gpu: float
@@ -121,7 +122,8 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A probe of the cluster: `names` of causes, and the constants where some of them are as probed."""
+    """A probe of the cluster: `names` of causes, and a function that returns the constants with some of these as
+    probed."""
 
     names: tuple[str, ...]
     constants: Callable[[Sequence[str]], Mapping[str, float]]
@@ -129,11 +131,11 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """All that a waterfall is made of. `target`: the recipe that settings are compared with, on the user's cluster;
-    `changes` lead to it.
+    """The input of a waterfall.
 
-    `anchored`: estimates are scaled to the reference, or without one to the measured step (`scaled_to_own`).
-    `residual`: relative standard deviation of an estimate whose constants are right.
+    `target`: the recipe whose settings are compared, on the user's cluster; `changes` lead to it. `anchored`: estimates
+    are scaled to the reference, or without one to the measured step (`scaled_to_own`). `residual`: relative standard
+    deviation of an estimate whose constants are right.
     """
 
     own: Recipe
@@ -150,7 +152,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """`levels` from the highest; `gaps` in order from the first level to the reference, or to `plan` without one."""
+    """`levels` from the highest to the lowest; `gaps` in order from the first level to the reference, or to `plan`
+    without one."""
 
     levels: tuple[Level, ...]
     gaps: tuple[Gap, ...]
@@ -161,7 +164,7 @@ class Waterfall:
 
 
 def waterfall(question: Question) -> Waterfall:
-    """Returns the waterfall of a question. Gaps add up to the first level minus the one that they lead to."""
+    """Returns the waterfall of a question. Its gaps add up to the first level minus the level that they lead to."""
     costs = Costs(own=question.own, constants=question.constants)
     own = costs.of(question.own, release=question.release)
     scale = _scale(question, costs, own)
@@ -173,8 +176,11 @@ def waterfall(question: Question) -> Waterfall:
 
 
 def _left(question: Question, own: Floats, scale: Floats) -> Floats:
-    """Returns the covariance of the constants in units of their deviations, [K-1, K-1]: independent, as far as what is
-    known of the step allows. Its time is known to `residual`, that of a traced part to its deviation."""
+    """Returns the covariance of the constants, in units of their standard deviations, [K-1, K-1].
+
+    It starts as independent and is conditioned on the step, whose time is known to `residual`, and on traced parts,
+    known to their deviations.
+    """
     seen = [(np.log(own), question.residual)]
     traced = question.measured.traced if question.measured is not None else None
     for each in by_cause(traced) if traced is not None else ():
@@ -188,7 +194,7 @@ def _left(question: Question, own: Floats, scale: Floats) -> Floats:
 
 
 def _scale(question: Question, costs: Costs, own: Floats) -> Floats:
-    """Returns what estimates are multiplied by, [K]."""
+    """Returns the factor on all estimates, [K]."""
     if question.reference is not None:
         there = costs.of(question.reference.recipe, release=question.reference.release)
         return costs.at_rate(question.reference.tokens_per_s_per_gpu) / there
@@ -209,7 +215,10 @@ def _partner(together: Floats, changes: Sequence[Change]) -> tuple[str, float] |
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """A question with its costs: `own` is the scaled estimate of the user's recipe, `scale` of estimates, [K] each."""
+    """A question with its costs.
+
+    `own` is the scaled estimate of the user's recipe and `scale` the factor on estimates, [K] each.
+    """
 
     question: Question
     costs: Costs
@@ -234,7 +243,7 @@ class _Asked:
             yield Level(name=LevelName.PEAK, time=Interval(s=_at_peak_s(asked.own, self.costs.tokens_per_gpu)))
 
     def measured_gaps(self) -> Iterator[Gap]:
-        """Yields the gaps between the measured step and the estimate of its recipe: by part where it was traced."""
+        """Yields the gaps between the measured step and the estimate of its recipe, by part if the step was traced."""
         measured, question = self.question.measured, self.question
         if measured is None or question.scaled_to_own:
             return
@@ -261,7 +270,8 @@ class _Asked:
         yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
 
     def _probed_gaps(self) -> Iterator[Gap]:
-        """Yields what the cluster costs where a probe measured it otherwise than the tables, by constant."""
+        """Yields the gaps that follow from constants which a probe measured differently from the tables, by
+        constant."""
         probed, question = self.question.probed, self.question
         if probed is None or not probed.names:
             return
@@ -321,14 +331,18 @@ class _Asked:
         return Gap(kind=kind, name=name, time=self._interval(lost, more_s=more_s))
 
     def _effect(self, values: Floats) -> Interval:
-        """Returns what a change saves: its form may be wrong beside its constants."""
+        """Returns the seconds that a change saves.
+
+        Its deviation includes an error of the estimate's formula, besides its constants.
+        """
         return self._interval(values, more_s=EFFECT_OFF * abs(float(values[0])))
 
     def _estimated(self, values: Floats) -> Interval:
         return self._interval(values, more_s=self.question.residual * float(values[0]))
 
     def _interval(self, values: Floats, *, more_s: float = 0.0) -> Interval:
-        """Returns the first value with the deviation that the constants and an error of its own give it."""
+        """Returns the first value (that of the table's constants) with the standard deviation that the other sets of
+        constants, and an error of `more_s`, give it."""
         moved = values[1:] - values[0]
         variance = float(moved @ self.left @ moved)
         return Interval(s=float(values[0]), deviation_s=math.hypot(math.sqrt(max(variance, 0.0)), more_s))

@@ -1,1 +1,1 @@
-"""Memory of every pipeline rank by part, its upper bound, and the constants they rest on."""
+"""Memory of every pipeline rank by part, its upper bound, and the constants of the estimate."""

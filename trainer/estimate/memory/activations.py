@@ -28,7 +28,7 @@ ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every 
 
 @cache
 def tensor_table() -> dict[str, dict[str, str]]:
-    """The rows of `activations.csv` and of the mixers by tensor."""
+    """Returns the rows of `activations.csv` and of the mixers, by tensor."""
     rows = {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate.memory")}
     own = {
         name: asdict(modules) | {"routed": ""} for each in mixers().values() for name, modules in each.modules.items()
@@ -37,8 +37,8 @@ def tensor_table() -> dict[str, dict[str, str]]:
 
 
 def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
-    """Bytes a token of one layer, with experts or without, by tensor, before recompute and offload. Of a hybrid model
-    the mean of its layers of that kind, as `layer_parameters`."""
+    """Returns the bytes per token that one layer, with experts or without, saves of each tensor, before recompute and
+    offload. For a hybrid model it is the mean over layers of that kind, as in `layer_parameters`."""
     model = candidates.base.architecture
     kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
     kinds = kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
@@ -69,18 +69,19 @@ def wide_bytes(candidates: Candidates) -> Floats:
 
 
 def narrow_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes of one entry of a linear layer's input, quantized in FP8 and FP4; NVFP4 adds a scale per 16."""
+    """Returns the bytes per entry of a linear layer's saved input, which FP8 and FP4 quantize; NVFP4 adds one scale per
+    16 entries."""
     fp4 = np.where(candidates.among("precision", "nvfp4"), 0.5 + 1 / 16, 1.0)
     return np.where(quantizes(candidates), fp4, wide_bytes(candidates))
 
 
 def along(candidates: Candidates) -> Floats:
-    """Returns the number of ranks that share the tensors between the tensor-parallel regions."""
+    """Returns the number of ranks that divide the tensors between tensor-parallel regions."""
     return np.where(candidates.on("sequence_parallel"), candidates.tp, 1.0)
 
 
 def keeps_scores(candidates: Candidates) -> Flags:
-    """Unfused attention; a CPU's local layers are counted apart (see `memory.py`)."""
+    """Returns where attention is unfused; a CPU's local layers are counted separately (see `memory.py`)."""
     local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
     return local | candidates.among("attention_backend", "unfused", "local")
 
@@ -134,7 +135,7 @@ FEEDS: dict[str, Callable[[Candidates], Tensors]] = {"dense": _dense, "moe": _ex
 
 
 def copies_of_a_token(candidates: Candidates) -> Floats:
-    """Tokens that this rank's experts work on over its own, with an even load."""
+    """Returns the tokens that this rank's experts process per token of its own, at an even load."""
     padded = candidates.on("moe_pad_expert_input_to_capacity")
     capacity = np.where(padded, candidates.number("moe_expert_capacity_factor", none=1.0), 1.0)
     return candidates.base.architecture.moe_router_topk * candidates.etp / along(candidates) * capacity
@@ -153,8 +154,8 @@ ACTING: dict[str, tuple[str, tuple[str, ...], Callable[[Candidates], Flags]]] = 
 
 
 def named(candidates: Candidates, column: str) -> dict[str, Flags]:
-    """Returns the rows where selective recompute drops each tensor, fine-grained offload (`offload`) moves it, or CUDA
-    graphs (`graph`) own it, by `column`."""
+    """Returns, by tensor, the rows where selective recompute drops it, fine-grained offload (`offload`) moves it, or
+    CUDA graphs (`graph`) own it, depending on `column`."""
     knob, default, acts = ACTING[column]
     switch = acts(candidates)
     return {
@@ -182,5 +183,5 @@ def total(tensors: Tensors) -> Floats:
 
 
 def routed(tensors: Tensors) -> Floats:
-    """The part that grows with the load of this rank's experts."""
+    """Returns the sum of the tensors that grow with the load of this rank's experts."""
     return sum((size for name, size in tensors.items() if tensor_table()[name]["routed"]), np.zeros(()))

@@ -1,11 +1,10 @@
-"""The upper bound of memory over the point estimate: imbalanced experts, transient memory, unmeasured features.
+"""The upper bound of memory above the point estimate: imbalanced experts, transient memory, unmeasured features.
 
-Memory that persists between steps is counted tensor by tensor; the error of transient memory (activations, loss, one
-layer's backward) is proportional, and independent of the load of the experts. Small peaks have a `slack` besides, for
-buffers of GPU libraries.
-`memory_calibration.csv` holds, for each feature a recipe can have, the calibrated runs that have it and their errors;
-`benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, and a peak above the largest one measured,
-widen the bound.
+Memory that persists between steps is counted tensor by tensor. The error of transient memory (activations, loss, one
+layer's backward) is proportional, and independent of the experts' load. Small peaks have an additional `slack`, for
+buffers of GPU libraries. `memory_calibration.csv` has, for each feature of a recipe, the calibrated runs with it and
+their errors; `benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, or a peak above the largest
+measured one, widens the bound.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ FEATURES: dict[str, Callable[[Candidates], Flags]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Errors of the point against measured peaks, in percent, each run predicted without its own test case."""
+    """Errors of the point estimate against measured peaks, in percent; each run was predicted without its own test
+    case."""
 
     rows: int
     cases: int
@@ -64,7 +64,7 @@ class Calibration:
 
 @cache
 def calibrations() -> dict[str, Calibration]:
-    """By group of runs: "MoE", "dense" and every feature."""
+    """Returns the calibration of each group of runs: "MoE", "dense" and every feature."""
     return {
         row["group"]: Calibration(
             rows=int(row["rows"]),
@@ -78,14 +78,17 @@ def calibrations() -> dict[str, Calibration]:
 
 
 def never_measured(candidates: Candidates) -> dict[str, Flags]:
-    """Features without a calibrated run -> the rows that have them."""
+    """Returns {feature without a calibrated run: the rows that have it}."""
     known = calibrations()
     return {name: has(candidates) for name, has in FEATURES.items() if not known[name].rows}
 
 
 def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, unsure: Floats) -> Floats:
-    """The bound of the hottest rank, [N]. GiB, each [N, P]: what stays between steps, what moves in one, and what the
-    load of the hottest expert rank and the deviations of learned factors may add."""
+    """Returns the upper bound of the hottest rank, GiB, [N].
+
+    Inputs in GiB, [N, P]: memory that stays between steps, memory within one, and what the load of the hottest expert
+    rank and deviations of learned factors may add.
+    """
     peak = resting + moving
     libraries = (peak < constant("small")) & (not candidates.base.hardware.is_cpu)
     slack = np.where(libraries, constant("slack"), 0.0)
@@ -95,7 +98,7 @@ def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, unsure
 
 
 def widened(candidates: Candidates, peak_gib: Floats) -> Floats:
-    """Share that the bound adds for what was never measured, [N]."""
+    """Returns the share that the bound adds for features and sizes that were never measured, [N]."""
     unknown = sum((flags.astype(float) for flags in never_measured(candidates).values()), np.zeros(()))
     largest = max(known.largest_gib for known in calibrations().values())
     doublings = np.log2(np.maximum(1.0, peak_gib / largest))
@@ -104,14 +107,14 @@ def widened(candidates: Candidates, peak_gib: Floats) -> Floats:
 
 
 def most_load(candidates: Candidates) -> Floats:
-    """The load of a rank's experts over the mean that capacities let through, infinite without one."""
+    """Returns the highest load of a rank's experts over the mean that capacities allow; infinite without a capacity."""
     knobs = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
     factors = [candidates.number(knob, none=np.inf) for knob in knobs]
     return np.maximum(1.0, np.minimum(*factors))
 
 
 def unbalanced(candidates: Candidates) -> Flags:
-    """Experts' load depends on the tokens: more than one expert rank, and nothing forces or pads it even. A CPU's
-    factors were measured with whatever load there was."""
+    """Returns where the experts' load depends on the tokens: several expert ranks, and neither forced balance nor
+    padding. False on CPUs, whose factors were measured with the load that occurred."""
     forced = candidates.on("moe_router_force_load_balancing") | candidates.on("moe_pad_expert_input_to_capacity")
     return (candidates.ep > 1) & ~forced & (not candidates.base.hardware.is_cpu)

@@ -17,7 +17,7 @@ GIB, MIB = 2.0**30, 2.0**20
 
 
 def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
-    """In torch's allocator."""
+    """Returns the bytes of buffers in torch's allocator."""
     if candidates.base.hardware.is_cpu:
         sharded = candidates.on("use_distributed_optimizer") * constant("cpu_sharded")
         held_gib: Floats = np.asarray(constant("cpu_runtime") + sharded, dtype=np.float64)
@@ -36,15 +36,15 @@ def _workspaces(candidates: Candidates) -> Floats:
 
 
 def _scores(candidates: Candidates) -> Floats:
-    """Local attention multiplies into one buffer that is kept."""
+    """Returns the bytes of the persistent buffer into which local attention multiplies."""
     local = candidates.among("transformer_impl", "local")
     heads = candidates.base.architecture.num_attention_heads / candidates.tp
     return local * heads * candidates.number("seq_length") * candidates.tokens * wide_bytes(candidates)
 
 
 def _gathered(candidates: Candidates, held: HeldParameters) -> Floats:
-    """Fully sharded weights are whole while they are used: embedding and head through the step, layers two at a time
-    with the gradients of one."""
+    """Returns the bytes that FSDP holds unsharded: embedding and head during the step, two layers at a time, the
+    gradients of one."""
     whole = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
     )
@@ -58,8 +58,8 @@ def _gathered(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def outside_bytes(candidates: Candidates) -> Floats:
-    """Beside torch's allocator: CUDA context and NCCL, and the buffers of DeepEP and HybridEP, which are sized for
-    the most tokens that every rank of the group could send."""
+    """Returns the bytes outside torch's allocator: CUDA context, NCCL, and the buffers of DeepEP and HybridEP, which
+    have room for the most tokens that every rank of the group could send."""
     if candidates.base.hardware.is_cpu or not candidates.base.architecture.num_moe_experts:
         return np.full((), constant("runtime") * GIB * (not candidates.base.hardware.is_cpu))
     flex = candidates.among("moe_token_dispatcher_type", "flex") & (candidates.ep > 1)

@@ -1,4 +1,4 @@
-"""The physical constants of the memory estimate: rows of `memory.csv`, each with its unit and what fixed it."""
+"""The physical constants of the memory estimate: rows of `memory.csv`, each with its unit and origin."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def _constants() -> dict[str, float]:
 
 
 def constant(name: str) -> float:
-    """The value in the table's unit. KeyError for a name without a row."""
+    """Returns a constant's value in the table's unit. Raises KeyError for a name without a row."""
     return _constants()[name]

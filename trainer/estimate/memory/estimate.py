@@ -2,8 +2,8 @@
 
 The peak of torch's allocator: what stays between steps (`state.py`), activations of the micro batches in flight
 (`activations.py`, `in_flight.py`), the larger of the loss's tensors and one layer's backward (`transients.py`), and
-buffers. Shapes: N rows, P pipeline ranks. Constants are `memory.csv`; the bound, and how far an estimate is from what
-was measured, `bound.py`.
+buffers. Shapes: N rows, P pipeline ranks. Constants are in `memory.csv`; `bound.py` has the upper bound and the errors
+against measurements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 tim
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryTable:
-    """GiB. `by_part` adds up to the need of each pipeline rank; `peak_gib` is that of the hottest one, the bound's."""
+    """Memory of every row, GiB.
+
+    `by_part` adds up to the need of each pipeline rank; `peak_gib` and `upper_gib` are those of the hottest rank.
+    """
 
     by_part: dict[str, Floats]  # [N, P], zero beyond a row's PP
     peak_gib: Floats  # [N]
@@ -47,7 +50,10 @@ class MemoryTable:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """GiB of the hottest rank. `by_part` adds up to `peak_gib`; `upper_gib` leaves room for what is not modelled."""
+    """Memory of the hottest rank, GiB.
+
+    `by_part` adds up to `peak_gib`; `upper_gib` leaves room for what is not modelled.
+    """
 
     by_part: dict[str, float]
     upper_gib: float
@@ -71,8 +77,11 @@ def _distance(candidates: Candidates) -> tuple[str, ...]:
 def memory_of(
     candidates: Candidates, *, imbalance: float | None = None, learned: LearnedMemory = NO_MEMORY
 ) -> MemoryTable:
-    """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound;
-    `learned`: factors of the cluster."""
+    """Returns the memory of every row.
+
+    `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound; `learned`: the cluster's
+    calibration.
+    """
     most = most_load(candidates)
     expected = np.where(unbalanced(candidates), np.minimum(constant("expected_imbalance"), most), 1.0)
     parts, routed_bytes = _bytes_by_part(candidates, expected)
@@ -103,9 +112,9 @@ def memory_of(
 def estimate_memory(
     recipe: Recipe, *, imbalance: float | None = None, learned: LearnedMemory = NO_MEMORY
 ) -> MemoryEstimate:
-    """The estimate for the pipeline rank that needs most; all its tensor, context and data ranks are alike.
+    """Returns the estimate for the pipeline rank that needs most; its tensor, context and data ranks are alike.
 
-    `imbalance`, `learned`: as `memory_of`.
+    `imbalance`, `learned`: as in `memory_of`.
     """
     candidates = one(recipe)
     found = memory_of(candidates, imbalance=imbalance, learned=learned)
@@ -120,7 +129,10 @@ def estimate_memory(
 
 
 def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, Floats], Floats]:
-    """(bytes by part, bytes of routed tokens with an even load), each [N, P]. `expected`: load over the even, [N]."""
+    """Returns (bytes by part, bytes of routed tokens at an even load), each [N, P].
+
+    `expected`: expected load over an even one, [N].
+    """
     held = activation_bytes(candidates)
     on_cpu = candidates.base.hardware.is_cpu
     uneven = held.routed * (expected - 1)[..., None]
@@ -144,7 +156,8 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
 
 
 def unfused(candidates: Candidates) -> Floats:
-    """Returns unfused over fused activation memory of Megatron-Core's local layers on a CPU, [N, 1]; 1 on GPUs, []."""
+    """Returns the ratio of activation memory of Megatron-Core's local layers on a CPU to that of fused layers, [N, 1];
+    1 on GPUs, []."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     fp32 = candidates.among("precision", "fp32")
@@ -152,7 +165,7 @@ def unfused(candidates: Candidates) -> Floats:
 
 
 def _loss(candidates: Candidates) -> Floats:
-    """Bytes of the last stage's vocabulary-wide tensors, [N, P]."""
+    """Returns the bytes of the last stage's vocabulary-sized tensors, [N, P]."""
     at_loss, of_others = logits(candidates)
     heads = candidates.base.architecture.mtp_num_layers or 0
     return candidates.stages.heads * ((at_loss + heads * of_others) * candidates.tokens)[..., None]

@@ -1,4 +1,4 @@
-"""Activations a pipeline rank holds at the fullest moment: layers times micro batches (`moments.py`), a token's bytes.
+"""Activations that a pipeline rank holds at its peak: layers times micro batches (`moments.py`) times bytes per token.
 
 Shapes: N rows, P pipeline ranks.
 """
@@ -19,7 +19,7 @@ from trainer.model.mixer import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Bytes, each [N, P]."""
+    """Activations by how they are held, bytes, each [N, P]."""
 
     eager: Floats  # kept for backward outside CUDA graphs
     graphed: Floats  # kept for backward inside them, and their static inputs and outputs
@@ -63,7 +63,7 @@ def activation_bytes(candidates: Candidates) -> Held:
 
 
 def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
-    """{MoE or not: layers of each rank [N, P]}; MTP layers are of a kind of their own."""
+    """Returns {MoE or not: layers of each rank, [N, P]}; MTP layers count as the kind of their own."""
     model, stages = candidates.base.architecture, candidates.stages
     kinds = {False: stages.dense} | ({True: stages.moe} if model.num_moe_experts else {})
     last = model.mtp_kind.feed == "moe"
@@ -71,20 +71,24 @@ def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
 
 
 def _ahead(candidates: Candidates) -> Floats:
-    """Micro batches more that captured layers have buffers for, [N, 1]: EP overlap without a pipeline runs one forward
-    beside another backward, and a graph's buffers are not given back in between."""
+    """Returns the number of micro batches for which captured layers have additional buffers, [N, 1].
+
+    EP overlap without a pipeline runs one forward beside another backward, and a graph does not release its buffers in
+    between.
+    """
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1) & (candidates.vpp == 1)
     result: Floats = np.where(overlapped & (candidates.microbatches > 1), 1.0, 0.0)[..., None]
     return result
 
 
 def _static(captured: Tensors, hidden: Floats) -> Floats:
-    """Inputs and outputs that a captured layer keeps, bytes a token."""
+    """Returns the bytes per token of inputs and outputs that a captured layer keeps."""
     return constant("graph_buffers") * hidden * (total(captured) > 0)
 
 
 def _full_recompute(candidates: Candidates, layers: Floats) -> tuple[Floats, Floats]:
-    """(layers whose activations are kept, layers whose input alone is kept) of one rank's, [N, P]."""
+    """Returns (layers whose activations are kept, layers of which only the input is kept) of a rank's layers, [N,
+    P]."""
     full = candidates.among("recompute_granularity", "full")[..., None]
     block = candidates.among("recompute_method", "block")[..., None]
     count = np.minimum(candidates.number("recompute_num_layers", none=1.0)[..., None], layers)
@@ -94,6 +98,6 @@ def _full_recompute(candidates: Candidates, layers: Floats) -> tuple[Floats, Flo
 
 
 def _not_offloaded(candidates: Candidates, layers: Floats) -> Floats:
-    """Share of the layers whose activations are not moved to the host whole."""
+    """Returns the share of layers whose activations are not offloaded as a whole."""
     moved = np.where(candidates.on("cpu_offloading"), candidates.number("cpu_offloading_num_layers"), 0.0)
     return np.maximum(0.0, 1 - moved[..., None] / np.maximum(layers, 1.0))

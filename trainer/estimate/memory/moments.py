@@ -1,7 +1,7 @@
-"""The activations that a pipeline rank keeps for backward at its peak: layers times micro batches, chunk by chunk.
+"""The activations that a pipeline rank keeps for backward at its peak: layers times micro batches, by chunk.
 
-Source of the schedule: Megatron-Core schedules.py (`get_pp_rank_microbatches`), 1F1B and interleaved 1F1B. Shapes:
-N rows, P pipeline ranks, V model chunks of a rank; U different pairs of a split of layers and a schedule, M moments.
+Source of the schedule: Megatron-Core schedules.py (`get_pp_rank_microbatches`), 1F1B and interleaved 1F1B. Shapes: N
+rows, P pipeline ranks, V model chunks per rank; U distinct pairs of a split of layers and a schedule, M moments.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ LayersHeld = dict[bool, Floats]  # MoE or not -> layers times micro batches, [N,
 
 
 def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
-    """(at the fullest moment, at the fullest while the last chunk's turn is, whose head makes the loss); MTP layers are
-    of the model's last kind."""
+    """Returns the layers held by kind at two moments: at the peak, and at the peak while the last chunk runs, whose
+    head computes the loss. MTP layers count as the kind of their own."""
     chunks, (split, schedule, of_row) = candidates.chunks, _different(candidates)
     held, at_loss = _moments(*(part[:, None, None] for part in schedule), shape=chunks.moe.shape[1:])
     dense, moe = chunks.dense[split], chunks.moe[split]
@@ -31,14 +31,15 @@ def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
 
 
 def _of_rows(candidates: Candidates, of_kind: LayersHeld, of_last: Floats, of_row: Integers) -> LayersHeld:
-    """Expands layers held from different splits [U] to rows [N], and adds the MTP layers of the last chunk."""
+    """Returns the layers held by distinct pair [U] as rows [N], with the MTP layers of the last chunk added."""
     found = {is_moe: layers[of_row] for is_moe, layers in of_kind.items()}
     last_kind = candidates.base.architecture.mtp_kind.feed == "moe"
     return found | {last_kind: found[last_kind] + candidates.stages.mtp * of_last[of_row]}
 
 
 def _different(candidates: Candidates) -> tuple[Integers, Floats, Integers]:
-    """(split [U], schedule [5, U]: chunks, PP, group, forwards ahead and micro batches; which of them each row has)."""
+    """Returns the distinct pairs: split [U], schedule [5, U] (chunks, PP, group, forwards ahead, micro batches); and
+    the index of each row's pair."""
     several = candidates.vpp > 1
     written = candidates.number("microbatch_group_size_per_vp_stage")
     group = np.where(written > 0, written, candidates.pp)
@@ -55,10 +56,13 @@ def _different(candidates: Candidates) -> tuple[Integers, Floats, Integers]:
 def _moments(
     chunks: Floats, pp: Floats, group: Floats, ahead: Floats, batches: Floats, *, shape: tuple[int, ...]
 ) -> tuple[Floats, Flags]:
-    """(micro batches held of each chunk at every moment that can be the fullest [U, M, P, V], whether the last chunk's
-    turn is then [U, M, P]): after the warm-up and one more forward, and each time that a group under way then, or one
-    that begins there, is through its chunk, while as many backwards are done, the last chunk's first. The arguments
-    are [U, 1, 1]; `ahead`: forwards more that EP overlap does before the first backward."""
+    """Returns (micro batches held by each chunk at every possible peak [U, M, P, V], whether the last chunk runs then
+    [U, M, P]).
+
+    A peak is possible after the warm-up and one more forward, and whenever a group that is then under way or begins has
+    passed its chunk, with as many backwards done since, the last chunk's first. The arguments are [U, 1, 1]; `ahead`:
+    additional forwards that EP overlap does before the first backward.
+    """
     rank, number = np.arange(shape[0], dtype=float), np.arange(shape[1], dtype=float)
     behind = np.maximum(0.0, pp - rank - 1)  # stages after this one
     several = chunks > 1
@@ -74,8 +78,10 @@ def _moments(
 
 
 def _passed(passes: Floats, turn: Floats, group: Floats, chunks: Floats) -> tuple[Floats, Floats]:
-    """(of so many passes those of each chunk, by its turn; passes of the round under way): chunks take turns, a group
-    of micro batches each."""
+    """Returns (how many of the first `passes` passes are of each chunk, passes done of the current round).
+
+    Chunks take turns, with a group of micro batches each.
+    """
     rounds = np.floor(passes / (group * chunks))
     rest = passes - rounds * group * chunks
     of_chunk = np.clip(rest[..., None] - turn * group[..., None], 0.0, group[..., None])

@@ -1,4 +1,4 @@
-"""The parts that a rank's memory is shown in, in drawing order, with their words."""
+"""The parts by which a rank's memory is shown, in drawing order, with their display names."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ MEMORY_PARTS = {
 
 
 def memory_order(names: list[str]) -> list[str]:
-    """These parts in drawing order."""
+    """Returns these parts in drawing order."""
     return sorted(names, key=lambda name: list(MEMORY_PARTS).index(name) if name in MEMORY_PARTS else len(MEMORY_PARTS))

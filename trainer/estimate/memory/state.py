@@ -17,7 +17,7 @@ MOST_COPIES = 2.0  # by row and by column
 
 
 def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Floats]:
-    """Bytes by part, each [N, P]."""
+    """Returns the bytes by part, each [N, P]."""
     fsdp, sharded = candidates.on("use_megatron_fsdp"), shards_optimizer(candidates)
     strategy = candidates.column("data_parallel_sharding_strategy")
     splits_gradients = fsdp & strategy.each(lambda value: value in ("optim_grads", "optim_grads_params"))
@@ -41,7 +41,8 @@ def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Float
 
 
 def shares_of(candidates: Candidates, held: HeldParameters) -> Floats:
-    """Parameters of one shard [N, P]: dense over DP·CP, experts over EDP, each within an optimizer instance."""
+    """Returns the parameters in one optimizer shard, [N, P]: dense ones over DP·CP, experts over EDP, each within an
+    optimizer instance."""
     instances = candidates.number("num_distributed_optimizer_instances", none=1.0)
     over_dense = candidates.dp * candidates.cp / instances
     over_experts = np.maximum(1.0, candidates.edp / instances)
@@ -58,9 +59,11 @@ def _held(held: HeldParameters, bytes_each: Floats, split: Flags, shared: Floats
 
 
 def quantized_weights(candidates: Candidates) -> Floats:
-    """Bytes a linear weight of its quantized copies, row- and column-wise. With one scale a tensor Blackwell multiplies
-    either way from one copy: resting memory of golden_runs.csv is lower there by the other. Where the GPU's number is
-    not known, the larger one."""
+    """Returns the bytes per linear weight of its quantized copies, row- and column-wise.
+
+    With one scale per tensor Blackwell multiplies either way from a single copy (memory at rest in golden_runs.csv is
+    lower there by one copy). If the GPU's number of copies is not known, the larger one.
+    """
     per_tensor = candidates.among("precision", "fp8_current", "fp8_delayed")
     copies = np.where(per_tensor, float(candidates.base.hardware.fp8_copies or MOST_COPIES), MOST_COPIES)
     return copies * QUANTIZED_BYTES * is_fp8(candidates) + 2.0 * 0.5 * candidates.among("precision", "nvfp4")
@@ -97,7 +100,8 @@ def step_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def master_bytes(candidates: Candidates) -> Floats:
-    """fp32 master weights; precision-aware Adam keeps only the half that bf16 weights do not already hold."""
+    """Returns the bytes per parameter of fp32 master weights; precision-aware Adam keeps only the half that bf16
+    weights do not hold."""
     aware = candidates.on("use_precision_aware_optimizer")
     halved = aware & candidates.on("store_param_remainders") & ~candidates.on("fp8_param_gather")
     master = np.where(halved, 2.0, acting_dtype(candidates, "main_params_dtype"))
@@ -105,11 +109,11 @@ def master_bytes(candidates: Candidates) -> Floats:
 
 
 def moment_bytes(candidates: Candidates) -> Floats:
-    """Adam's two moments."""
+    """Returns the bytes per parameter of Adam's two moments."""
     return acting_dtype(candidates, "exp_avg_dtype") + acting_dtype(candidates, "exp_avg_sq_dtype")
 
 
 def acting_dtype(candidates: Candidates, name: str) -> Floats:
-    """Bytes of an optimizer dtype, which acts with the precision-aware optimizer only."""
+    """Returns the bytes of an optimizer dtype, which has an effect with the precision-aware optimizer only."""
     written = candidates.column(name).each(lambda value: DTYPE_BYTES[value])
     return np.where(candidates.on("use_precision_aware_optimizer"), written, 4.0)

@@ -1,6 +1,6 @@
-"""Bytes that live for a moment: logits and loss, the gradients of one layer, what recompute brings back.
+"""Bytes that live for a short time: logits and loss, the gradients of one layer, tensors that recompute brings back.
 
-Shapes: [N] bytes a token of the rank's share of the sequence, or [] where all rows share one value.
+Shapes: [N] bytes per token of the rank's share of the sequence, or [] where all rows share one value.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ FP32 = 4.0
 
 
 def logits(candidates: Candidates) -> tuple[Floats, Floats]:
-    """(at the loss of one head, kept of every other head): vocabulary-wide tensors of the last stage.
+    """Returns the bytes of vocabulary-sized tensors of the last stage: (at the loss of one head, kept by every other
+    head).
 
-    Logits in the training precision, their fp32 copy, which the softmax is computed in, and its gradient in the
-    training precision where the copy already is. Megatron-LM's native fusion compiles the same steps out of place and
-    keeps one fp32 tensor more (golden_runs.csv: 0.38 GiB with TP 2); Transformer Engine's works on the logits in place.
+    They are logits in the training precision, an fp32 copy, in which the softmax is computed, and its gradient in the
+    training precision in place of the copy. Megatron-LM's native fusion compiles the same steps out of place and keeps
+    one more fp32 tensor (golden_runs.csv: 0.38 GiB with TP 2); Transformer Engine's works on the logits in place.
     """
     model = candidates.base.architecture
     wide = wide_bytes(candidates)
@@ -33,7 +34,8 @@ def logits(candidates: Candidates) -> tuple[Floats, Floats]:
 
 
 def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool) -> Floats:
-    """Gradients alive while the widest module of a layer runs backward: those of its inputs and outputs."""
+    """Returns the bytes of gradients alive while the widest module of a layer runs backward: those of its inputs and
+    outputs."""
     wide = wide_bytes(candidates)
     model = candidates.base.architecture
     hidden = model.hidden_size * wide
@@ -47,7 +49,8 @@ def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool)
 
 
 def dispatch(candidates: Candidates) -> Floats:
-    """Buffers of one dispatch or combine: what goes out and what comes in; an all-gather brings every rank's tokens."""
+    """Returns the bytes of the buffers of one dispatch or combine, sent and received; an all-gather receives all ranks'
+    tokens."""
     hidden = expert_input(candidates.base.architecture) * wide_bytes(candidates)
     gathered = candidates.ep * candidates.etp / along(candidates)
     exchanged = 2 * copies_of_a_token(candidates)

@@ -1,7 +1,5 @@
-"""Every layout and setting a cluster could have, which are legal and fit, and which are fastest by estimate.
-
-In a notebook `best_layouts` is their table.
-"""
+"""Plans a recipe: every layout and setting that a cluster allows, which of them are legal and fit, and the fastest by
+estimate. In a notebook `best_layouts` returns them as a table."""
 
 from trainer.estimate.plan.table import best_layouts
 

@@ -33,7 +33,7 @@ NOTABLE = 0.005  # of a step: smaller differences are no reason
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One legal recipe and what it should give. GiB of the hottest rank; `fits` is by the upper bound."""
+    """One legal recipe and its estimates. GiB of the hottest rank; `fits` is by the upper bound."""
 
     recipe: Recipe
     tokens_per_s_per_gpu: float
@@ -51,7 +51,7 @@ class Choice:
 
     @property
     def needs_gib(self) -> float:
-        """The GiB that must be below the limit: the upper bound and the memory outside the allocator."""
+        """Returns the GiB that must be below the limit: the upper bound plus memory outside the allocator."""
         return self.upper_gib + self.outside_gib
 
     @property
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """A layout one would expect to see, and why it is not shown."""
+    """A layout that a user might expect, and why it is not shown."""
 
     layout: str
     because: str
@@ -69,7 +69,7 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A layout with its best settings: one mark of throughput against memory."""
+    """A layout with its best settings, as one point of throughput over memory."""
 
     recipe: Recipe
     tokens: float  # a second and GPU
@@ -78,7 +78,8 @@ class Point:
 
 
 def cloud(found: Search) -> list[Point]:
-    """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
+    """Returns the fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the
+    limit."""
     finals, outlined = found.finals, found.outlined
     limit = found.learned.limit_gib(found.base) or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
@@ -99,7 +100,7 @@ def cloud(found: Search) -> list[Point]:
 
 
 def choices(found: Search, top: int) -> list[Choice]:
-    """The best settings of the best layouts, each checked by the rules as a recipe."""
+    """Returns the `top` best layouts with their best settings, each checked by the rules as a recipe."""
     recipes: dict[int, Recipe] = {}
     for row in found.ranking:
         recipe = written_out(found.finals.candidates.recipe(int(row)))
@@ -159,7 +160,8 @@ def _step_parts(time: TimeTable, row: int) -> dict[str, float]:
 
 
 def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> str:
-    """Describes the largest parts of the step; against the first choice, the parts that are slower than its own."""
+    """Describes the largest parts of the step; for later choices, the parts that are slower than in the first
+    choice."""
     step = sum((first or parts).values())
     if first is None:
         largest = sorted(parts, key=lambda name: -parts[name])[: NAMED + 1]
@@ -171,7 +173,8 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
 
 
 def missing(found: Search, shown: list[Choice]) -> list[Missing]:
-    """The recipe's own layout, published starting points of the model, and sizes that no choice has."""
+    """Returns why these are not shown: the recipe's own layout, published starting points of the model, sizes that no
+    choice has."""
     named = [Familiar.own(found.base), *familiar_to(found.base)]
     listed = {sizes_of(choice.recipe) for choice in shown}
     layouts = [
@@ -185,7 +188,7 @@ def missing(found: Search, shown: list[Choice]) -> list[Missing]:
 
 
 def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
-    """Values of one size that were searched and that no choice has."""
+    """Yields values of one size that were searched and that no choice has."""
     for word, name in AXES.items():
         column = found.layouts.columns.get(name)
         for value in sorted(column.choices) if column else ():
@@ -194,7 +197,7 @@ def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
 
 
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
-    """Returns why none of these layouts (bool[L]) is shown: illegal, not fitting with any recompute, or slower."""
+    """Returns why none of these layouts (bool[L]) is shown: illegal, too large with any recompute, or slower."""
     if not places.any():
         return _unsearched(found, sizes)
     if not (places & found.legal).any():
@@ -224,7 +227,7 @@ def _slower(found: Search, places: Flags, fitting: Integers) -> str:
 
 
 def _illegal(found: Search, places: Flags) -> str:
-    """The rule in the way of the layout that breaks fewest."""
+    """Returns the rule that forbids the layout that violates fewest rules."""
     broken = np.sum([verdict.astype(int) for verdict in found.broken.values()], axis=0)
     rows = np.flatnonzero(places)
     return _first_broken(found.layouts.recipe(int(rows[broken[rows].argmin()])), found.standing)

@@ -1,4 +1,4 @@
-"""Layouts that people who know a model would look for: published starting points, and the recipe's own."""
+"""Layouts that people who know a model look for: published starting points, and the recipe's own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Familiar:
 
     @property
     def words(self) -> str:
-        """`TP2 PP8 VPP4 EP64`: what is not one."""
+        """Returns the sizes other than 1: `TP2 PP8 VPP4 EP64`."""
         named = [f"{name.upper()}{size}" for name, size in zip(SIZES, self.sizes, strict=True) if size > 1]
         return " ".join(named) or "TP1 PP1 EP1"
 
 
 def familiar_to(recipe: Recipe) -> list[Familiar]:
-    """Starting points of this model and sequence on this kind of GPU, whatever the cluster they were given for."""
+    """Returns the published starting points for this model and sequence length on this kind of GPU, for clusters of any
+    size."""
     wanted = (recipe.model, recipe.cluster.gpu_name, recipe.training.seq_length)
     return [
         Familiar(sizes=tuple(int(row[name]) for name in SIZES), source=f"{row['source']}, {row['gpus']} GPUs")

@@ -1,4 +1,4 @@
-"""Finds the fewest nodes that a model needs: those on which some legal setting fits by the upper bound."""
+"""Finds the fewest nodes on which a model fits: those on which some legal setting fits by the upper bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _FOUND: dict[tuple[str, int, str], int | None] = {}  # seconds of search each, a
 
 
 def fewest_nodes(recipe: Recipe, *, above: int = 0, learned: LearnedCluster = TABLES) -> int | None:
-    """In doublings from one node, more than `above`; None where not even MOST_GPUS are enough. Batch and model stay."""
+    """Returns the fewest nodes, in doublings from one node and more than `above`; None if not even MOST_GPUS are
+    enough. Batch and model are unchanged."""
     key = recipe.model_dump_json(), above, learned.name
     if key not in _FOUND:
         _FOUND[key] = _fewest(recipe, above, learned)

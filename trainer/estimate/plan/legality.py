@@ -1,8 +1,8 @@
-"""Every rule over columns: which rows of a table break it, by the rule's own predicate.
+"""Applies every rule to columns: finds which rows of a table violate it, by the rule's own predicate.
 
-A rule reads few knobs. Which ones is seen by watching it: its predicate is asked once for every different combination
-of the columns it was seen to read, and the answer holds for all rows that share them. So a rule that is added is known
-here too, and the verdict is that of `trainer.recipe.rules.check` by construction.
+A rule reads few knobs. They are found by recording its reads: its predicate is called once for every distinct
+combination of the columns that it reads, and the answer holds for all rows with that combination. New rules therefore
+work here without further code, and the result equals that of `trainer.recipe.rules.check` by construction.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)
 def broken(
     candidates: Candidates, *, rules: Sequence[Rule] = ERRORS, undecided: frozenset[str] = frozenset()
 ) -> tuple[dict[str, Flags], tuple[Rule, ...]]:
-    """({rule id: bool[N]} of the rules that some row breaks, the rules left open).
+    """Returns ({rule id: bool[N]} of the rules that some row violates, the undecided rules).
 
-    A rule that reads a knob of `undecided` cannot be judged yet, and is left open.
+    A rule that reads a knob of `undecided` cannot be judged yet.
     """
     verdicts: dict[str, Flags] = {}
     left_open: list[Rule] = []
@@ -45,7 +45,10 @@ def broken(
 
 
 def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> Flags:
-    """bool[N]. The columns read are found on the way: a new one starts over with finer combinations."""
+    """Returns bool[N]: the rows that violate the rule.
+
+    Columns that the rule reads are found on the way; a new one starts over with finer combinations.
+    """
     read: set[str] = set()
     while True:
         names = sorted(read)
@@ -62,13 +65,14 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
 
 
 class _UndecidedError(Exception):
-    """A predicate asked for a knob that is not chosen yet."""
+    """A predicate reads a knob whose value is not chosen yet."""
 
 
 class _Row:
-    """One row as rules see a recipe: the base's, but for the columns, and it remembers which of those were asked for.
+    """One row in the form of a recipe, for predicates: the base recipe with the columns' values.
 
-    A column whose value is not known yet is answered with the table's first choice: the caller starts over anyway.
+    Records which columns are read. A column whose value is not fixed yet answers with the table's first choice, since
+    the caller then starts over.
     """
 
     def __init__(
@@ -90,19 +94,19 @@ class _Row:
         return self._base.knob(name)
 
     def __getattr__(self, name: str) -> Any:
-        """Sizes that follow from knobs, as a recipe works them out; the rest is the base's."""
+        """Returns sizes that a recipe computes from knobs; other attributes are the base recipe's."""
         own = getattr(Recipe, name, None)
         return own.fget(self) if isinstance(own, property) and own.fget else getattr(self._base, name)
 
     def has(self, name: str) -> bool:
-        """Returns whether the row has the knob: every column counts as written, as after `Recipe.replace`."""
+        """Returns whether the row has the knob: every column counts as set, as after `Recipe.replace`."""
         if name in self._undecided:
             raise _UndecidedError
         return name in self._columns
 
 
 class _Part:
-    """`recipe.training` and `recipe.parallelism`: knobs by attribute."""
+    """Stands in for `recipe.training` and `recipe.parallelism`, with knobs as attributes."""
 
     def __init__(self, row: _Row) -> None:
         self._row = row
@@ -112,7 +116,7 @@ class _Part:
 
 
 class _Written(Mapping[str, Any]):
-    """`recipe.knobs`: what is written, not what holds by default."""
+    """Stands in for `recipe.knobs`, which has the knobs that are set and not those at their default."""
 
     def __init__(self, row: _Row, base: Recipe) -> None:
         self._row, self._base = row, base

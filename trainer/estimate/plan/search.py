@@ -1,8 +1,8 @@
-"""The best legal settings of a model on a cluster by estimate: what `moe-autotune plan` shows.
+"""Searches the best legal settings of a model on a cluster by estimate, for `moe-autotune plan`.
 
-In stages, each over columns: layouts are cut down by the rules; what is left is crossed with recompute and estimated
-at a reference dispatcher; the fastest that fit are crossed with dispatchers, overlap and graphs and estimated as they
-are. Fits means by the upper bound. What is shown has passed `trainer.recipe.rules.check` itself.
+The search has stages, each over columns. The rules reduce the layouts; the rest is combined with recompute and
+estimated with a reference dispatcher; the fastest that fit are combined with dispatchers, overlap and graphs and
+estimated as they are. Fits means by the upper bound. What is shown has passed `trainer.recipe.rules.check` itself.
 
 Shapes: N rows of a table; all estimates are [N].
 """
@@ -71,13 +71,14 @@ class Search:
 
     @cached_property
     def ranking(self) -> Integers:
-        """Rows of the finals, best first, one for each layout."""
+        """Returns rows of the finals, the best first, one for each layout."""
         return best_of_each_layout(self.finals)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """The first stages: what is legal, and what each layout needs and gives with each recompute."""
+    """The result of the first stages: the legal layouts, and the memory and throughput of each with each recompute
+    setting."""
 
     layouts: Candidates
     broken: dict[str, Flags]
@@ -89,7 +90,10 @@ class Outline:
 
 
 def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> Outline:
-    """Pure. Offload to the host, which slows a step, is among the settings where nothing fits without it."""
+    """Runs the first stages.
+
+    Pure. Offload to the host, which slows a step, is searched only where nothing fits without it.
+    """
     first = _outline(recipe, room, learned, offload=False)
     if first.scored.fits.any() or recipe.hardware.is_cpu or not can_fit(recipe, room=room, learned=learned):
         return first
@@ -130,8 +134,11 @@ def _outline(recipe: Recipe, room: float, learned: LearnedCluster, *, offload: b
 
 
 def search(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> Search:
-    """Pure: of the recipe and what is learned of its cluster. Takes seconds for thousands of GPUs. `room` times the
-    limit counts as fitting."""
+    """Runs the whole search.
+
+    Pure: a function of the recipe and the cluster's calibration. Takes seconds for thousands of GPUs. Recipes up to
+    `room` times the memory limit count as fitting.
+    """
     first = outline(recipe, room=room, learned=learned)
     finals = _finish(first, room, learned)
     return Search(
@@ -147,7 +154,7 @@ def search(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLE
 
 
 def _none(verdicts: dict[str, Flags], count: int) -> Flags:
-    """bool[count]: the rows that break no rule."""
+    """Returns bool[count]: the rows that violate no rule."""
     none = np.ones(count, dtype=bool)
     for verdict in verdicts.values():
         none &= ~verdict
@@ -155,7 +162,8 @@ def _none(verdicts: dict[str, Flags], count: int) -> Flags:
 
 
 def _fastest_exchange(places: Candidates, rows: Integers, learned: LearnedCluster) -> Integers:
-    """Returns of these rows, alike but for how context ranks exchange, the fastest of each: memory is the same."""
+    """Returns, of rows that differ only in how context ranks exchange, the fastest of each: their memory is the
+    same."""
     if not set(EXCHANGE) & places.columns.keys() or not rows.size:
         return rows
     step = _steps(places.take(rows), learned)
@@ -168,13 +176,14 @@ def _fastest_exchange(places: Candidates, rows: Integers, learned: LearnedCluste
 
 
 def _steps(candidates: Candidates, learned: LearnedCluster) -> Floats:
-    """Seconds of a step of every row, [N], a chunk of rows at a time."""
+    """Returns the seconds per step of every row, [N], a chunk of rows at a time."""
     parts = [candidates.take(slice(at, at + CHUNK)) for at in range(0, candidates.count, CHUNK)]
     return np.concatenate([np.broadcast_to(time_of(p, constants=learned.constants).step_s, p.count) for p in parts])
 
 
 def _references(choices: Candidates, options: Integers) -> Integers:
-    """One setting for each recompute, precision and offload: the last dispatcher, without overlap, without graphs."""
+    """Returns one setting for each combination of recompute, precision and offload: with the last dispatcher, without
+    overlap and graphs."""
     wanted = choices.take(options)
     plain = ~wanted.on("overlap_moe_expert_parallel_comm") & wanted.among("cuda_graph_impl", "none")
     plain = np.broadcast_to(plain, wanted.count)
@@ -188,7 +197,8 @@ def _references(choices: Candidates, options: Integers) -> Integers:
 
 
 def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
-    """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
+    """Returns the fastest layouts that fit (those with least memory if none does) and the recipe's own, combined with
+    all other settings."""
     outlined, choices = first.scored, first.settings
     own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
     order = np.union1d(_best_first(outlined)[:FINALISTS], own)
@@ -204,7 +214,7 @@ def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
 
 
 def _recompute_keys(candidates: Candidates) -> Integers:
-    """[N], alike where recompute, offload and precision are."""
+    """Returns a key for each row, [N]: equal for equal recompute, offload and precision."""
     key = np.zeros(candidates.count, dtype=np.int64)
     for name, column in sorted(candidates.columns.items()):
         if is_outlined(name) or name == "precision":
@@ -220,7 +230,7 @@ def _scored(candidates: Candidates, layout: Integers, room: float, learned: Lear
 
 
 def estimated(candidates: Candidates, learned: LearnedCluster = TABLES) -> Figures:
-    """Memory and throughput of every row, a chunk of rows at a time."""
+    """Returns memory and throughput of every row, a chunk of rows at a time."""
     chunks = list(_chunks(candidates, learned))
     names = [field.name for field in fields(Figures)]
     return Figures(
@@ -236,7 +246,7 @@ def _chunks(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figures
 
 
 def _best_first(scored: Scored) -> Integers:
-    """Returns the order of rows: those that fit first, by throughput; then those that do not, by memory."""
+    """Returns the order of rows: those that fit by throughput, then the others by memory."""
     figures, fits = scored.figures, scored.fits
     speed = _places(figures.tokens)
     without_dp = fits & (scored.candidates.dp == 1)
@@ -244,7 +254,8 @@ def _best_first(scored: Scored) -> Integers:
 
 
 def _places(tokens: Floats) -> Integers:
-    """[N], 0 for the fastest and all that are like it, 1 for the fastest of the rest and its like, and so on."""
+    """Returns ranks of throughput, [N]: 0 for the fastest row and all nearly as fast, 1 for the fastest of the rest and
+    all nearly as fast as that, and so on."""
     order = np.argsort(-tokens)
     falling = -np.log(tokens[order])
     places = np.zeros(len(tokens), dtype=np.int64)
@@ -257,7 +268,7 @@ def _places(tokens: Floats) -> Integers:
 
 
 def best_of_each_layout(scored: Scored) -> Integers:
-    """Rows, best first, one for each TP, PP, VPP, CP, EP and ETP."""
+    """Returns rows, the best first, one for each combination of TP, PP, VPP, CP, EP and ETP."""
     order = _best_first(scored)
     sizes = scored.candidates.take(order)
     grid = (sizes.tp, sizes.pp, sizes.vpp, sizes.cp, sizes.ep, sizes.etp)
@@ -267,7 +278,7 @@ def best_of_each_layout(scored: Scored) -> Integers:
 
 
 def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:
-    """bool[N]: the rows of these TP, PP, VPP, CP, EP and ETP."""
+    """Returns bool[N]: the rows with these TP, PP, VPP, CP, EP and ETP."""
     columns = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp)
     matching = np.ones(table.count, dtype=bool)
     for column, size in zip(columns, sizes, strict=True):

@@ -1,8 +1,8 @@
 """The search space of a plan: layouts (sizes, pipeline split, micro batch) and settings (recompute, dispatch, graphs).
 
-Both are tables of `Candidates`; illegal rows are dropped by the rules (`legality.py`), not left out here. Sizes
-are those a cluster of this size could have; frozen knobs keep the recipe's own value, and everything here is
-training-equivalent unless `tune.allow` lets precision move.
+Both are tables of `Candidates`; rows that violate a rule are dropped later (`legality.py`). Sizes are those possible on
+a cluster of this size; frozen knobs keep the recipe's value, and everything here is training-equivalent unless
+`tune.allow` lets the precision change.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ ALWAYS: Option = {
 
 
 def foundation(recipe: Recipe) -> Recipe:
-    """The recipe with what is always worth having, and with the split of its pipeline left to the plan."""
+    """Returns the recipe with settings that are always worth having, and without a split of its pipeline, which the
+    plan chooses."""
     always = {} if recipe.hardware.is_cpu else ALWAYS
     for name, value in always.items():
         if recipe.knob(name) != value and name not in recipe.tune.freeze:
@@ -67,7 +68,8 @@ def _errors(recipe: Recipe) -> set[str]:
 
 
 def layouts(base: Recipe) -> Candidates:
-    """Every size worth a try, with the pipeline splits of each PP and the micro batches; most are illegal."""
+    """Returns every combination of sizes worth trying, with the pipeline splits of each PP and the micro batches; most
+    are illegal."""
     context = [{CP: cp} | option for cp in _context(base) for option in exchanges(base, cp)]
     rest = list(product(_tensor(base), context, _experts(base), _micro_batches(base)))
     rows = [
@@ -80,8 +82,9 @@ def layouts(base: Recipe) -> Candidates:
 
 
 def exchanges(base: Recipe, cp: int) -> list[Option]:
-    """Returns how `cp` context ranks may exchange what attention needs: the recipe's own way, a ring, heads for
-    sequence, heads inside a node with a ring of nodes. Keys and values are gathered where the model needs it."""
+    """Returns the ways in which `cp` context ranks may exchange attention's tensors: the recipe's own, a ring (`p2p`),
+    all-to-all over heads (`a2a`), or all-to-all inside a node and a ring between nodes. If the model requires it, keys
+    and values are gathered."""
     own: Option = {name: base.knob(name) for name in EXCHANGE}
     if cp == 1 or base.hardware.is_cpu:
         return [own]
@@ -95,8 +98,8 @@ def exchanges(base: Recipe, cp: int) -> list[Option]:
 
 
 def settings(base: Recipe, *, offload: bool = False) -> Candidates:
-    """Every combination of recompute, dispatch, overlap, graphs and, where it may move, precision; on CPUs of what
-    data parallelism exchanges; with `offload`, of what is kept in host memory."""
+    """Returns every combination of recompute, dispatch, overlap, graphs and, if it may change, precision; on CPUs also
+    of data-parallel settings; with `offload`, also of offload to host memory."""
     groups = [recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base), _replicas(base)]
     groups += [_offloads(base)] if offload else []
     rows = [{name: value for option in chosen for name, value in option.items()} for chosen in product(*groups)]
@@ -104,7 +107,7 @@ def settings(base: Recipe, *, offload: bool = False) -> Candidates:
 
 
 def recomputes(base: Recipe) -> list[Option]:
-    """None, the selective sets that save something in this model, full."""
+    """Returns the recompute settings: none, the selective sets that save something in this model, full."""
     dense, mla = has_dense_layers(base), base.architecture.multi_latent_attention
     small = ["moe_act"] * is_moe(base) + ["mla_up_proj"] * mla + ["layernorm"] + ["mlp"] * dense
     sets = [tuple(small[:count]) for count in range(1, len(small) + 1)]
@@ -117,7 +120,7 @@ def recomputes(base: Recipe) -> list[Option]:
 
 
 def _offloads(base: Recipe) -> list[Option]:
-    """Nothing, the activations of the experts, parts of the optimizer, and all of both."""
+    """Returns the offload settings: none, the experts' activations, parts of the optimizer, and all of both."""
     none: Option = {name: base.knob(name) for name in OFFLOAD}
     modules = ("expert_fc1", "moe_act") if is_moe(base) else ("core_attn",)
     activations = {"fine_grained_activation_offloading": True, "offload_modules": modules}
@@ -127,7 +130,7 @@ def _offloads(base: Recipe) -> list[Option]:
 
 
 def _all_offloaded(base: Recipe) -> Option:
-    """The whole optimizer in host memory; activations as in the recipe."""
+    """Returns the whole optimizer in host memory; activations as in the recipe."""
     own = {name: base.knob(name) for name in OFFLOAD}
     return own | {
         "optimizer_cpu_offload": True,
@@ -138,7 +141,7 @@ def _all_offloaded(base: Recipe) -> Option:
 
 
 def full_recompute() -> Option:
-    """Every layer anew from its input: what needs least memory of all."""
+    """Returns full recompute of every layer, which needs least memory."""
     return _recompute("full")
 
 
@@ -153,8 +156,8 @@ def _recompute(granularity: str | None, modules: tuple[str, ...] | None = None) 
 
 
 def _dispatch(base: Recipe) -> list[Option]:
-    """Returns the dispatchers the GPUs support: alltoall, DeepEP (NVLink nodes of eight), HybridEP (also NVL72); the
-    all-gather where there is neither library."""
+    """Returns the dispatchers that the GPUs support: alltoall, DeepEP (NVLink domains of eight), HybridEP (also NVL72);
+    the all-gather if neither library is available."""
     options: list[Option] = [{"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}]
     if is_moe(base) and not base.hardware.is_cpu:
         wanted = ["hybridep"] if base.hardware.is_rack_scale else ["deepep", "hybridep"]
@@ -172,8 +175,9 @@ def _overlap(base: Recipe) -> list[Option]:
 
 
 def _graphs(base: Recipe) -> list[Option]:
-    """None, attention, and attention with the router and what prepares dispatch; the recipe's own. The whole iteration
-    where capacities give experts one shape: Megatron-Core knows the value since 0.18, as it knows rank capacities."""
+    """Returns the graph settings: none, attention, attention with the router and dispatch preprocessing, and the
+    recipe's own. Also the whole iteration if capacities give experts a fixed shape (Megatron-Core 0.18 and later, as
+    for rank capacities)."""
     none: Option = {"cuda_graph_impl": "none", "cuda_graph_scope": None, "use_te_rng_tracker": False}
     if base.hardware.is_cpu:
         return _with_own(base, [none])
@@ -186,7 +190,7 @@ def _graphs(base: Recipe) -> list[Option]:
 
 
 def _precision(base: Recipe) -> list[Option]:
-    """Moves only where the recipe lets numbers change."""
+    """Returns the precisions to try; only the recipe's own unless it lets numerics change."""
     own = base.training.precision
     if base.tune.allow == "training-equivalent" or base.hardware.is_cpu:
         return [{"precision": own}]
@@ -203,7 +207,7 @@ def _replicas(base: Recipe) -> list[Option]:
 
 
 def _with_own(base: Recipe, options: list[Option]) -> list[Option]:
-    """The options that leave frozen knobs alone, and the recipe's own values first among them."""
+    """Returns the options that leave frozen knobs unchanged, with the recipe's own values first."""
     own = {name: base.knob(name) for name in options[0]}
     frozen = own.keys() & set(base.tune.freeze)
     kept = [option for option in options if option != own and all(option[name] == own[name] for name in frozen)]
@@ -216,7 +220,7 @@ def _tensor(base: Recipe) -> list[int]:
 
 
 def _context(base: Recipe) -> list[int]:
-    """Up to sequence / LEAST_SHARE, and further only where there are more ranks than sequences to give them."""
+    """Returns the CP sizes: up to sequence / LEAST_SHARE, and more only if there are more ranks than sequences."""
     training = base.training
     most = max(1, training.seq_length // LEAST_SHARE, base.world_size // training.global_batch_size)
     return _sizes(base, CP, _powers(min(most, base.world_size)))
@@ -228,7 +232,8 @@ def _experts(base: Recipe) -> list[int]:
 
 
 def _expert_tensor(base: Recipe, tp: int) -> list[int | None]:
-    """Experts whole, or cut as attention is, which EP 1 needs; not written where the recipe writes none for that."""
+    """Returns the ETP sizes: experts unsplit, or split like attention, which EP 1 requires; None if the recipe leaves
+    ETP unset for that."""
     written = base.knob(ETP)
     if ETP in base.tune.freeze:
         return [written]
@@ -250,7 +255,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _splits(base: Recipe) -> Iterator[Option]:
-    """PP, VPP and where it is uneven the layout, with what goes along; the recipe's own split first."""
+    """Yields PP, VPP and, for uneven splits, the layout, with the knobs that follow; the recipe's own split first."""
     own = {name: base.knob(name) for name in (PP, VPP, LAYOUT, *UNEVEN, "overlap_p2p_comm")}
     yield own
     if own.keys() & {LAYOUT, *UNEVEN, VPP} & set(base.tune.freeze):
@@ -266,7 +271,7 @@ def _splits(base: Recipe) -> Iterator[Option]:
 
 
 def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
-    """The even split where layers divide, and layouts that balance loss and MTP on the last rank."""
+    """Yields the even split if the layers divide, and layouts that balance loss and MTP on the last rank."""
     model, stages = base.architecture, pp * vpp
     if model.num_layers % stages == 0:
         yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: None}
@@ -276,13 +281,13 @@ def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
 
 
 def is_outlined(name: str) -> bool:
-    """Returns whether the first stage of a search varies the knob: with it memory is decided."""
+    """Returns whether the first stage of a search varies the knob, since it decides memory."""
     return name.startswith("recompute") or name in OFFLOAD
 
 
 def leanest(recipe: Recipe) -> Recipe:
-    """Returns the recipe with recompute frozen to full and its optimizer to host memory, as far as both are free and
-    legal: a layout that does not fit so fits with no other."""
+    """Returns the recipe with recompute frozen to full and the optimizer frozen to host memory, as far as they are free
+    and legal. A layout that does not fit with these fits with no other setting."""
     lean = _frozen_to(foundation(recipe), full_recompute())
     if recipe.hardware.is_cpu:
         return lean
@@ -291,7 +296,7 @@ def leanest(recipe: Recipe) -> Recipe:
 
 
 def _frozen_to(recipe: Recipe, option: Option) -> Recipe:
-    """Returns the recipe with these values, frozen; the recipe itself where it freezes one of them."""
+    """Returns the recipe with these values, frozen; unchanged if it freezes one of them already."""
     if option.keys() & set(recipe.tune.freeze):
         return recipe
     tune = recipe.tune.model_copy(update={"freeze": (*recipe.tune.freeze, *option)})
@@ -299,7 +304,7 @@ def _frozen_to(recipe: Recipe, option: Option) -> Recipe:
 
 
 def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as columns; what no row changes stays with the base."""
+    """Returns rows as columns; knobs that no row changes are left to the base."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row[name] for row in rows] for name in names}
     return {name: values for name, values in columns.items() if len(set(values)) > 1 or values[0] != base.knob(name)}
@@ -308,7 +313,7 @@ def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[
 def crossed(
     left: Candidates, right: Candidates, rows: np.ndarray[Any, Any], options: np.ndarray[Any, Any]
 ) -> Candidates:
-    """Joins rows of one table with rows of another; the pairs are two index arrays of equal length."""
+    """Joins rows of one table with rows of another, pair by pair; the pairs are two index arrays of equal length."""
     columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in left.columns.items()}
     columns |= {name: Column(choices=c.choices, codes=c.codes[options]) for name, c in right.columns.items()}
     return Candidates(base=left.base, columns=columns, count=len(rows))

@@ -1,4 +1,4 @@
-"""Balanced pipeline layouts, in Megatron's own text, for layers that the number of stages does not divide.
+"""Balanced pipeline layouts, in Megatron's own syntax, for layers that the number of stages does not divide.
 
 The loss is in the last stage, multi-token prediction with it or in the stage before. Decoder layers are assigned one by
 one to the pipeline rank with the least work, and there to the chunk with the least: a step waits for the slowest rank.
@@ -14,7 +14,7 @@ from trainer.recipe.architecture import Architecture
 
 
 def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> list[str]:
-    """Layout texts of PP·VPP stages, with and without a stage for MTP alone; [] where a stage would hold nothing."""
+    """Returns layouts of PP·VPP stages, with and without a stage for MTP alone; [] if a stage would be empty."""
     mtp = "m" * (model.mtp_num_layers or 0)
     tails = [[mtp + "L"], [mtp, "L"]] if mtp and pp * vpp > 2 else [[mtp + "L"]]
     splits = [_with_layers(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
@@ -22,7 +22,8 @@ def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int)
 
 
 def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
-    """Assigns each decoder layer to a stage; of equally loaded ranks the later one, which holds fewer micro batches."""
+    """Assigns each decoder layer to a stage; of equally loaded ranks to the later one, which holds fewer micro
+    batches."""
     flops = layer_flops(model, seq_length)
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
     counts = [0] * len(stages)
@@ -37,12 +38,15 @@ def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp
 
 
 def _load(flops: LayerFlops, mtp: int, stage: str) -> float:
-    """FLOPs of loss and MTP in heaviest decoder layers; every MTP layer makes its logits with the loss."""
+    """Returns the FLOPs of loss and MTP in a stage, in units of the heaviest decoder layer.
+
+    The logits of every MTP layer are computed with the loss.
+    """
     return (stage.count("m") * flops.mtp + (1 + mtp) * stage.count("L") * flops.head) / max(flops.layers)
 
 
 def layout_text(stages: Sequence[str]) -> str:
-    """Megatron's short form: ["Ettt", "tt", "tt", "mL"] is "Et*3|(tt|)*2mL"."""
+    """Returns Megatron's short form: ["Ettt", "tt", "tt", "mL"] is "Et*3|(tt|)*2mL"."""
     parts: list[str] = []
     for stage, alike in groupby(stages[:-1]):
         count, text = len(list(alike)), _run_lengths(stage) + "|"

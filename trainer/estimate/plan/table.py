@@ -16,18 +16,15 @@ SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def best_layouts(recipe: Recipe | str | Path, top: int = 10) -> DataFrame:
-    """The `top` legal layouts with their best settings, fastest first, as `moe-autotune plan` ranks them.
+    """Returns the `top` legal layouts with their best settings, fastest first, as `moe-autotune plan` ranks them.
 
-    A pandas DataFrame, a row for each. Seconds are of a step, GiB (2**30 bytes) of the hottest rank; `fits` is by the
-    upper bound; `<part>_s` are the parts of the step and add up to it, `memory_<part>_gib` those of the peak.
+    The result is a pandas DataFrame with a row for each. Seconds are of a step, GiB (2**30 bytes) of the hottest rank;
+    `fits` is by the upper bound; `<part>_s` are the parts of the step and add up to it, `memory_<part>_gib` those of
+    the peak.
 
-    Args:
-        recipe: a Recipe, a recipe file, or the name of a packaged example.
-        top: how many, at least 1.
+    Args: recipe: a Recipe, a recipe file, or the name of a packaged example. top: how many, at least 1.
 
-    Raises:
-        BadInputError: the recipe cannot be read.
-        ValueError: top is less than 1.
+    Raises: BadInputError: the recipe cannot be read. ValueError: top is less than 1.
     """
     from pandas import DataFrame
 

@@ -1,1 +1,1 @@
-"""Time of a step by part, how sure it is, and the constants it rests on."""
+"""Time of a step by part, its error interval, and the constants of the estimate."""

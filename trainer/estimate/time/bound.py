@@ -68,7 +68,7 @@ TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
 
 @dataclass(frozen=True, kw_only=True)
 class TimeCalibration:
-    """Errors against published throughput, in percent, each run predicted without its cell."""
+    """Errors against published throughput, in percent; each run was predicted without its own cell (model and GPU)."""
 
     rows: int
     cells: int
@@ -80,7 +80,7 @@ class TimeCalibration:
 
 @cache
 def time_calibrations() -> dict[str, TimeCalibration]:
-    """By group of runs: "all", every family of models and every feature."""
+    """Returns the calibration of each group of runs: "all", every family of models and every feature."""
     return {
         row["group"]: TimeCalibration(
             rows=int(row["rows"]),
@@ -95,19 +95,19 @@ def time_calibrations() -> dict[str, TimeCalibration]:
 
 
 def time_calibration(candidates: Candidates) -> TimeCalibration:
-    """Returns the calibration of the runs most similar to these candidates: those of its family."""
+    """Returns the calibration of the runs most similar to these candidates: those of the model's family."""
     return time_calibrations()[family(candidates.base.architecture)]
 
 
 def family(model: Architecture) -> str:
-    """Returns the kind of models that errors are counted by: hybrids (layers that scan), other MoE, other dense."""
+    """Returns the family of models by which errors are counted: hybrids (layers that scan), other MoE, other dense."""
     if model_shares(model).scans:
         return "hybrid"
     return "MoE" if model.num_moe_experts else "dense"
 
 
 def never_timed(candidates: Candidates) -> dict[str, Flags]:
-    """Features without a published run -> the rows that have them."""
+    """Returns {feature without a published run: the rows that have it}."""
     known = time_calibrations()
     gpu = f"GPU {candidates.base.hardware.name}"
     features = TIME_FEATURES if candidates.base.hardware.is_cpu else TIME_FEATURES | {gpu: lambda _: np.full((), True)}
@@ -115,7 +115,7 @@ def never_timed(candidates: Candidates) -> dict[str, Flags]:
 
 
 def spread(candidates: Candidates) -> Floats:
-    """Relative half width of the interval that holds nine of ten runs, [N] or []."""
+    """Returns the relative half width of the interval that contains nine of ten runs, [N] or []."""
     if candidates.base.hardware.is_cpu:
         return np.full((), MOST_SPREAD)
     known = time_calibrations()["all"]

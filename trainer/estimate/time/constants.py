@@ -1,4 +1,4 @@
-"""The physical constants of the step-time model: one row of `constants.csv` each, with unit and what fixed it."""
+"""The physical constants of the step-time model: rows of `constants.csv`, each with its unit and origin."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def constant_table() -> dict[str, Constant]:
 
 @cache
 def constants() -> Mapping[str, float]:
-    """Every constant's value, the measured shares of links among them."""
+    """Returns every constant's value, measured shares of links included."""
     links = {f"link_share.{library}.{fabric}": share for (library, fabric), share in shares().items()}
     return links | {name: row.value for name, row in constant_table().items()}

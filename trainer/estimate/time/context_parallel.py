@@ -1,7 +1,7 @@
-"""Estimates what context ranks exchange around attention, and what of it attention hides.
+"""Estimates the exchange between context ranks around attention, and how much of it attention hides.
 
-`a2a` deals heads out for sequence among all context ranks, `p2p` passes keys and values around a ring of them, and
-`a2a+p2p` does both: it deals among neighbours and passes around the ring of their groups. Source: Transformer Engine,
+`a2a` exchanges heads for sequence among all context ranks, `p2p` passes keys and values around a ring of them, and
+`a2a+p2p` does both: all-to-all among neighbours, and a ring of their groups. Source: Transformer Engine,
 attention/dot_product_attention/context_parallel.py. Shapes: [N], seconds of one layer and micro batch.
 """
 
@@ -23,7 +23,7 @@ TINY = 1e-9  # of the layers, where none attends
 
 
 def dealt_among(candidates: Candidates) -> Floats:
-    """Returns the number of neighbouring context ranks among which heads are dealt out; 1 without an all-to-all."""
+    """Returns the number of neighbouring context ranks over which heads are distributed; 1 without an all-to-all."""
     sizes = candidates.column("hierarchical_context_parallel_sizes")
     first = sizes.each(lambda written: float(written[0]) if written else 1.0)
     whole = np.where(candidates.among("cp_comm_type", "a2a"), candidates.cp, 1.0)
@@ -31,11 +31,11 @@ def dealt_among(candidates: Candidates) -> Floats:
 
 
 def context_parallel_s(candidates: Candidates, values: Constants, forward: Forward) -> tuple[Floats, Floats]:
-    """(whole, exposed) seconds of what context ranks exchange, forward and backward.
+    """Returns (total, exposed) seconds of the exchange between context ranks, forward and backward.
 
-    An all-to-all is exposed: queries, keys and values before attention, outputs behind it, the same for gradients. A
-    step of the ring brings the keys and values (in backward their gradients too) that attention works on in the next
-    one: causal halves are balanced, so that every step attends equally long and hides as much. Attention slows by
+    An all-to-all is exposed: queries, keys and values before attention, outputs after it, the same for gradients. A
+    step of the ring receives the keys and values (in backward their gradients too) that attention uses in the next
+    step: causal halves are balanced, so that every step takes as long and hides as much. Attention slows by
     `cp_exposed` of what is hidden. `all_gather` moves every rank's keys and values before attention.
     """
     model = candidates.base.architecture
@@ -55,8 +55,9 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
 
 
 def _dealt(candidates: Candidates, values: Constants, gb: Floats, mixer: str) -> Floats:
-    """Seconds of a linear mixer's all-to-alls, whatever attention's ranks do (mamba_context_parallel.py): heads for
-    sequence before it and back behind it, the same for gradients. `gb`: of one channel of a rank's tokens."""
+    """Returns the seconds of a linear mixer's all-to-alls, whichever exchange attention uses
+    (mamba_context_parallel.py): heads for sequence before the mixer and back after it, the same for gradients. `gb`:
+    one channel of a rank's tokens."""
     scan = mixers()[mixer].scan
     assert scan is not None
     return 2 * deal_s(
@@ -67,8 +68,9 @@ def _dealt(candidates: Candidates, values: Constants, gb: Floats, mixer: str) ->
 def _ring(
     candidates: Candidates, values: Constants, forward: Forward, kept_gb: Floats, among: Floats, attends: float
 ) -> tuple[Floats, Floats]:
-    """(whole, exposed) seconds of passing each rank's keys and values, `kept_gb`, around the ring of the groups of
-    `among` ranks, in one layer that attends. `forward` is the mean layer's, of which the share `attends` does."""
+    """Returns (total, exposed) seconds to pass each rank's keys and values, `kept_gb`, around the ring of the groups of
+    `among` ranks, in one layer with attention. `forward` is that of the mean layer, `attends` the share of layers with
+    attention."""
     steps = candidates.cp / among
     ring = np.where(steps > 1, candidates.cp, 1.0)
     once = collective_s(candidates, values, kept_gb, ring, stride=candidates.tp)

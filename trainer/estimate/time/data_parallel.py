@@ -1,6 +1,6 @@
-"""Estimates the once-per-step work after the micro batches: gradient reduction, optimizer step, parameter gather.
+"""Estimates the work once per step after the micro batches: gradient reduction, optimizer step, parameter gather.
 
-Shapes: [N], one value per candidate, in seconds per step of the pipeline rank that holds most parameters.
+Shapes: [N], one value per candidate, in seconds per step of the pipeline rank with most parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.measured.architectures import known
 def data_parallel_s(
     candidates: Candidates, values: Constants, held: HeldParameters, *, backward: Floats
 ) -> tuple[Floats, Floats]:
-    """(all, exposed) seconds of reducing gradients and gathering parameters of the fullest rank."""
+    """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters."""
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
     narrow = np.where(candidates.on("fp8_param_gather"), 1.0, 2.0)
@@ -56,15 +56,17 @@ def data_parallel_s(
 
 
 def _instances(candidates: Candidates) -> Floats:
-    """Returns the groups of replicas that each hold the optimizer's whole state; at most as many as replicas."""
+    """Returns the number of optimizer instances, each a group of replicas with the whole optimizer state; at most the
+    number of replicas."""
     written = candidates.number("num_distributed_optimizer_instances", none=1.0)
     few: Floats = np.minimum(candidates.dp * candidates.cp, candidates.edp)
     return np.clip(np.where(candidates.on("use_distributed_optimizer"), written, 1.0), 1.0, np.maximum(few, 1.0))
 
 
 def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
-    """On a CPU a distributed optimizer moves every parameter that a rank holds once more, also those that no other
-    holds: 4 to 6 ns a parameter in bursts of cpu-moe and cpu-moe-slow."""
+    """Returns the seconds to copy parameters on a CPU: a distributed optimizer copies every parameter of a rank once
+    more, even those that no other rank holds (4 to 6 ns per parameter in bursts of cpu-moe and cpu-moe-slow). 0 on
+    GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
     seconds = count * wide_bytes(candidates) / GB / values["cpu_reduce_gb_s"]
@@ -72,7 +74,7 @@ def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
 
 
 def _left(overlapped: Flags, least: float | Floats, seconds: Floats, room: Floats) -> Floats:
-    """Returns the exposed seconds: all without overlap, else those beyond `room` and not below the share `least`."""
+    """Returns the exposed seconds: all without overlap, else those beyond `room`, but at least the share `least`."""
     hidden = np.minimum((1 - least) * seconds, room)
     return np.where(overlapped, seconds - hidden, seconds)
 
@@ -86,7 +88,7 @@ def stepped_parameters(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def optimizer_s(candidates: Candidates, values: Constants, parameters: Floats) -> Floats:
-    """Adam over `parameters` on the device, bound by memory."""
+    """Returns the seconds of Adam over `parameters` on the device, which is memory-bound."""
     hardware = candidates.base.hardware
     rate = (
         values["cpu_optimizer_tb_s"]

@@ -1,9 +1,10 @@
-"""Step time by closed form: what every part of a training step takes, and what it hides behind what.
+"""Step time by closed form: the time of every part of a training step, and which parts hide others.
 
 A step is micro batches through the slowest pipeline stage, plus the pipeline's bubble, plus what gradients and
-parameters cannot hide, plus the optimizer. A stage's time is its layers' device time (products, attention, memory-bound
-work, exposed communication, recompute) or its host time, whichever is longer. Constants are in `constants.csv`, fitted
-to published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and GPUs left out.
+parameters leave exposed, plus the optimizer. A stage's time is its layers' device time (products, attention,
+memory-bound work, exposed communication, recompute) or its host time, whichever is longer. Constants are in
+`constants.csv`, fitted to published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and
+GPUs left out.
 
 Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest stage, [N].
 """
@@ -51,8 +52,11 @@ PARTS = tuple(name for name in (*LAYER_PARTS, "head", "loss", "host") if name no
 
 @dataclass(frozen=True, kw_only=True)
 class TimeTable:
-    """Seconds a step, [N] each. Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s`, `offload_s`
-    count what is hidden too, and `host_s` is only what the device waits for."""
+    """Step time of every row, seconds per step, [N] each.
+
+    Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s`, `offload_s` include hidden time, and `host_s`
+    is only what the device waits for.
+    """
 
     by_part: dict[str, Floats]
     step_s: Floats
@@ -63,7 +67,7 @@ class TimeTable:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeEstimate:
-    """One row of a TimeTable, and what was assumed."""
+    """The estimate of one recipe, and its assumptions."""
 
     by_part: dict[str, float]
     step_s: float
@@ -82,9 +86,12 @@ def time_of(
     imbalance: float | None = None,
     ends: Sequence[Constants] = (),
 ) -> TimeTable:
-    """Step time of every candidate. `release` is a row of software.csv (None: the latest); `constants` are those that
-    are not the table's; `imbalance`: tokens of the hottest expert rank over the mean (None: what is usual). Each of
-    `ends` is the constants with one learned factor at the end of its interval: they widen that of the step."""
+    """Returns the step time of every candidate.
+
+    `release` is a row of software.csv (None: the latest); `constants` are those that differ from the table;
+    `imbalance`: tokens of the hottest expert rank over the mean (None: the usual one). Each of `ends` is the constants
+    with one learned factor at the end of its interval; they widen the interval of the step.
+    """
     stages = stages_of(candidates, release=release, constants=constants, imbalance=imbalance)
     moved = [np.log(stages_of(candidates, release=release, constants=each, imbalance=imbalance).step) for each in ends]
     squares = sum(((step - np.log(stages.step)) ** 2 for step in moved), np.zeros(()))
@@ -108,7 +115,10 @@ def stages_of(
     constants: Constants | None = None,
     imbalance: float | None = None,
 ) -> StageTable:
-    """The same by pipeline rank. Of K sets of constants (arrays [K, 1] among them) every figure has a first axis K."""
+    """Returns the step time by pipeline rank; arguments as in `time_of`.
+
+    With K sets of constants (arrays [K, 1] among them) every figure has a first axis K.
+    """
     values, software = {**fitted(), **(constants or {})}, releases()[release or latest()]
     dense = layer_time(candidates, values, software, is_moe=False)
     moe = dense
@@ -150,14 +160,14 @@ def stages_of(
 
 
 def tokens_per_s_per_gpu(candidates: Candidates, step_s: Floats) -> Floats:
-    """Returns the throughput of steps of `step_s`: [N], or [K, N] of K sets of constants."""
+    """Returns the throughput at step times `step_s`: [N], or [K, N] for K sets of constants."""
     tokens = candidates.number("global_batch_size") * candidates.number("seq_length")
     result: Floats = tokens / candidates.base.world_size / step_s
     return result
 
 
 def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats, *, learned: Floats) -> TimeTable:
-    """`learned`: relative half width of the interval by what the learned factors leave open."""
+    """Returns the table. `learned`: relative half width of the interval that the learned factors leave."""
     tokens = tokens_per_s_per_gpu(candidates, step)
     per_token = candidates.column("seq_length").each(
         lambda length: model_flops_per_token(candidates.base.architecture, int(length))
@@ -174,8 +184,10 @@ def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats, *, le
 def estimate_time(
     recipe: Recipe, *, release: str | None = None, imbalance: float | None = None, learned: LearnedCluster = TABLES
 ) -> TimeEstimate:
-    """The estimate of one recipe. `imbalance`: as `time_of`; `learned`: what is known of its cluster. Raises KeyError
-    for a release that has no row."""
+    """Returns the estimate of one recipe.
+
+    `imbalance`: as in `time_of`; `learned`: the cluster's calibration. Raises KeyError for a release without a row.
+    """
     candidates, constants = one(recipe), learned.constants
     table = time_of(candidates, release=release, constants=constants, imbalance=imbalance, ends=learned.ends)
     return TimeEstimate(
@@ -203,7 +215,7 @@ def _assumptions(candidates: Candidates, release: str, imbalance: float | None, 
 
 
 def _not_priced(model: Architecture) -> Iterator[str]:
-    """Notes on work of the model's mixers and residual streams that the step time leaves out."""
+    """Yields notes on work of the model's mixers and residual streams that the step time leaves out."""
     kinds = {*model.layer_kinds, *((model.mtp_kind,) if model.mtp_num_layers else ())}
     parts = sorted({mixers()[kind.mixer].not_priced for kind in kinds} - {""})
     parts += ["mixing of residual streams"] if model.enable_hyper_connections else []
@@ -233,7 +245,7 @@ def _of_figures(candidates: Candidates) -> Iterator[str]:
 
 
 def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime) -> dict[str, Floats]:
-    """Seconds a micro batch of every pipeline rank, [N, P]."""
+    """Returns seconds per micro batch of every pipeline rank, by part, [N, P]."""
     held, model = candidates.stages, candidates.base.architecture
     mtp_moe = held.mtp * float(model.mtp_kind.feed == "moe")
     moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
@@ -256,8 +268,10 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
 
 
 def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerTime, moe: LayerTime) -> Floats:
-    """Seconds a micro batch that an interleaved pipeline loses where chunks differ, [N]: for as many micro batches as
-    there are ranks all of them are in the same chunk, which takes as long as on its slowest rank."""
+    """Returns the seconds per micro batch that an interleaved pipeline loses if its chunks differ, [N].
+
+    For PP micro batches at a time all ranks are in the same chunk, which takes as long as on its slowest rank.
+    """
     held, chunks = candidates.stages, candidates.chunks
     waits = np.zeros(stage["busy"].shape[:-1])
     rows = np.flatnonzero(np.broadcast_to(candidates.vpp > 1, (candidates.count,)))
@@ -290,7 +304,8 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
 
 
 def _head(candidates: Candidates, values: Constants) -> Floats:
-    """Output head and loss on the last rank, MTP's logits included, and MTP's projections where it is, [N, P]."""
+    """Returns the seconds of output head and loss on the last rank, with MTP's logits, and of MTP's projections where
+    MTP is, [N, P]."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
     # The head stays in BF16 in every precision
@@ -304,7 +319,7 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
 
 
 def _loss(candidates: Candidates, values: Constants) -> Floats:
-    """Memory-bound work on the logits, [N, P]."""
+    """Returns the seconds of memory-bound work on the logits, [N, P]."""
     logits = 1 + (candidates.base.architecture.mtp_num_layers or 0)
     count = candidates.tokens / candidates.tp * candidates.base.architecture.vocab_size * logits
     rate = memory_rate(candidates, values)
@@ -313,9 +328,11 @@ def _loss(candidates: Candidates, values: Constants) -> Floats:
 
 
 def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[Floats, Floats]:
-    """Activations to the next stage and gradients back, all micro batches: (whole, exposed). No more is hidden than
-    there is room for beside a stage's own work. What a rank takes through a chunk beyond PP micro batches it does while
-    the first of them are on their way around."""
+    """Returns (total, exposed) seconds to send activations to the next stage and gradients back, for all micro batches.
+
+    At most the stage's own work (`room`) hides them. Micro batches that a rank sends through a chunk beyond PP run
+    while the first ones travel through the other ranks.
+    """
     model = candidates.base.architecture
     gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     stride = candidates.base.world_size / candidates.pp
@@ -327,7 +344,8 @@ def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[
 
 
 def _beyond_pp(candidates: Candidates) -> Floats:
-    """Returns the micro batches that a rank takes through a chunk beyond PP, over PP, [N]; 0 without chunks."""
+    """Returns the number of micro batches that a rank sends through a chunk beyond PP, divided by PP, [N]; 0 without
+    chunks."""
     written = candidates.number("microbatch_group_size_per_vp_stage")
     beyond: Floats = np.where((candidates.vpp > 1) & (written > 0), written / candidates.pp - 1, 0.0)
     return beyond

@@ -1,6 +1,6 @@
 """Time of one layer for one micro batch, forward and backward: device time by part, and waits for the host.
 
-Communication has two figures: all of it, and its exposed part. Shapes: [N], one value per candidate, in seconds.
+Communication has two figures, total and exposed. Shapes: [N], one value per candidate, in seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host wai
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """One layer of one micro batch, forward and backward, seconds [N]. The classes are those of a trace."""
+    """One layer for one micro batch, forward and backward, seconds [N]. The classes are those of traces."""
 
     gemm: Floats  # without the experts'
     grouped: Floats  # the experts'
@@ -63,8 +63,10 @@ class LayerTime:
 def layer_time(
     candidates: Candidates, values: Constants, release: Release, *, is_moe: bool, given_load: float | None = None
 ) -> LayerTime:
-    """Time of a layer with experts or without. `given_load`: tokens of the hottest expert rank over the mean, where
-    nothing forces a balance; None: those of `imbalance`."""
+    """Returns the time of a layer with experts or without.
+
+    `given_load`: tokens of the hottest expert rank over the mean, if nothing forces a balance; None: by `imbalance`.
+    """
     load = imbalance(candidates, values, given=given_load) if is_moe else np.ones(())
     forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=load)
     one_way = dispatch_s(candidates, values) * load if is_moe else np.zeros(())
@@ -104,7 +106,7 @@ def layer_time(
 
 
 def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
-    """Forward and backward by class."""
+    """Returns forward plus backward seconds by class."""
     return {
         "gemm": 3.0 * forward.gemm,
         "grouped": 3.0 * forward.grouped,
@@ -116,10 +118,11 @@ def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
 
 
 def imbalance(candidates: Candidates, values: Constants, *, given: float | None = None) -> Floats:
-    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity, else `given`.
+    """Returns the hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity, else
+    `given`.
 
-    Without `given`, loads of a rank's experts even out as 1/√experts, and of more ranks one is hotter (the largest of n
-    draws lies √(2 ln n) deviations out); `natural_imbalance` is of 16 ranks with 8 experts each.
+    Without `given` it scales from `natural_imbalance`, that of 16 ranks with 8 experts each: loads of a rank's experts
+    even out as 1/√experts, and the hottest of n ranks is √(2 ln n) standard deviations above the mean.
     """
     held = (candidates.base.architecture.num_moe_experts or 1) / candidates.ep
     ranks = np.maximum(candidates.ep, 2.0)
@@ -131,7 +134,7 @@ def imbalance(candidates: Candidates, values: Constants, *, given: float | None 
 
 def notify_s(candidates: Candidates, values: Constants) -> Floats:
     """Returns the time to exchange token counts before a dispatch: a small exchange and, unless an iteration is
-    captured or buffers have a capacity, a wait of the host for its result. Backward reuses it."""
+    captured or buffers have a capacity, a wait of the host for its result. Backward reuses the counts."""
     ranks = candidates.ep * candidates.etp
     one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
     unwaited = candidates.whole_iteration | candidates.on("moe_expert_rank_capacity_factor")
@@ -139,7 +142,7 @@ def notify_s(candidates: Candidates, values: Constants) -> Floats:
 
 
 def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Floats]:
-    """(device seconds done again, 1 where dispatch and combine are too) of one layer."""
+    """Returns (recomputed device seconds, 1 where dispatch and combine are recomputed too) of one layer."""
     full = candidates.among("recompute_granularity", "full")
     selective = candidates.among("recompute_granularity", "selective")
     modules = {
@@ -164,20 +167,20 @@ def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Float
 
 
 def _checkpointed(candidates: Candidates) -> Floats:
-    """Share of the layers that full recompute covers: all with `uniform`, the first ones of a stage with `block`."""
+    """Returns the share of layers under full recompute: all with `uniform`, the first ones of a stage with `block`."""
     layers = candidates.base.architecture.num_layers / candidates.pp / candidates.vpp
     block = candidates.number("recompute_num_layers", none=1.0) / layers
     return np.where(candidates.among("recompute_method", "block"), np.minimum(1.0, block), 1.0)
 
 
 def _lists(name: str) -> Callable[[Any], bool]:
-    """Returns a test for `name` in recompute modules; as in Megatron, null modules are core attention only."""
+    """Returns a test for `name` in recompute modules; null modules mean core attention only, as in Megatron."""
     return lambda modules: name in (("core_attn",) if modules is None else modules)
 
 
 def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool) -> Floats:
-    """Gathers and scatters of hidden states around mixers, dense feed-forwards and shared experts, forward and
-    backward."""
+    """Returns the seconds of gathers and scatters of hidden states around mixers, dense feed-forwards and shared
+    experts, forward and backward."""
     model = candidates.base.architecture
     gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
@@ -187,9 +190,9 @@ def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool)
 
 
 def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats:
-    """One gather (or scatter) of the copies of tokens that came to a rank of a balanced group, among the ranks that
-    share its experts: Megatron's all-to-all dispatcher does so behind dispatch and before combine, and libraries that
-    dispatch to all of them send as much."""
+    """Returns the seconds of one gather (or scatter) of the token copies on a rank among the ranks that share its
+    experts, at an even load. Megatron's all-to-all dispatcher does this after dispatch and before combine; libraries
+    that dispatch to all of these ranks send as much."""
     model = candidates.base.architecture
     copies = candidates.tokens / candidates.tp * float(model.moe_router_topk)
     gb = copies * (candidates.etp - 1) * expert_input(model) * wide_bytes(candidates) / GB

@@ -1,9 +1,9 @@
 """Communication time of tokens, gradients and activations between ranks: bytes over the slowest link, by library.
 
-A rank's link into its NVLink domain and its NIC are shared by nothing else here. What a dispatch sends depends on the
-library: an all-to-all sends every copy of a token, DeepEP and HybridEP one copy per destination rank, and over the
-network one per destination node (arXiv 2603.07685 §4.2). Measured shares of the link's rate are in `links.csv` and are
-constants named `link_share.<library>.<fabric>`.
+A rank shares its NVLink port and its NIC with nothing else here. The bytes of a dispatch depend on the library: an
+all-to-all sends every copy of a token, DeepEP and HybridEP one copy per destination rank, and over the network one per
+destination node (arXiv 2603.07685 §4.2). Measured shares of the link's rate are in `links.csv` and become constants
+named `link_share.<library>.<fabric>`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GB = 1e9
 
 
 def domain_of(candidates: Candidates) -> float:
-    """GPUs that reach each other over NVLink."""
+    """Returns the number of GPUs in an NVLink domain."""
     hardware = candidates.base.hardware
     node = candidates.base.cluster.gpus_per_node or hardware.gpus_per_node
     return float(max(hardware.nvlink_domain_gpus, node))
@@ -48,7 +48,8 @@ def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
 
 
 def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[float | Floats, float | Floats]:
-    """Returns (inside NVLink domain, across) of `collective_latency_us`, `dispatch_latency_us` or `notify_us`, in s."""
+    """Returns (inside the NVLink domain, across domains) of `collective_latency_us`, `dispatch_latency_us` or
+    `notify_us`, s."""
     if hardware.is_cpu:
         return (constants["cpu_collective_us"] * 1e-6,) * 2
     near, far = (constants[f"{name}.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
@@ -56,7 +57,8 @@ def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[fl
 
 
 def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
-    """Seconds of a ring collective that moves `gb` out of each rank among `ranks` ranks `stride` apart; 0 for one."""
+    """Returns the seconds of a ring collective that sends `gb` from each rank, among `ranks` ranks that are `stride`
+    apart; 0 for one rank."""
     hardware = candidates.base.hardware
     inside = ranks * stride <= domain_of(candidates)
     rate = np.where(
@@ -67,8 +69,9 @@ def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks
 
 
 def deal_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
-    """Seconds of an all-to-all that deals `gb` of each rank out evenly among `ranks` ranks `stride` apart, its own part
-    included; 0 for one. What goes to ranks of the domain and what leaves it have links of their own."""
+    """Returns the seconds of an all-to-all that distributes `gb` of each rank evenly among `ranks` ranks `stride`
+    apart, its own part included; 0 for one rank. Traffic inside the domain and traffic that leaves it use different
+    links."""
     hardware = candidates.base.hardware
     near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
     near_s, far_s = latencies_s(hardware, constants, "collective_latency_us")
@@ -78,8 +81,8 @@ def deal_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floa
 
 
 def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
-    """Seconds of a reduce-scatter or all-gather of `gb` a rank, hierarchical: what leaves the NVLink domain is a
-    domain's share of the whole, spread over the NICs of its ranks."""
+    """Returns the seconds of a hierarchical reduce-scatter or all-gather of `gb` per rank: a domain's share of the data
+    leaves the NVLink domain, over the NICs of all its ranks."""
     hardware = candidates.base.hardware
     near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
     far = ranks / near
@@ -93,7 +96,8 @@ def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floa
 
 
 def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
-    """Seconds of one dispatch (or combine) of one layer's micro batch on a balanced rank; 0 where no token leaves."""
+    """Returns the seconds of one dispatch (or combine) of a layer's micro batch on a balanced rank; 0 where no token
+    leaves."""
     model, hardware = candidates.base.architecture, candidates.base.hardware
     ranks = candidates.ep
     if model.num_moe_experts is None:
@@ -125,12 +129,12 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _distinct(places: Floats, picks: float) -> Floats:
-    """Expected number of different places that `picks` uniform draws hit."""
+    """Returns the expected number of distinct places hit by `picks` uniform draws."""
     return places * (1 - (1 - 1 / np.maximum(places, 1.0)) ** picks)
 
 
 def _libraries(candidates: Candidates) -> dict[str, Flags]:
-    """Library -> the rows that use it."""
+    """Returns {library: the rows that use it}."""
     flex = candidates.among("moe_token_dispatcher_type", "flex")
     chosen = {
         "alltoall": candidates.among("moe_token_dispatcher_type", "alltoall"),

@@ -1,8 +1,8 @@
-"""Estimates what memory kept on the host costs: the optimizer's step there, and activations that leave and return.
+"""Estimates the cost of memory kept on the host: the optimizer step there, and activations copied out and back.
 
-Source: Megatron-Core `hybrid_optimizer.py` (gradients go to the host in their own precision, Adam steps in fp32 on its
-processors, parameters return in 16 bits) and `fine_grained_activation_offload.py`, `cpu_offload.py` (copies on streams
-of their own, beside the layers). Shapes: [N], seconds.
+Source: Megatron-Core `hybrid_optimizer.py` (gradients go to the host in their own precision, Adam steps in fp32 on the
+CPU, parameters return in 16 bits) and `fine_grained_activation_offload.py`, `cpu_offload.py` (copies on streams of
+their own, concurrent with the layers). Shapes: [N], seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FORWARD = 1 / 3  # of a layer's compute
 
 
 def offloaded_share(candidates: Candidates) -> Floats:
-    """Returns the share of the optimizer's parameters that are stepped on the host; 0 on a CPU, whose host it is."""
+    """Returns the share of the optimizer's parameters that are stepped on the host; 0 if the device is a CPU."""
     on = candidates.on("optimizer_cpu_offload") & (not candidates.base.hardware.is_cpu)
     return np.where(on, candidates.number("optimizer_offload_fraction"), 0.0)
 
 
 def optimizer_offload_s(candidates: Candidates, values: Constants, parameters: Floats) -> tuple[Floats, Floats]:
-    """(all, exposed) seconds a step of the host's share of `parameters`, which a rank's optimizer steps: its gradients'
-    way there, the step, the parameters' way back. Their own overlap hides copies only."""
+    """Returns (total, exposed) seconds per step for the host's share of `parameters`, which a rank's optimizer steps:
+    copying gradients, the step, copying parameters back. Overlap hides only the copies."""
     share = offloaded_share(candidates)
     if not share.any():
         return np.zeros(()), np.zeros(())
@@ -42,11 +42,9 @@ def optimizer_offload_s(candidates: Candidates, values: Constants, parameters: F
 def activation_offload_s(
     candidates: Candidates, values: Constants, *, is_moe: bool, load: Floats, compute: Floats
 ) -> tuple[Floats, Floats]:
-    """(all, exposed) seconds of a layer's copies to the host in forward and back in backward, for one micro batch.
-
-    They run beside the layer's own `compute`, of both passes: what is longer than it is exposed, and of the rest the
-    share that copies slow the kernels beside them.
-    """
+    """Returns (total, exposed) seconds of a layer's copies to the host in forward and back in backward, for one micro
+    batch. They are concurrent with the layer's `compute` of both passes: copy time beyond it is exposed, and so is the
+    share by which copies slow concurrent kernels."""
     fine, layers = candidates.on("fine_grained_activation_offloading"), candidates.on("cpu_offloading")
     if candidates.base.hardware.is_cpu or not (fine.any() or layers.any()):
         return np.zeros(()), np.zeros(())

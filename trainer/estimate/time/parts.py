@@ -1,4 +1,4 @@
-"""The parts that a step's time is shown in, in drawing order, with their words."""
+"""The parts by which a step's time is shown, in drawing order, with their display names."""
 
 from __future__ import annotations
 

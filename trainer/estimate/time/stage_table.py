@@ -1,6 +1,6 @@
-"""The step by pipeline rank, and what neighbours on the cores of CPU ranks stretch of it.
+"""The step by pipeline rank, and how much ranks on shared CPU cores slow each other.
 
-Shapes: N candidates, P pipeline ranks; seconds a step.
+Shapes: N candidates, P pipeline ranks; seconds per step.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ TINY_S = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class StageTable:
-    """Seconds a step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
+    """Seconds per step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
 
-    `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
-    works for. What a step does once is alike on all ranks, [N]. `stretch` is how much longer than alone on their cores
-    CPU ranks take, `links_stretch` how much longer what goes between them does; 1 on GPUs. K sets of constants make a
-    first axis K.
+    `parts` are LAYER_PARTS, the head and the host (without its work once per step); `busy` is all work of the stage.
+    Work once per step is the same on all ranks, [N]. `stretch` is how much slower CPU ranks are than alone on their
+    cores, `links_stretch` the same for communication between them; 1 on GPUs. K sets of constants add a first axis K.
     """
 
     parts: dict[str, Floats]
@@ -47,13 +46,13 @@ class StageTable:
 
     @property
     def slowest(self) -> Integers:
-        """The pipeline rank that works longest, [N]."""
+        """Returns the pipeline rank with most work, [N]."""
         result: Integers = np.argmax(self.busy, axis=-1)
         return result
 
     @property
     def work(self) -> Floats:
-        """The step without what its ranks wait for each other, [N]."""
+        """Returns the step without the time that its ranks wait for each other, [N]."""
         longest = self.busy.max(axis=-1) + self.pp_exposed + self.pp_bubble
         once = self.dp_exposed + self.optimizer + self.offload_exposed + self.fixed + self.gc
         seconds: Floats = longest + once
@@ -61,8 +60,11 @@ class StageTable:
 
 
 def stretched(table: StageTable, candidates: Candidates, values: Constants) -> StageTable:
-    """Returns the table scaled by `cpu_stretch`, the slowdown where other ranks share the cores. With one rank per
-    node, communication between ranks is bound by the network: only its share of CPU time (`cpu_moved`) is scaled."""
+    """Returns the table scaled by `cpu_stretch`, the slowdown of CPU ranks that share cores with others.
+
+    With one rank per node, communication is bound by the network, and only its share of CPU time (`cpu_moved`) is
+    scaled.
+    """
     stretch = links = values["cpu_stretch"]
     if candidates.base.cluster.gpus_per_node == 1:
         links = 1 + values["cpu_moved"] * (stretch - 1)

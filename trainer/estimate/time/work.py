@@ -1,8 +1,8 @@
 """The work of one layer for one micro batch on one rank, in seconds of device time and of host time.
 
-Device work is GEMMs (at a share of the peak), attention (at measured rates), and work that is bound by
-memory (bytes over the HBM rate): norms, residuals, permutation, activations, and in FP8 and FP4 quantization. Host
-time is the time to launch it all. Forward and backward are separate; recompute repeats parts of forward.
+Device work is GEMMs (at a share of the peak), attention (at measured rates), and memory-bound work (bytes over the HBM
+rate): norms, residuals, permutation, activations, and in FP8 and FP4 quantization. Host time is the time to launch all
+of it. Forward and backward are separate; recompute repeats parts of forward.
 
 Shapes: [N], one value per candidate.
 """
@@ -41,7 +41,7 @@ DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # of a layer, forward and backw
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """Device seconds of a layer's forward pass by what recompute can repeat, [N] each."""
+    """Device seconds of a layer's forward pass, by parts that recompute can repeat, [N] each."""
 
     gemm: Floats  # attention's projections, dense and shared feed-forward, router
     grouped: Floats  # the experts
@@ -76,7 +76,10 @@ def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float | Floats:
-    """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
+    """Returns the sustained rate of long dense GEMMs in one precision, TFLOP/s.
+
+    Variants of Blackwell differ in power, not in silicon, so that the share is of the reference variant's peak.
+    """
     if hardware.is_cpu:
         return constants["cpu_tflops"]
     reference = hardware.rated
@@ -86,7 +89,7 @@ def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -
 
 
 def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
-    """Returns the speed-up of a CPU rank over a lone rank with one thread, if each thread has a core; 1 on GPUs."""
+    """Returns the speed of a CPU rank with its threads relative to one thread, if each thread has a core; 1 on GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     split = np.where(candidates.tp > 1, constants["cpu_split"], 1.0)
@@ -97,7 +100,8 @@ def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
 def forward_of(
     candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool, imbalance: Floats
 ) -> Forward:
-    """One layer of one micro batch; `imbalance` is the hottest expert rank's tokens over the mean."""
+    """Returns the forward pass of one layer for one micro batch; `imbalance` is the hottest expert rank's tokens over
+    the mean."""
     model = candidates.base.architecture
     rate, tokens, tp = gemm_tflops(candidates, constants) * TERA, candidates.tokens, candidates.tp
     parts = _parameters(model, is_moe=is_moe)
@@ -122,7 +126,7 @@ def forward_of(
 
 @lru_cache(maxsize=8)
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
-    """Parameters a token meets, by how their products are done."""
+    """Returns the parameters per token, by the kind of GEMM."""
     layer, shares = layer_parameters(model, is_moe=is_moe), class_shares(model, is_moe=is_moe)
     shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
     dense = 0 if is_moe else shares.feeds * matrices(model) * model.hidden_size * dense_width(model)
@@ -143,14 +147,15 @@ def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
 
 
 def rows_per_expert(candidates: Candidates) -> Floats:
-    """Tokens that each expert a rank holds gets of one micro batch, on average."""
+    """Returns the mean number of tokens per micro batch of each expert on a rank."""
     model = candidates.base.architecture
     held = candidates.ep * candidates.etp / candidates.tp
     return candidates.tokens * model.moe_router_topk * held / (model.num_moe_experts or 1)
 
 
 def _grouped(candidates: Candidates, constants: Constants) -> Floats:
-    """Rate of the experts' products over a long dense GEMM's: few rows or narrow experts leave the device underused."""
+    """Returns the rate of the experts' GEMMs relative to a long dense GEMM: few rows or narrow experts leave the device
+    underused."""
     model = candidates.base.architecture
     if model.num_moe_experts is None:
         return np.ones(())
@@ -165,7 +170,7 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Floats]:
-    """Fused attention, forward and backward, at the rates measured at 4K and 16K."""
+    """Returns the seconds of fused attention, forward and backward, at the rates measured at 4K and 16K."""
     model, hardware = candidates.base.architecture, candidates.base.hardware
     query, _, value = attention_channels(model)
     width = query + (value if model.multi_latent_attention else query)
@@ -187,8 +192,9 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
 
 
 def _scans(candidates: Candidates, constants: Constants, shares: LayerShares) -> Floats:
-    """Kernels between the projections of linear mixers, forward: `scan_time` times what their elements take through
-    memory at the share of its rate that these kernels reach. A layer of the class on average."""
+    """Returns the seconds of the kernels between the projections of linear mixers, forward: `scan_time` times the time
+    to move their elements through memory at the share of its rate that these kernels reach. Averaged over the layers of
+    the class."""
     seconds: Floats = np.zeros(())
     if not shares.scans:
         return seconds
@@ -211,7 +217,7 @@ def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> flo
 
 
 def memory_rate(candidates: Candidates, constants: Constants) -> Floats:
-    """Bytes a second of memory-bound kernels."""
+    """Returns the bytes per second of memory-bound kernels."""
     hardware = candidates.base.hardware
     if hardware.is_cpu:
         return constants["cpu_tb_s"] * TERA * rank_speed(candidates, constants)
@@ -222,7 +228,8 @@ def memory_rate(candidates: Candidates, constants: Constants) -> Floats:
 def _memory_bound(
     candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool, imbalance: Floats
 ) -> dict[str, Floats]:
-    """Elements that pass through HBM beside the products, times their bytes, over the rate.
+    """Returns the seconds of memory-bound work: elements that pass through HBM besides GEMMs, times their bytes, over
+    the rate.
 
     Counted on Megatron-Core's forward pass with fused norms, rotary embedding and SwiGLU: two norms (read, write), two
     residual additions (two reads, a write), rotary on queries and keys, the activation (read its input, write its
@@ -259,13 +266,14 @@ def _memory_bound(
 
 
 def _expert_passes(candidates: Candidates, constants: Constants) -> float | Floats:
-    """Passes of quantization over an input of the experts; a CPU does not quantize."""
+    """Returns how many times quantization passes over an input of the experts; 0 on a CPU, which does not quantize."""
     hardware = candidates.base.hardware
     return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_passes", hardware)
 
 
 def _permuted(candidates: Candidates, constants: Constants) -> Floats:
-    """Routing and permutation over what is left of it beside HybridEP, which permutes as it sends."""
+    """Returns the factor on the time of routing and permutation; smaller with HybridEP, which permutes while it
+    sends."""
     unfused = np.where(candidates.on("moe_permute_fusion"), 1.0, constants["permute_unfused"])
     flex = candidates.among("moe_token_dispatcher_type", "flex")
     sends = flex & candidates.among("moe_flex_dispatcher_backend", "hybridep")
@@ -274,7 +282,7 @@ def _permuted(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
-    """Share of the experts' memory-bound work that is left where they are one fused kernel, which gates them."""
+    """Returns the share of the experts' memory-bound work that is left if they are one fused kernel with the gate."""
     if not (release.fused_grouped_mlp and candidates.base.architecture.gated_linear_unit) or "mxfp8" not in (
         candidates.base.hardware.precisions or ()
     ):
@@ -283,7 +291,7 @@ def _fused(candidates: Candidates, constants: Constants, release: Release) -> Fl
 
 
 def host_s(candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool) -> Floats:
-    """Host time of a layer and micro batch, forward and backward, in seconds."""
+    """Returns the host time of a layer and micro batch, forward and backward, s."""
     hardware = candidates.base.hardware
     experts = candidates.base.architecture.num_moe_experts or 0
     if hardware.is_cpu:
@@ -319,8 +327,8 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
 
 
 def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -> Floats:
-    """Returns the overhead of operators per layer and micro batch on a CPU rank, beyond bytes and GEMMs, forward and
-    backward: even the smallest operators take time."""
+    """Returns the overhead of operators per layer and micro batch on a CPU rank beyond bytes and GEMMs, forward and
+    backward, s: even the smallest operators take time."""
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
     held = (candidates.base.architecture.num_moe_experts or 0) / candidates.ep if is_moe else np.zeros(())
@@ -328,8 +336,10 @@ def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -
 
 
 def collections_s(candidates: Candidates, constants: Constants) -> Floats:
-    """Garbage collected by hand, seconds of an average step on a CPU rank. What Python collects by itself is left out:
-    a thousandth of a step there."""
+    """Returns the seconds of manual garbage collection per average step on a CPU rank.
+
+    Automatic collection is left out: it takes a thousandth of a step there.
+    """
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
     every = candidates.number("manual_gc_interval")
@@ -338,18 +348,20 @@ def collections_s(candidates: Candidates, constants: Constants) -> Floats:
 
 
 def _collectives(candidates: Candidates, *, is_moe: bool) -> Floats:
-    """Counts the collectives per layer and micro batch on a CPU rank; each blocks Python about as long as gloo."""
+    """Returns the number of collectives per layer and micro batch on a CPU rank; each blocks Python for about as long
+    as gloo runs."""
     dispatches = (candidates.ep * candidates.etp > 1) & bool(is_moe)
     return np.where(dispatches, DISPATCH_COLLECTIVES, 0.0) + np.where(candidates.tp > 1, TP_COLLECTIVES, 0.0)
 
 
 def _captures(candidates: Candidates, module: str) -> Flags:
-    """Returns the rows whose CUDA graphs capture `module`: an empty scope captures whole layers."""
+    """Returns the rows whose CUDA graphs capture `module`; an empty scope captures whole layers."""
     return candidates.where("cuda_graph_scope", lambda scope: not scope or module in scope)
 
 
 def _launched_again(candidates: Candidates, constants: Constants) -> Floats:
-    """Share of a layer's launches that recompute repeats: its forward pass in full, else each module's share."""
+    """Returns the share of a layer's launches that recompute repeats: with full recompute its forward pass, else each
+    module's share."""
     modules = candidates.column("recompute_modules").each(lambda words: 1.0 if words is None else float(len(words)))
     selective = candidates.among("recompute_granularity", "selective")
     full = candidates.among("recompute_granularity", "full")
