@@ -1,6 +1,6 @@
 """Moves the traces that a trainer wrote to the burst's `trace/`, one file per rank.
 
-Megatron-LM 0.16.1 and Bridge write `<tensorboard-dir>/HOST_PID.NS.pt.trace.json`, newer versions
+Bridge and older releases write `<tensorboard-dir>/HOST_PID.NS.pt.trace.json`, newer ones
 `<tensorboard-dir>/../torch_profile/rank-R.json.gz`; of a custom trainer, all files in its folder with these endings
 count.
 """
