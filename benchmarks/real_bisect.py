@@ -99,12 +99,12 @@ def line(plant: Plant, found: dict[str, Any]) -> str:
     """Returns the planted change, the answer, and whether they agree."""
     names = [name for each in found["culprits"] for name in each["differences"]]
     right = len(names) == 1 and names[0].startswith(plant.named)
-    said = "right" if right else "wrong"
+    said = "undecided" if found["answered"] == "undecided" else "right" if right else "wrong"
     effects = [f"{100 * each['time']['change']:+.0f} %" for each in found["culprits"] if each["time"]]
     answer = f"{found['answered']}: {', '.join(names) or 'none'} {' '.join(effects)} {found['symptom'] or ''}"
     noise = f", noise {100 * found['noise']:.0f} %" if found["noise"] else ""
     count = f"{len(found['differences'])} differences, {len(found['bursts'])} bursts with the ends"
-    return f"{plant.name:12} {said:6} {answer} ({count}{noise})"
+    return f"{plant.name:12} {said:9} {answer} ({count}{noise})"
 
 
 def main() -> None:
