@@ -1,7 +1,7 @@
 """The trainers that people start from a command line, one folder each: `megatron_lm/`, `megatron_bridge/`, `custom/`.
 
-A folder's `framework.py` holds its `FRAMEWORK`, found by being there. Importing, exporting, the checks and engine
-`command` ask it, and contain the name of none.
+A folder's `framework.py` has its `FRAMEWORK`, and is found by being there. Importing, exporting, checks and engine
+`command` call a `Framework` and do not know which one it is.
 """
 
 from trainer.frameworks.framework import Framework

@@ -9,8 +9,11 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Megatron's profiler warms up for one step before `profile_start`, records until the step before `profile_end`
-    and writes the trace at the start of that one: none of these is measured. Source: training.py, train()."""
+    """The numbers of warm-up, measured and traced iterations.
+
+    Megatron's profiler warms up for one step before `profile_start`, records up to the step before `profile_end` and
+    writes the trace at the start of that step; none of these is measured. Source: training.py, train().
+    """
 
     warmup: int
     measured: int
@@ -30,7 +33,7 @@ class Bounds:
 
     @property
     def last(self) -> int:
-        """The iteration after which the trainer ends."""
+        """Returns the iteration after which the trainer ends."""
         return self.profile_end if self.traced else self.measures.stop - 1
 
 

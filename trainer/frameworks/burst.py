@@ -1,4 +1,4 @@
-"""The request of engine `command` to a framework to run a burst, and the names of the files it writes for it."""
+"""The request by which engine `command` asks a framework for a burst's command, and the names of the files it uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMAND, WRITTEN = "command.txt", "trainer"  # of a burst's folder: what a rank 
 
 @dataclass(frozen=True, kw_only=True)
 class BurstRequest:
-    """A recipe for so many steps, these ranks traced; `folder` is the trainer's own to write to."""
+    """A recipe to run for the iterations of `bounds`, with `ranks` traced; the trainer may write to `folder`."""
 
     recipe: Recipe
     trainer: TrainerSettings

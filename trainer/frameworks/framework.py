@@ -1,4 +1,4 @@
-"""One framework: a trainer that people start from a command line, and how its command expresses a recipe."""
+"""The type of a framework: a trainer that people start from a command line, and how its command expresses a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Plain = str | int | float | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class RankCommand:
-    """The command of one rank for a recipe. `lost`: texts on the parts of the recipe it does not express, and why."""
+    """The command of one rank for a recipe.
+
+    `lost`: messages on the parts of the recipe that it does not express, and why.
+    """
 
     argv: tuple[str, ...]
     lost: tuple[str, ...] = ()
@@ -25,11 +28,11 @@ class RankCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """A framework as its folder describes it. A version is text as `--for` takes it, None the newest.
+    """A framework, as its folder describes it.
 
-    `rank_command` takes a recipe, a version and the folder of its study's bursts; `burst_argv` is its shorter run in a
-    burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0. BadInputError for
-    a version that is none.
+    A version is text as `--for` takes it, None for the newest; functions raise BadInputError for an unknown one.
+    `rank_command` takes a recipe, a version and the folder of its study's bursts; `burst_argv` returns the shorter run
+    of a burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0.
     """
 
     name: str  # in `trainer.kind`, `--to` and `--for`

@@ -1,4 +1,7 @@
-"""Sequences that a trainer's own command packs: no recipe holds them, and CUDA graphs cannot follow their lengths."""
+"""Sequences that a trainer's own command packs.
+
+No recipe expresses that, and CUDA graphs cannot adapt to their lengths.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _SOURCE = (
 
 
 def kept_packing(words: Sequence[str]) -> tuple[Kept, ...]:
-    """Returns what an import says of the words that pack sequences: they stay as they are."""
+    """Returns the notes of an import on words that pack sequences: they stay as they are."""
     return tuple(Kept(words=each, why=_KEPT) for each in words)
 
 
 def packed_findings(words: Sequence[str], recipe: Recipe, framework: FrameworkName) -> list[Finding]:
-    """Returns a warning where a command has words that pack sequences, and the recipe has CUDA graphs."""
+    """Returns a warning if a command packs sequences and the recipe has CUDA graphs."""
     if not words or not has_graphs(recipe):
         return []
     return [

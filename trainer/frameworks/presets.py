@@ -8,7 +8,8 @@ from trainer.recipe.models import presets
 
 
 def same_preset(model: Architecture) -> str | None:
-    """Returns the preset of the same vocabulary and the same words in Megatron-LM, which name every field that acts."""
+    """Returns the preset with the same vocabulary and the same arguments in Megatron-LM, which cover every field that
+    acts; None if there is none."""
     words = model_words(model)
     alike = (name for name, preset in presets().items() if preset.vocab_size == model.vocab_size)
     return next((name for name in alike if words is not None and model_words(presets()[name]) == words), None)

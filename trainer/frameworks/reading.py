@@ -1,4 +1,4 @@
-"""The request to a framework's reader to import a file, and the parts of a recipe that the reader returns."""
+"""The request to a framework's reader to import a file, and the parts of a recipe that it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Difference = tuple[Any, Any]  # a value in the file, and with the recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """A file to be read. `given` are values of --set by name, `ranks` the world size where it is known."""
+    """A file to import. `given` are values of --set by name; `ranks` is the world size, if known."""
 
     file: str
     given: Mapping[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class ImportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Words that stay as they are although they touch what a recipe decides, and why."""
+    """Words that stay in the command although they affect something that a recipe decides, and why."""
 
     words: str
     why: str
@@ -32,7 +32,10 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Parts of a recipe. `model` holds fields of the architecture unless `preset` names it, `knobs` are by name."""
+    """The parts of a recipe that were read.
+
+    `model` has fields of the architecture unless `preset` names the model; `knobs` are by name.
+    """
 
     model: Mapping[str, Any]
     knobs: Mapping[str, Any]
@@ -50,7 +53,10 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A file that a trainer wrote: text, or a mapping read from it. `fits`: true if it is one."""
+    """A type of file that a trainer writes: text, or a mapping read from it.
+
+    `fits`: returns true if a file is of this type.
+    """
 
     fits: Callable[[Any], bool]
     read: Callable[[Any, ImportRequest], Reading]
@@ -58,10 +64,11 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Reads a framework's commands, logs and configurations. `starts`: true if an argument list is one of its commands.
+    """Reads a framework's commands, logs and configurations.
 
-    `read_command` takes names whose words stay in the list although the recipe has them. `differences` compares a
-    command with what stays of it beside a recipe, for a world size. `settled` reads the arguments of a real start.
+    `starts`: returns true if an argument list is one of its commands. `read_command` takes the names whose words remain
+    in the list although the recipe has them. `differences` compares a command with the recipe and the remaining words,
+    for a world size. `settled` reads the arguments of a recorded run.
     """
 
     order: int  # a command that two readers would take goes to the lower one

@@ -1,4 +1,4 @@
-"""Finds the frameworks by their folders, and the one of a recipe."""
+"""Finds the frameworks by their folders, and the framework of a recipe."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def frameworks() -> tuple[Framework, ...]:
 
 
 def framework_of(recipe: Recipe) -> Framework:
-    """Returns the framework of the user's trainer, or of a recipe without one that whose own program trains it."""
+    """Returns the framework of the user's trainer; for a recipe without a trainer, the one whose own program can train
+    it."""
     return framework_named(recipe.trainer.kind if recipe.trainer else DEFAULT)
 
 
 def readers() -> tuple[tuple[Framework, Reader], ...]:
-    """Returns the frameworks that have a reader, in the order in which these are asked."""
+    """Returns the frameworks that have a reader, in the order in which they are tried."""
     found = ((framework, framework.reader) for framework in frameworks() if framework.reader)
     return tuple(sorted(found, key=lambda pair: pair[1].order))

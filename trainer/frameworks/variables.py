@@ -8,8 +8,10 @@ from trainer.recipe import Recipe
 
 
 def rank_variables(recipe: Recipe) -> dict[str, str]:
-    """Returns name -> value, not yet expanded: the user's own, what the framework demands, the recipe's. Threads a rank
-    are the user's where the recipe does not mention them."""
+    """Returns {name: value}, not yet expanded: the user's variables, those that the framework requires, the recipe's.
+
+    The number of threads is the user's if the recipe does not set it.
+    """
     ours = environment(recipe)
     if recipe.trainer is None:
         return {**framework_of(recipe).variables(recipe), **ours}

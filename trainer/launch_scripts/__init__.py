@@ -1,4 +1,2 @@
-"""Launch scripts in general: argument lists, the words that start ranks, containers, jobs, variables, login shells.
-
-Read by `moe-autotune import` and by recordings, written by exports and bursts. No framework: text and recipes only.
-"""
+"""Launch scripts in general: argument lists, launchers in front of the command, containers, jobs, variables, login
+shells. Imports and recordings read them, exports and bursts write them. Nothing here depends on a framework."""

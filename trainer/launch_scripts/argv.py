@@ -1,4 +1,4 @@
-"""An argument list as words: a flag with the values that follow it, in their order, nothing lost."""
+"""An argument list as words: each flag with the values that follow it, in order and without loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")  # argparse takes these for values, 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """One flag and its values as written (`--flag a b` or `--flag=a`); `flag` None: values before the first flag."""
+    """One flag and its values as written (`--flag a b` or `--flag=a`).
+
+    `flag`: None for values before the first flag.
+    """
 
     flag: str | None
     values: tuple[str, ...] = ()
@@ -28,7 +31,7 @@ class Words:
 
 
 def split(argv: Iterable[str]) -> list[Words]:
-    """Splits the list into words. A value belongs to the flag before it, whether that flag takes one or not."""
+    """Splits a list into words. A value belongs to the flag before it, whether or not that flag takes one."""
     found: list[Words] = []
     for word in argv:
         if _is_flag(word):
@@ -43,7 +46,7 @@ def split(argv: Iterable[str]) -> list[Words]:
 
 
 def join(words: Iterable[Words]) -> tuple[str, ...]:
-    """Returns the argument list that the words came from."""
+    """Returns the argument list that was split into these words."""
     return tuple(word for each in words for word in each.argv)
 
 
@@ -53,7 +56,7 @@ def without(argv: Sequence[str], flags: Collection[str]) -> tuple[str, ...]:
 
 
 def words_by_flag(argv: Sequence[str]) -> dict[str, str]:
-    """Maps each flag to its words as text for a shell; of equal flags the last one counts."""
+    """Returns {flag: its words, quoted for a shell}; of equal flags the last one counts."""
     return {words.flag: shlex.join(words.argv) for words in split(argv) if words.flag is not None}
 
 

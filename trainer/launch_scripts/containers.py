@@ -1,4 +1,4 @@
-"""The container that a launch line starts its ranks in, in the words of launcher slurm's settings.
+"""The container in which a launch line starts its ranks, as settings of launcher slurm.
 
 Sources: `srun --help` with pyxis 0.20; singularity exec(1) of Apptainer 1.3.
 """
@@ -16,7 +16,10 @@ _OF_PYXIS = ("--container-", "--no-container-")
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """`image`, `mounts` and further words of srun are pyxis'; `prefix` is a program's that starts the container."""
+    """A container.
+
+    `image`, `mounts` and the words of `srun` are for pyxis; `prefix` is the program that starts it otherwise.
+    """
 
     image: str | None = None
     mounts: tuple[str, ...] = ()
@@ -24,15 +27,17 @@ class Container:
     prefix: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, str | list[str]]:
-        """Returns the parts of the container that are set, by the names of `burst.launcher.slurm`."""
+        """Returns the parts that are set, by their names in `burst.launcher.slurm`."""
         lists = {"container_mounts": self.mounts, "srun": self.srun, "prefix": self.prefix}
         found: dict[str, str | list[str]] = {"container_image": self.image} if self.image else {}
         return found | {name: list(words) for name, words in lists.items() if words}
 
 
 def container_of(peeled: Sequence[Peeled], headers: Sequence[str]) -> Container:
-    """Returns the container by srun's options, else by the job's header; without variables set in it, which the ranks
-    have anyway."""
+    """Returns the container in srun's options, else in the job's header.
+
+    Leaves out variables set in it, which the ranks have anyway.
+    """
     srun = [word for each in peeled if each.name == "srun" for word in each.words]
     said = [*options(headers, "srun"), *options(srun, "srun")]
     mounts = [mount for flag, value in said if flag == MOUNTS for mount in value.split(",") if mount]

@@ -1,4 +1,5 @@
-"""Words of the user's command whose values only the job knows: `trainer.expand`, expanded by bash when it starts."""
+"""Words of the user's command whose values are known only in the job: `trainer.expand`, expanded by bash at its
+start."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from trainer.errors import ToolError
 
 
 def shell_words(words: Iterable[str], expand: Collection[str]) -> str:
-    """Returns the words for a script of bash: those of `expand` between double quotes, all others unchanged."""
+    """Returns the words for a bash script: those in `expand` between double quotes, all others quoted literally."""
     return " ".join(f'"{word}"' if word in expand else shlex.quote(word) for word in words)
 
 
 def with_values(words: Sequence[str], expand: Collection[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the words, those of `expand` with the values that bash gives them here. ToolError where it cannot."""
+    """Returns the words, with the values that bash gives those in `expand` here. Raises ToolError if it cannot."""
     here = [word for word in dict.fromkeys(words) if word in expand]
     if not here:
         return tuple(words)

@@ -1,4 +1,4 @@
-"""The job that #SBATCH lines ask for, in the words of launcher slurm's settings. Source: sbatch(1) of Slurm 24.05."""
+"""The job that #SBATCH lines ask for, as settings of launcher slurm. Source: sbatch(1) of Slurm 24.05."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = ("--exclusive", "--mem=0")  # of every job of the tuner's
 
 
 def job_settings(headers: Sequence[str]) -> dict[str, str]:
-    """Settings by name; {} where the lines ask for no part of a cluster and no time."""
+    """Returns the settings by name; {} if the lines ask for neither a part of a cluster nor a time."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, value in options(headers, "srun"):
@@ -38,6 +38,6 @@ def job_settings(headers: Sequence[str]) -> dict[str, str]:
 
 
 def job_lines(settings: SlurmSettings) -> list[str]:
-    """Words of sbatch for a script of our own: what `job_settings` took."""
+    """Returns options of sbatch for a script of ours, from the settings that `job_settings` reads."""
     named = {name: getattr(settings, name) for name in ("account", "partition", "qos", "constraint")}
     return [*(f"--{name}={value}" for name, value in named.items() if value), *(settings.allocate or "").split()]

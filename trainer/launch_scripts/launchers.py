@@ -1,6 +1,6 @@
-"""Words that start ranks: torchrun, srun, mpirun and their like, peeled off the command that one rank runs.
+"""Splits launchers (torchrun, srun, mpirun and others) off the front of a command.
 
-What they say of the cluster is kept; the words themselves are handed back as written.
+Cluster sizes in their options are read; the words themselves are returned as written.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Peeled:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Cluster sizes by the launchers' options; None: not given, or not a number."""
+    """Cluster sizes from launchers' options; None: not given, or not a number."""
 
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -99,14 +99,14 @@ class Sizes:
     gpu: str | None = None  # as written: h100
 
     def over(self, other: Sizes) -> Sizes:
-        """Returns these sizes, completed by the other's where these give none."""
+        """Returns these sizes, with the other's where these are None."""
         mine = {each.name: getattr(self, each.name) for each in fields(self)}
         return Sizes(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A command line taken apart: what one rank runs, and what starts it."""
+    """A command split into what one rank runs and what starts it."""
 
     command: tuple[int, ...]  # positions in the words that were given
     python: str | None  # put in front: torchrun starts scripts with it
@@ -116,7 +116,7 @@ class Start:
 
 
 def peel(words: Sequence[str]) -> Start:
-    """Splits a command into what one rank runs and the launchers before it, outermost first."""
+    """Splits a command into what one rank runs and the launchers before it, the outermost first."""
     peeled: list[Peeled] = []
     env: list[tuple[str, str]] = []
     at, python = 0, None
@@ -142,14 +142,16 @@ def peel(words: Sequence[str]) -> Start:
 
 
 def _unbuffered(words: tuple[str, ...]) -> tuple[str, ...]:
-    """`conda run` keeps what its program prints until it ends: nobody could tell how far a burst is."""
+    """Returns the words with unbuffered output for `conda run`, which else holds back what its program prints until it
+    ends, so that a burst's progress would not be seen."""
     if words[0] != "conda" or LIVE.intersection(words):
         return words
     return (*words[:2], "--no-capture-output", *words[2:])
 
 
 def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
-    """Returns the launcher whose words start here and where its options do; None for a command of its own."""
+    """Returns the launcher whose words start here and the position of its options; None if a plain command starts
+    here."""
     word = words[at].rpartition("/")[2]
     if PYTHON.fullmatch(words[at]):
         options = at + 1
@@ -183,12 +185,12 @@ def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
 
 
 def _plain(flag: str) -> str:
-    """Returns a flag's name: --no-python, --no_python and -no_python are one."""
+    """Returns a flag's canonical name: --no-python, --no_python and -no_python are the same."""
     return flag.lstrip("-").replace("-", "_")
 
 
 def stands_alone(name: str, word: str) -> bool:
-    """Returns whether no value follows: a switch, several switches of one letter, or a value in the word itself."""
+    """Returns whether no value follows the word: it is a switch, several one-letter switches, or contains its value."""
     flag = word.partition("=")[0]
     if "=" in word or _plain(flag) in _PLAIN_ALONE.get(name, ()) or (name in PLAIN and flag != "-n"):
         return True
@@ -201,7 +203,7 @@ def stands_alone(name: str, word: str) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Returns whether the word is Python, a script of it, or a launcher, and so no value of an unknown option."""
+    """Returns whether the word is Python, a Python script or a launcher, and thus not a value of an unknown option."""
     name = word.rpartition("/")[2]
     known = name in ALONE or name in SAME or name in PLAIN
     return known or PYTHON.fullmatch(word) is not None or word.endswith(".py")
@@ -211,7 +213,7 @@ _PLAIN_ALONE = {name: frozenset(map(_plain, flags)) for name, flags in ALONE.ite
 
 
 def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE."""
+    """Yields variables that a launcher's own options set: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE."""
     flags, comma = SETTING.get(name, ((), None))
     for flag, value in options(words):
         if flag in flags:
@@ -227,7 +229,7 @@ _PER_NODE = re.compile(r"(?:(?P<gpu>[a-zA-Z]\w*):)?(?P<count>\d+)?")
 
 
 def sizes(peeled: Iterable[Peeled]) -> Sizes:
-    """Returns the sizes by the launchers' options; inner launchers take precedence."""
+    """Returns the sizes in the launchers' options; inner launchers take precedence."""
     found = Sizes()
     for each in reversed(list(peeled)):
         reader = _READERS.get(each.name)
@@ -236,12 +238,12 @@ def sizes(peeled: Iterable[Peeled]) -> Sizes:
 
 
 def slurm_environment(words: Sequence[str]) -> dict[str, str]:
-    """Variables that an #SBATCH line sets."""
+    """Returns the variables that an #SBATCH line sets."""
     return dict(_environment("srun", words))
 
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:
-    """Returns the sizes by the options of srun, sbatch or an #SBATCH line."""
+    """Returns the sizes in options of srun, sbatch or an #SBATCH line."""
     said = dict(options(words, "srun"))
     tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
     nodes = _number(said, "--nodes", "-N")
@@ -270,7 +272,7 @@ def _torchrun(words: Sequence[str]) -> Sizes:
 
 
 def torchrun_environment(variables: Mapping[str, str]) -> Sizes:
-    """Returns the sizes by torchrun's own variables, which replace options that are not written."""
+    """Returns the sizes in torchrun's own variables, which apply where an option is not given."""
     return Sizes(
         nodes=_number(dict(variables), f"{TORCHRUNS}NNODES"),
         gpus_per_node=_number(dict(variables), f"{TORCHRUNS}NPROC_PER_NODE"),
@@ -305,8 +307,8 @@ _READERS = {
 
 
 def options(words: Sequence[str], name: str = "") -> Iterator[tuple[str, str]]:
-    """Flags with their values, however they are written: --nodes=2, --nodes 2, -N2, -N 2, and of a launcher whose
-    switches are known -lN 2."""
+    """Yields flags with their values, in any form: --nodes=2, --nodes 2, -N2, -N 2; for a launcher with known switches
+    also -lN 2."""
     for index, word in enumerate(words):
         flag, equals, value = word.partition("=")
         following = words[index + 1] if index + 1 < len(words) else ""

@@ -1,4 +1,5 @@
-"""Scripts for a login shell: it reads /etc/profile and the user's own first, which know `module` and `conda`."""
+"""Scripts for a login shell, which first reads /etc/profile and the user's own profile, where `module` and `conda` are
+defined."""
 
 from __future__ import annotations
 
@@ -14,6 +15,6 @@ def is_login(line: str) -> bool:
 
 
 def login_line(text: str) -> tuple[str, ...]:
-    """Returns the first line of such a script, alone; () of any other."""
+    """Returns the first line of such a script as a tuple; () for any other."""
     first = text.partition("\n")[0].strip()
     return (first,) if is_login(first) else ()

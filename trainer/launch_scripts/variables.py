@@ -1,6 +1,6 @@
-"""Environment variables of a rank: those that a recipe sets, and how a value names the variable itself.
+"""Environment variables of a rank: those that a recipe sets, and values that refer to the variable itself.
 
-`/opt/bin:${PATH}` does: what the job inherits is put there when it starts.
+`/opt/bin:${PATH}` is one: the value inherited by the job is inserted when it starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def environment(recipe: Recipe) -> dict[str, str]:
 
 
 def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
-    """Returns the value with what is inherited in it; no empty element, which would name the working folder."""
+    """Returns the value with the inherited value inserted; without empty elements, which would mean the working
+    folder."""
     if not names_itself(name, value):
         return value
     filled = re.sub(_reference(name), lambda _: inherited.get(name, ""), value)
@@ -31,7 +32,7 @@ def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
 
 
 def export_line(name: str, value: str) -> str:
-    """Returns `export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
+    """Returns `export NAME=…` for a shell. A reference to the variable itself stays one, and adds no empty element."""
     if not names_itself(name, value):
         return f"export {name}={shlex.quote(value)}"
     if is_inherited(name, value):
@@ -46,7 +47,7 @@ def export_line(name: str, value: str) -> str:
 
 
 def is_inherited(name: str, value: str) -> bool:
-    """Returns whether the value is only a reference to the inherited variable, as a recipe refers to a secret."""
+    """Returns whether the value is only a reference to the inherited variable, as recipes refer to secrets."""
     return re.fullmatch(_reference(name), value) is not None
 
 

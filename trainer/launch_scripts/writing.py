@@ -10,7 +10,10 @@ from trainer.recipe import Recipe
 
 
 def torchrun_words(recipe: Recipe) -> str:
-    """Nodes and ranks. On several nodes the shell says which this one is; a single one needs no name that resolves."""
+    """Returns torchrun's options for nodes and ranks.
+
+    On several nodes the shell inserts the node's number; on a single node no host name has to resolve.
+    """
     where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {recipe.ranks_per_node}"
     if recipe.cluster.nodes == 1:
         return f"{where} --local-addr localhost"
@@ -18,13 +21,15 @@ def torchrun_words(recipe: Recipe) -> str:
 
 
 def array(name: str, words: Iterable[str], expand: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the lines of a bash array, one flag with its values per line. Words of `expand` are between double
-    quotes."""
+    """Yields the lines of a bash array, one flag with its values per line.
+
+    Words in `expand` are between double quotes.
+    """
     yield f"{name}=("
     yield from (f"  {shell_words(each.argv, expand)}" for each in split(words) if each.argv)
     yield ")"
 
 
 def comment(text: str) -> str:
-    """A comment must not end where the text has a line break."""
+    """Returns the text as a comment on a single line, so that a line break in it does not end the comment."""
     return f"# {' '.join(text.split())}"

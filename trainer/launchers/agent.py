@@ -1,4 +1,4 @@
-"""Reader of the log of torchrun's agent."""
+"""Reads the log of torchrun's agent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torc
 
 
 def reported_deaths(log: str) -> dict[int, int]:
-    """Returns the exit code of each rank that the agent names, by rank; of one node, where the local rank is the
-    rank."""
+    """Returns {rank: exit code} for the ranks that the agent reports; for a single node, where local ranks are
+    ranks."""
     return {int(rank): int(code) for code, rank in _FAILED.findall(log)}

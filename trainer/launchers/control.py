@@ -1,4 +1,4 @@
-"""The folder of one start of ranks: what they and what starts them write."""
+"""The control folder of one start of ranks: files of the ranks and of what starts them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
 
 
 def new_control(folder: Path) -> Path:
-    """Returns a folder of its own for one start."""
+    """Creates a new folder for one start, and returns it."""
     control = folder.resolve() / uuid.uuid4().hex[:12]
     control.mkdir(parents=True, mode=0o700)  # the environment of the ranks is written there
     return control
 
 
 def without_secrets(control: Path) -> None:
-    """Deletes a start's environment and masks its secrets in the logs, once all have ended."""
+    """Deletes a start's environment file and masks secrets in its logs, once all processes have ended."""
     folder.start_path(control).unlink(missing_ok=True)
     for path in control.rglob("*.log"):
         mask_file(path)

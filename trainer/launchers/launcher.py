@@ -1,4 +1,4 @@
-"""Protocols of a launcher and of the ranks that it started, for whoever runs bursts on them."""
+"""Protocols of a launcher and of the ranks that it started, for code that runs bursts on them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from trainer.rank_report import RankReport
 class Launcher(Protocol):
     @property
     def python(self) -> str:
-        """Returns the interpreter that runs modules of ours where the ranks are."""
+        """Returns the interpreter that runs our modules on the ranks' machines."""
         ...
 
     @property
     def keeps_ranks(self) -> bool:
-        """Returns whether ranks may wait for the next burst where they run."""
+        """Returns whether ranks may stay up and wait for the next burst."""
         ...
 
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> Processes:
-        """Starts `argv` once a rank, with torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …) and
-        `env` added to our environment, and does not wait. Logs are kept in `control`, a folder of this start alone."""
+        """Starts `argv` once per rank with torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …) and
+        `env` in addition to our environment; does not wait. Logs go to `control`, a folder of this start alone."""
         ...
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> Processes | None:
-        """Returns the processes that an earlier tuner started in `control` and that outlived it: they may wait, run or
-        have ended. None where there are none."""
+        """Returns the processes that an earlier tuner started in `control` and that outlived it, whether they wait, run
+        or have ended; None if there are none."""
         ...
 
 
 class Processes(Protocol):
-    """Ranks that were started, and what they wrote."""
+    """Ranks that were started, and their output."""
 
     @property
     def world_size(self) -> int: ...
@@ -47,106 +47,110 @@ class Processes(Protocol):
 
     @property
     def rank_observer(self) -> RankObserver:
-        """Returns the state of the ranks that can be observed from here."""
+        """Returns the observer of the ranks' state."""
         ...
 
     @property
     def pending(self) -> str | None:
-        """Returns why the ranks do not run yet, where a queue decides; None once they do. No deadline counts in this
-        time."""
+        """Returns why the ranks do not run yet if a queue holds them; None once they run.
+
+        This time counts towards no deadline.
+        """
         ...
 
     @property
     def queued_s(self) -> float:
-        """Returns how long a queue kept the ranks from running, in seconds."""
+        """Returns how long the ranks waited in a queue, s."""
         ...
 
     @property
     def ran_s(self) -> float:
-        """Returns how long the ranks have run, or ran, on their machines, in seconds; also for time without a tuner."""
+        """Returns how long the ranks ran on their machines, s, with or without a tuner."""
         ...
 
     @property
     def running(self) -> bool:
-        """Returns whether the launcher still runs."""
+        """Returns whether the launching process still runs."""
         ...
 
     @property
     def code(self) -> int | None:
-        """Returns the exit code of the launcher, negative for a signal; None while it runs."""
+        """Returns the exit code of the launching process, negative for a signal; None while it runs."""
         ...
 
     @property
     def log(self) -> str:
-        """Returns the end of the launcher's own log."""
+        """Returns the end of the launching process's log."""
         ...
 
     @property
     def reported_deaths(self) -> dict[int, int]:
-        """Returns the exit code by rank of each rank whose death the agents' logs name."""
+        """Returns {rank: exit code} for the ranks whose death the agents' logs report."""
         ...
 
     @property
     def ended_by(self) -> Failure | None:
-        """Returns the failure for which a scheduler ended the ranks, where neither they nor we did: call it when they
-        have ended."""
+        """Returns the failure if a scheduler ended the ranks, not they themselves or we; else None.
+
+        Call it after they have ended.
+        """
         ...
 
     def check(self) -> None:
-        """Raises ToolError where the ranks can never run: a queue that will not take them, a control folder that a
-        node does not see."""
+        """Raises ToolError if the ranks can never run: a queue that will not accept them, a control folder that a node
+        cannot see."""
         ...
 
     def blame(self, failure: Failure) -> Failure:
-        """Returns the failure, with the node named where it is the machine's; the launcher avoids that node from now
+        """Returns the failure, with the node named if a machine is at fault; the launcher avoids that node from now
         on."""
         ...
 
     def outputs(self, rank: int) -> list[Path]:
-        """Returns the files that hold a rank's stdout and stderr; empty before it has any."""
+        """Returns the files with a rank's stdout and stderr; [] before there are any."""
         ...
 
     def beside(self, module: str, *words: str, timeout_s: float) -> None:
-        """Runs a module of ours once on every machine of the ranks, and waits for it, but no longer than that."""
+        """Runs a module of ours once on every machine of the ranks, and waits for it at most `timeout_s`."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until all have ended, or the time is over."""
+        """Waits until all have ended, at most `timeout_s`."""
         ...
 
     def end(self) -> None:
-        """Ends every process, whatever state it is in. May be called twice."""
+        """Ends every process, whatever its state. May be called twice."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """Result of all ranks for one burst: every report, or the failure and the reports that exist."""
+    """The result of one burst from all ranks: every report, or the failure with the reports that exist."""
 
     reports: tuple[RankReport, ...]
     failure: Failure | None = None
 
 
 class Ranks(Protocol):
-    """A started set of ranks that waits for bursts. After a failure it is ended and cannot be used again."""
+    """Ranks that were started and wait for bursts. After a failure they are ended and cannot be used again."""
 
     @property
     def world_size(self) -> int: ...
 
     @property
     def alive(self) -> bool:
-        """Returns whether another burst can be run on the ranks."""
+        """Returns whether the ranks can run another burst."""
         ...
 
     @property
     def queued_s(self) -> float:
-        """Returns how long a queue kept the ranks from running, in seconds."""
+        """Returns how long the ranks waited in a queue, s."""
         ...
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """Hands every rank the burst in `burst_folder` (it reads `burst.json` there) and waits for the reports."""
+        """Gives every rank the burst in `burst_folder` (they read `burst.json` there) and waits for the reports."""
         ...
 
     def end(self) -> None:
-        """Ends every process of these ranks, whatever state they are in. May be called twice."""
+        """Ends every process of these ranks, whatever its state. May be called twice."""
         ...

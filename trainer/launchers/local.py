@@ -1,7 +1,7 @@
 """Launcher `local`: torchrun on this machine, under a supervisor.
 
-Whatever happens to a rank, to torchrun or to this process, nothing stays behind: see `trainer.launchers.supervisor`
-and `processes.sweep`.
+Whatever happens to a rank, torchrun or this process, no process is left behind: see `trainer.launchers.supervisor` and
+`processes.sweep`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LocalLauncher:
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> LocalProcesses:
-        """Starts the ranks, after ending what an earlier, dead tuner left on this machine."""
+        """Starts the ranks, after ending processes that an earlier, dead tuner left on this machine."""
         sweep()
         mark = uuid.uuid4().hex
         control.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class LocalLauncher:
         return LocalProcesses(world_size=ranks_per_node, control=control, mark=mark, supervisor=supervisor)
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> None:
-        """Ranks of this machine end with their tuner."""
+        """Returns None: ranks of this machine end with their tuner."""
 
 
 def torchrun_command(
@@ -68,8 +68,11 @@ def torchrun_command(
     address: str = "127.0.0.1",
     python: str = sys.executable,
 ) -> list[str]:
-    """Returns the command of the agent of one node, with static rendezvous: no c10d backend, which would resolve host
-    names, keep threads alive and, on several nodes, put rank 0 on any of them."""
+    """Returns the command of one node's agent with static rendezvous.
+
+    The c10d backend would resolve host names, keep threads alive and, on several nodes, could put rank 0 on any of
+    them.
+    """
     return [
         *(python, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
@@ -82,9 +85,9 @@ def torchrun_command(
 def rank_environment(
     env: dict[str, str], *, mark: str, defaults: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Returns our environment, the additions, and the marks by which a process of ours is known.
+    """Returns our environment, the additions, and the marks by which our processes are recognised.
 
-    torchrun and the supervisor import the packages this process runs, wherever they are started from.
+    torchrun and the supervisor import the same packages as this process, wherever they are started from.
     """
     root = str(Path(trainer.__file__).parents[1])
     merged = {**defaults, **os.environ, **env}
@@ -116,7 +119,7 @@ def torchrun_logs(control: Path) -> Path:
 
 
 def outputs_in(control: Path, local_rank: int) -> list[Path]:
-    """Returns the files of a rank of the node whose agent logs to `control`."""
+    """Returns the output files of a rank on the node whose agent logs to `control`."""
     found = torchrun_logs(control).glob(f"*/attempt_0/{local_rank}/std*.log")
     return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
 
@@ -154,7 +157,7 @@ class LocalProcesses:
 
     @property
     def code(self) -> int | None:
-        """Returns the end of torchrun's agent, None while it runs: its exit code, or the signal that ended it or the
+        """Returns how torchrun's agent ended, None while it runs: its exit code, or the signal that ended it or the
         supervisor."""
         supervisor_code = self.supervisor.poll()
         if supervisor_code is None:
@@ -175,7 +178,7 @@ class LocalProcesses:
         return None
 
     def check(self) -> None:
-        """This machine is always there."""
+        """Does nothing: this machine can always start ranks."""
 
     def blame(self, failure: Failure) -> Failure:
         return failure
@@ -192,7 +195,7 @@ class LocalProcesses:
             self.supervisor.wait(timeout_s)
 
     def end(self) -> None:
-        """Ends the ranks, see `Processes.end`. Raises ToolError if the kernel does not let a process go."""
+        """Ends the ranks, see `Processes.end`. Raises ToolError if the kernel does not release a process."""
         if self._ended:
             return
         self._ended = True

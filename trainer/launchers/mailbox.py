@@ -1,16 +1,16 @@
-"""Protocol between a launcher and the ranks it started: files in a control folder, so that it also works over a shared
+"""Protocol between a launcher and the ranks that it started: files in a control folder, so that it works over a shared
 disk.
 
-A worker is three calls, and needs torchrun's RANK only to know its number:
+A worker needs three calls, and torchrun's RANK for its number:
 
     mailbox.arrive(control, rank)                  # first thing, before any heavy import
     ...                                            # imports
     for burst in mailbox.requests(control, rank):  # says "ready", then waits for burst folders
         mailbox.reply(burst, RankReport(...))
 
-A rank that fails in a burst replies with the error and goes on waiting: the launcher ends it. stdout and stderr
-of a burst go to `<burst>/log/rank<r>.log`. In the control folder: `rank<r>.pid` (it has arrived), `rank<r>.ready`
-(its imports are done), `request-<n>.json`, n = 0, 1, …: `{"burst": folder}` or `{"stop": true}`.
+A rank that fails in a burst replies with the error and continues to wait; the launcher ends it. stdout and stderr of a
+burst go to `<burst>/log/rank<r>.log`. In the control folder: `rank<r>.pid` (it has arrived), `rank<r>.ready` (its
+imports are done), `request-<n>.json`, n = 0, 1, …: `{"burst": folder}` or `{"stop": true}`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def log_path(burst_folder: Path, rank: int) -> Path:
 
 
 def arrive(control: Path, rank: int) -> None:
-    """Ties this rank's life to the process that started it, and writes down who it is.
+    """Makes this rank end with the process that started it, and writes its pid file.
 
     Ends the process at once if its parent is already gone. Call it first, from the main thread.
     """
@@ -78,7 +78,7 @@ def arrive(control: Path, rank: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends; exits where the parent is not `parent`, which is gone
+    """Makes the kernel kill this process when its parent ends; exits if its parent is no longer `parent`, which is gone
     then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -86,7 +86,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def requests(control: Path, rank: int) -> Iterator[Path]:
-    """Yields the folders of the bursts to run, in order; ends at a stop request, or when the control folder is gone."""
+    """Yields the folders of bursts to run, in order; ends at a stop request, or when the control folder is gone."""
     write_whole(control / f"rank{rank}.ready", b"")
     number = 0
     while (request := _next_request(control, number)) is not None and request.burst is not None:
@@ -97,7 +97,7 @@ def requests(control: Path, rank: int) -> Iterator[Path]:
 
 
 def _next_request(control: Path, number: int) -> Request | None:
-    """Returns the request of that number, as soon as there is one; None if there will be none."""
+    """Waits for the request of that number and returns it; None if there will be none."""
     path = request_path(control, number)
     while not path.exists():
         if not control.exists():
@@ -107,7 +107,7 @@ def _next_request(control: Path, number: int) -> Request | None:
 
 
 def log_to(path: Path) -> None:
-    """Sends stdout and stderr of this process, C libraries included, to the file, line by line."""
+    """Redirects stdout and stderr of this process, C libraries included, to the file, line-buffered."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -118,7 +118,7 @@ def log_to(path: Path) -> None:
 
 
 def reply(burst_folder: Path, report: RankReport) -> None:
-    """Hands in this rank's report of the burst, which quotes no secret."""
+    """Writes this rank's report of the burst, with secrets masked."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     path = report_path(burst_folder, report.rank)
@@ -137,7 +137,7 @@ def _masked(report: RankReport) -> RankReport:
 
 
 def post(control: Path, number: int, request: Request) -> None:
-    """Hands all ranks request `number`; numbers count from 0 without a gap."""
+    """Sends request `number` to all ranks; numbers count up from 0."""
     write_whole(request_path(control, number), msgspec.json.encode(request))
 
 
@@ -155,7 +155,7 @@ def is_ready(control: Path, rank: int) -> bool:
 
 
 def report_of(burst_folder: Path, rank: int) -> RankReport | None:
-    """Returns the rank's report, once it has replied."""
+    """Returns the rank's report; None until it has replied."""
     try:
         content = report_path(burst_folder, rank).read_bytes()
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def report_of(burst_folder: Path, rank: int) -> RankReport | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes so that a reader sees nothing or everything."""
+    """Writes a file atomically: a reader sees nothing or everything."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     temporary.write_bytes(content)
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Counter of processes that the kernel killed for lack of memory: the only trace that such a SIGKILL leaves."""
+"""Counts the processes that the kernel killed for lack of memory, the only trace that such a SIGKILL leaves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def oom_kills(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
-    """The count so far: of our own cgroup (v2, v1) where it is kept, else of the whole machine, where others' processes
-    are killed too; 0 if nothing tells.
-
-    All count kills for a cgroup's limit and for the machine's (Linux 4.13 and later).
-    """
+    """Returns the count so far: that of our own cgroup (v2, v1) if it has one, else that of the whole machine, which
+    includes processes of others; 0 if neither is known. All count kills for a cgroup's limit and for the machine's
+    (Linux 4.13 and later)."""
     lines = (line.split(":", 2) for line in _lines(proc / "self" / "cgroup"))
     own = {controllers: path.lstrip("/") for _, controllers, path in lines}
     first = cgroups / "memory"

@@ -1,4 +1,4 @@
-"""The launcher a recipe names."""
+"""Opens the launcher that a recipe names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _local(recipe: Recipe) -> Launcher:
 
 
 def nodes_of(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> int | None:
-    """Returns how many nodes the launcher can start ranks on; None where nothing here limits them."""
+    """Returns the number of nodes on which the launcher can start ranks; None if nothing here limits it."""
     settings = hosts_settings(recipe.burst.launcher)
     if recipe.burst.launcher_kind == "local":
         return 1
@@ -44,8 +44,10 @@ def nodes_of(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> int | N
 
 
 def open_launcher(recipe: Recipe, home: Path) -> Launcher:
-    """Returns the recipe's launcher. ToolError for one that does not exist. `home`: where it keeps what it learns about
-    machines."""
+    """Returns the recipe's launcher.
+
+    Raises ToolError if it does not exist. `home`: the folder for what it learns about machines.
+    """
     kind = recipe.burst.launcher_kind
     if kind not in LAUNCHERS:
         raise ToolError(f"there is no launcher {kind}", hint=f"set burst.launcher to {' or '.join(LAUNCHERS)}")

@@ -1,4 +1,4 @@
-"""Ports for torchrun's rendezvous, which somebody else listens on only seconds after they were chosen."""
+"""Chooses ports for torchrun's rendezvous, which starts to listen only seconds later."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _TRIES = 50
 
 
 def free_port(address: str = "") -> int:
-    """Returns a free port of this machine, on one address or on all: below the range that the kernel assigns, where
-    there is room. If it is taken all the same, the failure is `infrastructure`."""
+    """Returns a free port of this machine, on one address or on all.
+
+    It is below the range that the kernel assigns, if there is room. If it is taken nevertheless, the failure is
+    `infrastructure`.
+    """
     end = _first_handed_out()
     drawn = random.SystemRandom().sample(range(_FIRST, end), _TRIES) if end - _FIRST > _FEW else []
     with contextlib.closing(_listener(address, [*drawn, 0])) as listener:
@@ -24,7 +27,7 @@ def free_port(address: str = "") -> int:
 
 
 def _listener(address: str, ports: list[int]) -> socket.socket:
-    """Returns a socket bound to the first port that is free; 0 is the kernel's choice."""
+    """Returns a socket bound to the first free one of the ports; 0 lets the kernel choose."""
     for port in ports:
         listener = socket.socket()
         try:

@@ -1,8 +1,9 @@
-"""Processes of ours on this machine: who they are, which are alive, and how they are ended.
+"""Our processes on this machine: how they are recognised, which are alive, and how they are ended. Reads /proc: Linux
+only.
 
-A process is known by its pid and its start time, because pids are used again. Every process of a start carries
-two variables in its environment, which children inherit: `MARK`, the start it belongs to, and `OWNER`, the tuner
-that started it; all but the supervisor also `AGENT`. Read from /proc: Linux only.
+A process is identified by its pid and its start time, because pids are reused. Every process of a start has two
+variables in its environment, which children inherit: `MARK`, the start it belongs to, and `OWNER`, the tuner that
+started it; all but the supervisor also have `AGENT`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """`started` is in clock ticks since boot, as the kernel gives it: it does not move when the clock is set."""
+    """A process.
+
+    `started` is in clock ticks since boot, as the kernel counts, so that setting the clock does not change it.
+    """
 
     pid: int
     started: int
@@ -33,7 +37,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """One reading of /proc/<pid>/stat. `wait_status` (see `os.waitstatus_to_exitcode`) counts once `dead`."""
+    """One reading of /proc/<pid>/stat. `wait_status` (see `os.waitstatus_to_exitcode`) is valid once `dead`."""
 
     process: Process
     parent: int
@@ -71,20 +75,22 @@ def this_process() -> Process:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns whether this very process still runs (a zombie does not)."""
+    """Returns whether this same process still runs (a zombie does not)."""
     status = status_of(process.pid)
     return status is not None and status.process == process and not status.dead
 
 
 def owner_text(process: Process) -> str:
-    """Returns the value of `OWNER`. It names the pid namespace and the boot too: pids of another container or of
-    another machine mean nothing here, and the first namespace has the same number on every machine."""
+    """Returns the value of `OWNER` for a process.
+
+    It includes the pid namespace and the boot: pids of another container or another machine mean nothing here, and the
+    first namespace has the same number on every machine.
+    """
     return f"{process.pid}:{process.started}:{_pid_namespace()}:{_boot()}"
 
 
 def owner_from(text: str) -> Process | None:
-    """Returns the process that an `OWNER` value names; None if it is malformed, of another pid namespace or of another
-    machine."""
+    """Returns the process in a value of `OWNER`; None if it is malformed, or of another pid namespace or machine."""
     pid, started, *where = (*text.split(":"), "")
     if not (pid.isdecimal() and started.isdecimal()) or where[:2] != [_pid_namespace(), _boot()]:
         return None
@@ -101,8 +107,10 @@ def _boot() -> str:
 
 
 def marked() -> Iterator[tuple[Process, dict[str, str]]]:
-    """Yields every live process with a `MARK`, and its environment. Others' processes cannot be read and are left
-    out."""
+    """Yields every live process with a `MARK`, and its environment.
+
+    Leaves out processes of other users, which cannot be read.
+    """
     for entry in os.listdir(PROC):
         environment = _environment(entry) if entry.isdecimal() else {}
         if MARK in environment and (status := status_of(int(entry))) and not status.dead:
@@ -110,7 +118,7 @@ def marked() -> Iterator[tuple[Process, dict[str, str]]]:
 
 
 def _environment(pid: str) -> dict[str, str]:
-    """Returns the environment the process was started with; empty for one that has ended or is not ours to read."""
+    """Returns the environment with which the process was started; {} if it has ended or cannot be read."""
     try:
         content = (PROC / pid / "environ").read_bytes()
     except OSError:
@@ -127,7 +135,7 @@ def with_mark(mark: str) -> list[Process]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """Returns the live children of the pid, theirs, and so on: also those that wiped their environment."""
+    """Returns the live children of the pid, their children, and so on, even those that cleared their environment."""
     found = [s for entry in os.listdir(PROC) if entry.isdecimal() and (s := status_of(int(entry)))]
     family = {pid}
     while grown := {s.process.pid for s in found if s.parent in family} - family:
@@ -136,16 +144,16 @@ def descendants(pid: int) -> list[Process]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signals this very process, never another that got its pid."""
+    """Sends a signal to this same process, never to another one that got its pid."""
     if is_alive(process):
         with suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
 def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DEADLINE_S) -> list[Process]:
-    """Kills whatever `find` finds, again and again until it finds nothing: what forks meanwhile is found next.
+    """Kills whatever `find` finds until it finds nothing, so that processes forked meanwhile are ended too.
 
-    Returns what is still there at the deadline (processes held inside the kernel).
+    Returns those left at the deadline (held inside the kernel).
     """
     give_up = time.monotonic() + deadline_s
     while left := list(find()):
@@ -158,11 +166,11 @@ def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DE
 
 
 def sweep() -> list[Process]:
-    """Ends what tuners that are no longer alive left behind, and all that came of it, also what wiped its environment;
-    a live tuner's processes are not touched.
+    """Ends the processes of tuners that no longer live, and all their descendants, even with a cleared environment;
+    does not touch processes of live tuners. Returns the processes ended, in that order.
 
-    Returns the processes it ended, in that order. The supervisors come last: they adopt what loses its parent, so
-    that it can still be found. One that has seen its tuner die is at the same work, and ends by itself.
+    Supervisors are ended last: they adopt processes that lose their parent, so that these can still be found. A
+    supervisor that has noticed its tuner's death does the same work, and ends by itself.
     """
     ended: dict[Process, None] = {}
 

@@ -1,4 +1,4 @@
-"""Protocol for observing ranks: through the kernel on this machine, through the keepers' files on many nodes."""
+"""Protocol for observing ranks: through the kernel on this machine, through the keepers' files on several nodes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from trainer.launchers.processes import send, status_of
 
 
 class RankObserver(Protocol):
-    """Ranks that have arrived (see `mailbox.arrive`), by number."""
+    """Observes ranks that have arrived (see `mailbox.arrive`), by number."""
 
     def death(self, rank: int, *, seen_at_s: float) -> Death | None:
-        """Returns how a rank that had arrived ended, None while it lives. `seen_at_s`: when the caller last looked."""
+        """Returns how a rank that had arrived ended; None while it lives.
+
+        `seen_at_s`: the time of the caller's last look.
+        """
         ...
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
-        """Has the ranks write their threads' stacks to their logs, and does not wait until they have."""
+        """Asks the ranks to write their threads' stacks to their logs; does not wait for it."""
         ...
 
     def kill(self, ranks: Iterable[int]) -> None:
-        """Kills the ranks, where this process can do so itself, without waiting until they are gone."""
+        """Kills the ranks if this process can; does not wait until they are gone."""
         ...
 
     def oom_kills(self) -> int:
-        """Returns how many processes the kernels of all machines of the ranks have killed for memory: counts up."""
+        """Returns how many processes the kernels of all machines of the ranks have killed for lack of memory so far."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Ranks that were asked for their stacks, and which of them cannot answer, being held by SIGSTOP or a debugger."""
+    """The ranks that were asked for their stacks, and those of them that cannot answer since SIGSTOP or a debugger
+    holds them."""
 
     ranks: frozenset[int]
     stopped: frozenset[int]
@@ -45,8 +49,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRankObserver:
-    """Ranks of this machine. A dead rank can be read, with its exit code, until the one that started it waits for it;
-    after that only that it is gone."""
+    """Observes ranks of this machine.
+
+    The exit code of a dead rank can be read until its parent waits for it; after that it is only known to be gone.
+    """
 
     control: Path
 

@@ -1,7 +1,7 @@
-"""The time by which a burst's deadlines count.
+"""The time that counts towards a burst's deadlines.
 
-Not while a queue or a suspension holds the ranks, and not while this process is stopped itself: Slurm suspends a job by
-SIGSTOP for every process of it, a tuner inside it too, and clocks go on.
+It excludes time in which a queue or a suspension holds the ranks, and time in which this process itself is stopped:
+Slurm suspends a job by SIGSTOP to each of its processes, perhaps the tuner too, while clocks run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COUNTED_S = 30.0  # of more than that: less than a trainer's next line may take
 
 @dataclass(kw_only=True)
 class Stopwatch:
-    """`now`: seconds since its start that count, as of the last look."""
+    """`now`: seconds that count, as of the last call of `look`."""
 
     clock: Callable[[], float] = time.monotonic
     now: float = field(default=0.0, init=False)
@@ -26,9 +26,10 @@ class Stopwatch:
         self._looked_at = self.clock()
 
     def look(self, *, held: bool) -> float:
-        """`now`, which the time since the last look is added to unless the ranks were held meanwhile.
+        """Returns `now`, after adding the time since the last look unless the ranks were held meanwhile.
 
-        Of a time too long half a minute is: a deadline passes also where every look takes so long.
+        Of a very long time at most half a minute is added, which still lets a deadline pass if every look takes that
+        long.
         """
         at = self.clock()
         since, self._looked_at = at - self._looked_at, at

@@ -1,9 +1,9 @@
 """The process between a tuner and its ranks that outlives both, so that nothing else does.
 
 `python -m trainer.launchers.supervisor <tuner's pid> <control folder> <command…>` runs the command (torchrun's agent)
-and waits until it ends, until it is told to end it (SIGTERM), or until the tuner is gone. Then it kills everything
-that came of it: orphans are handed to this process by the kernel, also those that left their session or wiped their
-environment. If this process is killed itself, the kernel kills the agent, and with the agent the ranks.
+and waits until it ends, until it is asked to end it (SIGTERM), or until the tuner is gone. Then it kills all
+descendants: the kernel gives it orphans, even those that left their session or cleared their environment. If this
+process itself is killed, the kernel kills the agent, and with the agent the ranks.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ def main(owner: int, control: Path, command: list[str]) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of whatever is orphaned below it from now on; it waits for its signals itself."""
+    """Makes this process the parent of descendants that are orphaned from now on; it waits for their signals itself."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
 
 def exit_path(control: Path) -> Path:
-    """Returns the file for the exit code of an agent that ended by itself: negative is the signal that ended it."""
+    """Returns the file with the exit code of an agent that ended by itself; negative is the signal that ended it."""
     return control / "agent.exit"
 
 
 def start(command: list[str]) -> int:
-    """Forks the agent: it dies with this process, and tells its children by `AGENT` whose children they are."""
+    """Forks the agent, which dies with this process.
+
+    Its children learn by the variable `AGENT` whose children they are.
+    """
     me = os.getpid()
     pid = os.fork()
     if pid:
@@ -64,7 +67,7 @@ def start(command: list[str]) -> int:
 
 
 def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> int | None:
-    """Returns the agent's exit code once it has ended; None if it is to be ended. Calls `look` at every poll."""
+    """Returns the agent's exit code once it has ended; None if it must be ended. Calls `look` at every poll."""
     while os.getppid() == owner:
         received = signal.sigtimedwait(AWAITED, LOOK_S)
         look()
@@ -77,7 +80,7 @@ def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> i
 
 
 def reap() -> dict[int, int]:
-    """Waits for every child that has ended, adopted ones too: pid → exit code."""
+    """Waits for every child that has ended, adopted ones too; returns {pid: exit code}."""
     exited: dict[int, int] = {}
     while True:
         try:
@@ -90,7 +93,7 @@ def reap() -> dict[int, int]:
 
 
 def family() -> list[Process]:
-    """Returns the processes left below this one, after reaping the dead."""
+    """Returns the live descendants of this process, after reaping the dead."""
     reap()
     return descendants(os.getpid())
 

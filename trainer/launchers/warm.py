@@ -1,4 +1,4 @@
-"""Ranks of our own worker that stay up between bursts, on whatever launcher started them.
+"""Ranks of our own worker that stay up between bursts, with any launcher.
 
 `start_ranks(…)` returns at once; the first `run` waits until the ranks are up.
 """
@@ -39,9 +39,9 @@ def start_ranks(
     python: str | None = None,
     startup_s: float = STARTUP_S,
 ) -> WarmRanks:
-    """Starts ranks of the module and does not wait for them; `env` is added to our environment.
+    """Starts ranks of the module without waiting for them; `env` is added to our environment.
 
-    Each start keeps its control folder and logs in a folder inside `folder`: of that name, else a new one.
+    Each start has its control folder and logs in a folder inside `folder`: one called `name`, else a new one.
     """
     control = new_control(folder) if name is None else folder.resolve() / name
     argv = [python or launcher.python, "-m", module, str(control)]
@@ -51,7 +51,7 @@ def start_ranks(
 
 @dataclass(kw_only=True)
 class WarmRanks:
-    """See `trainer.launchers.Ranks`. `once`: they end by themselves after the first burst, whoever is there then."""
+    """See `trainer.launchers.Ranks`. `once`: they end by themselves after the first burst, even without a tuner."""
 
     processes: Processes
     startup_s: float = STARTUP_S
@@ -74,12 +74,15 @@ class WarmRanks:
 
     @property
     def alive(self) -> bool:
-        """Returns whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
+        """Returns whether another burst can be run: the ranks were not ended, and none that had arrived is gone."""
         deaths = (self.processes.rank_observer.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
         return not self._ended and self.processes.running and not any(deaths)
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
-        """Runs a burst, see `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
+        """Runs a burst, see `Ranks.run`.
+
+        The deadline counts from when all ranks are up; starting has one of its own.
+        """
         if self._ended:
             raise RuntimeError("these ranks were stopped: start new ones")
         watch = Watch(self.processes, burst_folder.resolve())
@@ -132,8 +135,10 @@ class WarmRanks:
         self._requests += 1
 
     def _wait(self, watch: Watch, deadline_s: float) -> float | None:
-        """Waits until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it
-        passed."""
+        """Waits until all ranks have replied, or it is clear that they will not.
+
+        Returns the deadline, s, if it passed; else None.
+        """
         stopwatch, starting = Stopwatch(), True
         limit_s, since = self.startup_s, 0.0
         while not (watch.all_replied or self._tells(watch) or not self.processes.running):
@@ -153,13 +158,13 @@ class WarmRanks:
         return None
 
     def _tells(self, watch: Watch) -> bool:
-        """Returns whether the trouble has lasted long enough for its cause to be reported: by the ranks and, where one
-        was killed, by what started it."""
+        """Returns whether a failure has lasted long enough for its cause to be reported, by the ranks and, if one was
+        killed, by the process that started it."""
         unsure = watch.saw_a_kill and self.processes.code is None
         return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
 
     def end(self) -> None:
-        """Ends the ranks, see `Ranks.end`. Idle ranks are asked first."""
+        """Ends the ranks, see `Ranks.end`. Idle ranks are asked to end first."""
         if self._ended:
             return
         self._ended = True

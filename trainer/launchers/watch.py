@@ -1,7 +1,7 @@
-"""Watch over the ranks while a burst runs: which arrived, replied and died, in which order.
+"""Observes the ranks while a burst runs: which arrived, replied and died, and in which order.
 
-Polled, some 50 times a second. See `trainer.launchers.rank_observer` for what can be observed; how a rank ended comes
-from the log of torchrun's agent where that does not show it.
+It polls about 50 times per second. See `trainer.launchers.rank_observer` for what can be observed; if that does not
+show how a rank ended, the log of torchrun's agent does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _STACKS_S = 5.0  # a rank that has not written its stacks by then, on a machine 
 
 
 class Watch:
-    """The ranks of one start during one burst. `look` takes the next look; the rest tells what has been seen."""
+    """The ranks of one start during one burst.
+
+    `look` observes them; the other methods return what has been observed.
+    """
 
     def __init__(self, processes: Processes, burst_folder: Path) -> None:
         self._processes, self._control, self._burst = processes, processes.control, burst_folder
@@ -33,7 +36,7 @@ class Watch:
         self._looked_at_s = time.time()
 
     def clear(self) -> None:
-        """Removes what an earlier attempt at the burst left in its folder: it would be taken for this one's."""
+        """Removes files of an earlier attempt at this burst, which could be mistaken for this one's."""
         for rank in self._ranks:
             for path in (report_path, phase_path, mailbox.log_path):
                 path(self._burst, rank).unlink(missing_ok=True)
@@ -67,39 +70,41 @@ class Watch:
 
     @property
     def in_trouble(self) -> bool:
-        """Returns whether a rank died or replied with an error: the burst will not end well."""
+        """Returns whether a rank died or replied with an error, so that the burst will fail."""
         return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
 
     @property
     def saw_a_kill(self) -> bool:
-        """Returns whether a rank was killed, or is gone before its end was seen."""
+        """Returns whether a rank was killed, or is gone without its end having been observed."""
         return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
 
     @property
     def lacks_a_code(self) -> bool:
-        """Returns whether a rank is gone whose exit code neither we nor the agent have seen."""
+        """Returns whether a rank is gone whose exit code is known neither here nor from the agent."""
         named = self._processes.reported_deaths
         return not named and any(death.code is None for death in self.deaths.values())
 
     def kill_the_rest(self) -> None:
-        """Kills the ranks that still run: the agent names the one that failed only after all others have ended, and
-        one that ignores SIGTERM holds it up."""
+        """Kills the ranks that still run.
+
+        The agent reports the rank that failed only after all others have ended, which one that ignores SIGTERM delays.
+        """
         self._processes.rank_observer.kill(set(self._ranks) - set(self.deaths))
 
     @property
     def troubled_for_s(self) -> float:
-        """Returns the time since `in_trouble`, in seconds; 0 while nothing is wrong."""
+        """Returns the seconds since `in_trouble`; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
 
     def ask_for_stacks(self) -> None:
-        """Has every silent rank write its threads' stacks to its log, and waits until it has."""
+        """Asks every silent rank for its threads' stacks, and waits until they are in its log."""
         asked = self._processes.rank_observer.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
         self._stopped |= asked.stopped
         self._await_stacks(sorted(asked.ranks - asked.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
-        """Waits until every rank has written its stack and no more comes; a rank that has not started by `_STACKS_S`
-        will not."""
+        """Waits until every rank has written its stacks completely; a rank that has not begun by `_STACKS_S` will
+        not."""
         give_up = time.monotonic() + _STACKS_S
         before: list[int] = []
         while time.monotonic() < give_up:
@@ -110,7 +115,7 @@ class Watch:
             time.sleep(mailbox.POLL_S)
 
     def keep_logs(self) -> None:
-        """Brings what ranks wrote before the burst took over their output, and the agent's log, to the burst's logs."""
+        """Copies the agent's log, and the ranks' output before the burst redirected it, to the burst's logs."""
         for rank in self._ranks:
             target = mailbox.log_path(self._burst, rank)
             if not target.exists():
@@ -119,12 +124,12 @@ class Watch:
         mailbox.log_path(self._burst, 0).with_name("agent.log").write_text(self._processes.log)
 
     def mask_logs(self) -> None:
-        """Takes secrets out of the burst's logs, once nothing is looked for in them any more."""
+        """Masks secrets in the burst's logs, once nothing is searched in them any more."""
         for path in mailbox.log_path(self._burst, 0).parent.glob("*.log"):
             mask_file(path)
 
     def evidence(self) -> list[RankEvidence]:
-        """Returns the evidence of each rank. Call it when the ranks have ended, so that their logs are complete."""
+        """Returns the evidence of each rank. Call it after the ranks have ended, so that their logs are complete."""
         named = self._processes.reported_deaths
         return [
             RankEvidence(
@@ -139,8 +144,8 @@ class Watch:
         ]
 
     def _completed_death(self, rank: int, named: dict[int, int]) -> Death | None:
-        """Returns the rank's death, completed by the agent, which names the rank that failed and ends the rest by
-        TERM."""
+        """Returns the rank's death, completed from the agent's log: the agent reports the rank that failed and ends the
+        others by TERM."""
         seen = self.deaths.get(rank)
         if seen is not None:
             code = named.get(rank, -signal.SIGTERM if named else None)
@@ -150,7 +155,7 @@ class Watch:
         return None
 
     def _output(self, rank: int) -> bytes:
-        """Returns the rank's output of this burst, or of its start while it has not started the burst."""
+        """Returns the rank's output of this burst; that of its start if it has not started the burst."""
         own = mailbox.log_path(self._burst, rank)
         return b"".join(path.read_bytes() for path in ([own] if own.exists() else self._processes.outputs(rank)))
 

@@ -1,8 +1,8 @@
-"""A trainer of any other kind: a template of its command, filled in.
+"""Fills in the command template of a trainer of any other kind.
 
-A word that is `{args}` or `{env}` alone becomes many: the recipe as Megatron-LM's arguments, and as NAME=VALUE. Inside
-a word `{out}` is a folder for what the trainer writes, `{iterations}` how many to train, `{profile_start}`,
-`{profile_end}` and `{profile_ranks}` what to trace.
+A word that is exactly `{args}` or `{env}` becomes many: the recipe as Megatron-LM's arguments, or as NAME=VALUE. Inside
+a word, `{out}` is a folder for the trainer's output, `{iterations}` the number of iterations, and `{profile_start}`,
+`{profile_end}` and `{profile_ranks}` are what to trace.
 """
 
 from __future__ import annotations

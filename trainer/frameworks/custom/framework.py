@@ -1,6 +1,6 @@
-"""Any other trainer: a template of its command, in Megatron-LM's words.
+"""Any other trainer: a template of its command, filled in with Megatron-LM's arguments.
 
-It may print the arguments that Megatron-LM prints, or leave the configuration that Megatron-Bridge leaves.
+It may print the arguments as Megatron-LM does, or write its configuration as Megatron-Bridge does.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Megatron-Bridge's overrides, as Hydra reads them."""
+"""Megatron-Bridge: overrides in Hydra's grammar."""

@@ -19,7 +19,8 @@ OWN_WORDS = frozenset({"cuda_graph_impl", "moe_router_dtype", "pipeline_model_pa
 
 
 def acting_in_folder(recipe: Recipe, folder: Path, log: str) -> dict[str, Plain]:
-    """Knobs as the configuration in the trainer's folder says, else the arguments that its log prints."""
+    """Returns the knob values in the configuration in the trainer's folder; without one, those in the arguments that
+    its log prints."""
     configuration = folder / CONFIGURATION
     if configuration.exists():
         return acting_in_configuration(recipe, configuration.read_text(errors="replace"))
@@ -27,7 +28,8 @@ def acting_in_folder(recipe: Recipe, folder: Path, log: str) -> dict[str, Plain]
 
 
 def acting_in_configuration(recipe: Recipe, text: str) -> dict[str, Plain]:
-    """Knobs that the recipe sets and that can act, of a configuration as YAML; {} for a text that is none."""
+    """Returns the values of knobs that the recipe sets and that can act, from a configuration as YAML; {} if the text
+    is none."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -38,7 +40,8 @@ def acting_in_configuration(recipe: Recipe, text: str) -> dict[str, Plain]:
 
 
 def _says_the_same(recipe: Recipe, name: str, value: Any) -> bool:
-    """True for switches, numbers and words of the same plain kind that Bridge does not spell in its own way."""
+    """Returns true if a value has the plain type of the knob's (switch, number, word) and Bridge does not spell it
+    differently."""
     wanted = recipe.knob(name)
     plain = isinstance(wanted, bool | int | float) or (isinstance(wanted, str) and name not in OWN_WORDS)
     return plain and isinstance(value, type(wanted))

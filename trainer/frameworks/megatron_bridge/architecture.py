@@ -1,7 +1,7 @@
-"""The model as fields of a Bridge provider: nearly all have Megatron-Core's names, and so ours.
+"""The model as fields of a Bridge provider; nearly all have Megatron-Core's names, which are ours.
 
-A field at our default is written too, for the Bridge recipe may say another (a layer of MTP, an expert bias); it is
-added (`++`), so that a provider without such a field passes over it. Source: gpt_provider.py, mla_provider.py and
+A field at our default is written too, since the Bridge recipe may have another value (an MTP layer, an expert bias). It
+is added with `++`, so that a provider without such a field ignores it. Source: gpt_provider.py, mla_provider.py and
 mamba/mamba_provider.py of src/megatron/bridge/models (0.3.1 and 0.6.2).
 """
 
@@ -46,7 +46,7 @@ YARN_ALONE = ("yarn_correction_range_round_to_int",)  # latent attention has no 
 
 
 def fields(model: Architecture) -> Iterator[tuple[str, str, Any, bool]]:
-    """(our name, the provider's, value, whether it is other than our default) of every field that acts."""
+    """Yields (our name, the provider's name, value, whether it differs from our default) of every field that acts."""
     moved = model.model_dump(exclude_defaults=True)
     for name, value in model.model_dump().items():
         if name in NOT_FIELDS or not _acts(model, name) or (name in RARE and name not in moved):
@@ -58,7 +58,7 @@ def fields(model: Architecture) -> Iterator[tuple[str, str, Any, bool]]:
 
 
 def not_said(model: Architecture) -> Iterator[tuple[str, Any, str]]:
-    """(field, value, why) of what the model says and no override can."""
+    """Yields (field, value, reason) of values of the model that no override can set."""
     for name, value in model.model_dump(exclude_defaults=True).items():
         if name in NOT_FIELDS:
             yield name, value, NOT_FIELDS[name]

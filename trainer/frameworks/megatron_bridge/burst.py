@@ -1,7 +1,5 @@
-"""Megatron-Bridge: the user's command with the recipe's overrides behind it, then the burst's; Hydra takes the last.
-
-Source: megatron/bridge/training/config.py 0.3.1.
-"""
+"""The command of a burst with Megatron-Bridge: the user's command, then the recipe's overrides, then the burst's; in
+Hydra the last one counts. Source: megatron/bridge/training/config.py 0.3.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command of a rank: the user's own with the recipe's overrides in it."""
+"""The command of a rank with Megatron-Bridge: the user's own, with the recipe's overrides."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 
 def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> RankCommand:
-    """Writes the command for a release; `bursts` of the study tell whether the Bridge recipe has a `comm_overlap`.
-    BadInputError for a release that is none."""
+    """Returns the command for a release; `bursts` of the study show whether the Bridge recipe has a `comm_overlap`.
+
+    Raises BadInputError for an unknown release.
+    """
     version = version_of(named)
     command = () if recipe.trainer is None else recipe.trainer.command
     overlap = bursts is None or has_overlap(bursts)
@@ -38,9 +40,11 @@ def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> Rank
 def with_recipe(
     command: Sequence[str], recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True
 ) -> tuple[str, ...]:
-    """The command with what the recipe mentions as overrides behind it, or where it says {args}; of a path that both
-    set, the recipe's stands. What the recipe does not mention stays as the Bridge recipe has it. `overlap`: whether
-    that one has a `comm_overlap`, as most have."""
+    """Returns the command with the recipe's settings as overrides at its end, or in place of {args}.
+
+    If both set a path, the recipe's value is kept. Settings that the recipe does not mention stay as in the Bridge
+    recipe. `overlap`: whether that one has a `comm_overlap`, as most do.
+    """
     words = tuple(each.word for each in mentioned(recipe, version, overlap=overlap))
     paths = {_path(word) for word in words}
     kept = [word for word in command if word.startswith("-") or "=" not in word or _path(word) not in paths]
@@ -60,11 +64,12 @@ def has_overlap(bursts: Path) -> bool:
 
 
 def mentioned(recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True) -> Iterator[Override]:
-    """Layout, batch and precision; the model where the recipe writes it out, not where it names it; written knobs.
+    """Yields overrides for layout, batch, precision and knobs that the recipe sets, and for the model if it is written
+    out rather than named.
 
-    Bridge lays `comm_overlap` and its named precision over everything else. They are taken away where the recipe
-    mentions all that they decide; else they stay, and a knob is written inside `comm_overlap`. Where the Bridge recipe
-    has none, there is nothing to write inside of, and a knob is written where it acts.
+    Bridge applies `comm_overlap` and its named precision after everything else. They are removed if the recipe sets
+    everything that they decide; else they stay, and knobs are set inside `comm_overlap`. If the Bridge recipe has none,
+    knobs are set where they act.
     """
     whole = all(name in recipe.knobs for name in OF_OVERLAP)
     inside = overlap and not whole

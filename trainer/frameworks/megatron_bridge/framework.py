@@ -1,4 +1,4 @@
-"""Megatron-Bridge: a program that trains a recipe of its own, started with overrides of it."""
+"""The framework Megatron-Bridge: a program that trains one of its own recipes, started with overrides."""
 
 from __future__ import annotations
 

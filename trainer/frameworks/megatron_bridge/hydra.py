@@ -1,4 +1,4 @@
-"""Values in the override grammar of Hydra 1.3, and objects as Bridge's own configuration files write them."""
+"""Writes values in the override grammar of Hydra 1.3, and objects as in Bridge's configuration files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def literal(value: Any) -> str:
-    """A value as Hydra's override grammar reads it; text with other letters than names have is quoted."""
+    """Returns a value in Hydra's override grammar; text is quoted unless it has only the characters of names."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{literal(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -18,7 +18,7 @@ def literal(value: Any) -> str:
 
 
 def named(target: str) -> dict[str, Any]:
-    """A Python object by its name, for example a member of an enum: Bridge would keep plain text as text."""
+    """Returns a Python object by its name, such as a member of an enum: Bridge would take plain text as text."""
     return {"_target_": target, "_call_": False}
 
 
@@ -30,7 +30,7 @@ def _text(value: str) -> str:
 
 
 def _reads_as_another_type(text: str) -> bool:
-    """Words that Hydra takes for a number, a truth value or nothing."""
+    """Returns whether Hydra would read a word as a number, a boolean or null."""
     try:
         float(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Overrides `section.key=value` of a Megatron-Bridge recipe, in Hydra's grammar, that hold whatever that recipe says.
+"""Overrides `section.key=value` of a Megatron-Bridge recipe, in Hydra's grammar, independent of that recipe's values.
 
-Bridge recipes set knobs of their own, so every knob is written, its default and what cannot act included. Two objects
-of Bridge replace the others after every override, and would change what was written: `comm_overlap` is taken
-away, what it decides being written where it acts, and `mixed_precision` is written whole. Source: training/config.py
-(runtime_config_update, validate) and training/utils/omegaconf_utils.py of src/megatron/bridge.
+Bridge recipes set knobs of their own, so every knob is written, even at its default or where it cannot act. Two objects
+of Bridge are applied after all overrides and would change them: `comm_overlap` is removed and its settings are written
+where they act, and `mixed_precision` is written completely. Source: training/config.py (runtime_config_update,
+validate) and training/utils/omegaconf_utils.py of src/megatron/bridge.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from trainer.recipe.rules.flex import SM_COUNTS
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One setting. `what`: the knob or field it says; `form`: `=`, `++` before the path, or `~` to take it away."""
+    """One setting.
+
+    `what`: the knob or field that it sets; `form`: `=`, `++` before the path, or `~` to remove the path.
+    """
 
     what: str
     path: str
@@ -41,13 +44,13 @@ class Override:
 
     @property
     def word(self) -> str:
-        """The argument, unquoted for any shell."""
+        """Returns the argument, without quotes for a shell."""
         return f"~{self.path}" if self.form == "~" else f"{self.form}{self.path}={literal(self.value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unsaid:
-    """A value that matters and that no override of that version can set."""
+    """A value that matters and that no override of this version can set."""
 
     what: str
     value: Any
@@ -73,7 +76,7 @@ NOT_BY_PATH = {"precision", "virtual_pipeline_model_parallel_size", *GRAPHS, *SM
 
 
 def overrides(recipe: Recipe, version: Version = NEWEST) -> list[str]:
-    """Every override the recipe needs, in the order they have to come, unquoted."""
+    """Returns every override that the recipe needs, in the required order, without quotes for a shell."""
     return [each.word for each in written(recipe, version)]
 
 
@@ -140,7 +143,7 @@ def _bridge_value(recipe: Recipe, knob: Knob) -> Any:
 
 
 def _pipeline(recipe: Recipe) -> Iterator[Override]:
-    """Virtual stages as the layout has them, and `batch_p2p_comm`, which is the opposite of the overlap."""
+    """Yields the virtual stages of the layout, and `batch_p2p_comm`, the opposite of the overlap."""
     stages = layout_of(recipe).vpp if recipe.knob("pipeline_model_parallel_layout") else None
     virtual = stages or effective(recipe, "virtual_pipeline_model_parallel_size")
     name = "virtual_pipeline_model_parallel_size"
@@ -168,7 +171,10 @@ def _graphs(recipe: Recipe, version: Version) -> Iterator[Override]:
 
 
 def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
-    """A count by backend. From Bridge 0.6 the backend's own alone, and none for all: that would be taken before it."""
+    """Yields an SM count per backend.
+
+    From Bridge 0.6 only the acting backend's, and none for all, which would be preferred.
+    """
     for name in SM_COUNTS:
         own = acts(recipe, name) or version < ONE_SM_COUNT
         yield Override(what=name, path=f"model.{name}", value=effective(recipe, name) if own else None)
@@ -177,12 +183,15 @@ def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
 
 
 def _checkpoints(recipe: Recipe) -> str:
-    """The one format that Bridge takes with and without Megatron FSDP."""
+    """Returns the only checkpoint format that Bridge accepts with Megatron FSDP, or without it."""
     return "fsdp_dtensor" if effective(recipe, "use_megatron_fsdp") else "torch_dist"
 
 
 def _environment(recipe: Recipe) -> Iterator[Override]:
-    """The Bridge recipe's own value out, ours in: added first, so that there is always one to take away."""
+    """Yields overrides that replace the Bridge recipe's variables by ours.
+
+    A variable is added before it is removed, so that there is always one to remove.
+    """
     for name, knob in KNOBS.items():
         if knob.acts != "environment":
             continue

@@ -1,4 +1,4 @@
-"""Settings of a Megatron-Bridge dataset that pack sequences of several lengths into one."""
+"""Settings of Megatron-Bridge datasets that pack several sequences into one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A recipe's precision as Bridge's `MixedPrecisionConfig`, whole.
+"""A recipe's precision as a complete `MixedPrecisionConfig` of Bridge.
 
-A name (`bf16_mixed`) would do for the format, but Bridge applies the named object after every override and takes its
-other fields from it: `grad_reduce_in_fp32`, layers left in bf16, parameters gathered in FP8. So the object is written,
-every field that a recipe decides with it. Source: src/megatron/bridge/training/mixed_precision.py (0.3.1 to 0.6.2).
+A name (`bf16_mixed`) would set the format, but Bridge applies the named object after every override, with its other
+fields: `grad_reduce_in_fp32`, layers left in bf16, parameters gathered in FP8. So the object is written, with every
+field that a recipe decides. Source: src/megatron/bridge/training/mixed_precision.py (0.3.1 to 0.6.2).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ FIELDS = (
 
 
 def mixed_precision(recipe: Recipe, version: Version = NEWEST) -> dict[str, Any]:
-    """The object's fields by name, with `_target_` as Bridge's configuration files have it.
+    """Returns the object's fields by name, with `_target_` as in Bridge's configuration files.
 
-    Before 0.5 MXFP8 parameters have to be gathered with a reused buffer even where Megatron FSDP holds them, and Bridge
-    then takes the reuse back (mixed_precision.py: finalize; config.py: validate): it ends as the recipe has it.
+    Before 0.5, MXFP8 parameters have to be gathered with a reused buffer even where Megatron FSDP holds them; Bridge
+    then undoes the reuse (mixed_precision.py: finalize; config.py: validate), so that the result is as in the recipe.
     """
     values = {name: effective(recipe, name) for name in FIELDS}
     mxfp8 = recipe.training.precision == "mxfp8"

@@ -1,8 +1,6 @@
-"""Megatron-Bridge's configuration as parts of a recipe: from overrides `section.key=value`, or a whole ConfigContainer.
-
-Knobs are found by their path in the knob table, fields of the model by their name below `model.`, which is
-Megatron-Core's own.
-"""
+"""Reads Megatron-Bridge's configuration, from overrides `section.key=value` or a whole ConfigContainer, as parts of a
+recipe. Knobs are found by their path in the knob table, fields of the model by their name below `model.`, which is
+Megatron-Core's."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def is_override(word: str) -> bool:
 
 
 def read_overrides(words: Sequence[str]) -> Reading:
-    """A command line of Bridge, its program left out; the last of two equal paths wins."""
+    """Reads a command line of Bridge, without its program; of equal paths the last one counts."""
     model: dict[str, Any] = {}
     knobs: dict[str, Any] = {}
     unread: dict[str, str] = {}
@@ -81,7 +79,7 @@ def packing_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_config(config: Mapping[str, Any]) -> Reading:
-    """A ConfigContainer as Bridge dumps it; keys that no recipe decides are left alone."""
+    """Reads a ConfigContainer as Bridge writes it; ignores keys that no recipe decides."""
     model: dict[str, Any] = {}
     knobs: dict[str, Any] = {}
     unread: dict[str, str] = {}
@@ -94,14 +92,15 @@ def read_config(config: Mapping[str, Any]) -> Reading:
 
 
 def preset_of(recipe_name: str) -> str | None:
-    """The preset a Bridge recipe is named after: qwen3_30b_a3b_pretrain_config → qwen3-30b-a3b."""
+    """Returns the preset that a Bridge recipe is named after: qwen3_30b_a3b_pretrain_config → qwen3-30b-a3b; None if
+    there is none."""
     plain = re.sub(r"\W|_", "", recipe_name.lower())
     fits = [name for name in presets() if plain.startswith(re.sub(r"\W|_", "", name))]
     return max(fits, key=len) if fits else None
 
 
 def _passed(rest: Sequence[str]) -> tuple[str, ...]:
-    """Returns paths and flags of the words that stay."""
+    """Returns the paths and flags of the words that remain."""
     matches = ((OVERRIDE.fullmatch(word), word) for word in rest)
     names = (match[1] if match else word.partition("=")[0] for match, word in matches if match or word.startswith("-"))
     return tuple(dict.fromkeys(names))
@@ -140,7 +139,10 @@ def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], u
 
 
 def _take_precision(fields: Mapping[str, Any], knobs: dict[str, Any]) -> bool:
-    """An object written whole: the format, and the knobs that are fields of it."""
+    """Adds a complete mixed-precision object to the knobs: its format, and the knobs among its fields.
+
+    Returns false if it has no known format.
+    """
     precision = _precision({"mixed_precision": fields})
     if precision is None:
         return False
@@ -176,7 +178,7 @@ def _flat(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:
-    """By name, or by the fields of a mixed precision configuration; None where neither says one."""
+    """Returns the precision, by name or by the fields of a mixed-precision configuration; None if neither gives it."""
     written = config.get("mixed_precision")
     if isinstance(written, str):
         return _PRECISION_OF.get(written)
@@ -193,7 +195,8 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 
 def _whole_model(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """Fields that a dump says in another way: the activation is a function, the vocabulary may be padded."""
+    """Returns the model's fields that a configuration file writes differently: the activation as a function, and so
+    on."""
     section = config.get("model") or {}
     made = dict(model)
     if "activation_func" in section:
@@ -208,7 +211,7 @@ def _plain_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function(value: Any) -> str | None:
-    """The last part of a function's name: {_target_: torch.nn.functional.silu, _call_: false} → silu."""
+    """Returns the activation whose function is named: {_target_: torch.nn.functional.silu, _call_: false} → silu."""
     name = value.get("_target_") if isinstance(value, dict) else value
     return _ACTIVATIONS.get(str(name).rpartition(".")[2])
 
@@ -223,7 +226,7 @@ def _plain(value: Any) -> Any:
 
 
 def _hydra(text: str) -> Any:
-    """A value of Hydra's override grammar: quotes keep text, the rest is as YAML reads it."""
+    """Parses a value in Hydra's override grammar: quoted text stays text, the rest is read as YAML."""
     try:
         if text.startswith("{"):
             text = re.sub(r"([{,]\s*\w+):", r"\1: ", text)

@@ -29,12 +29,12 @@ def starts(argv: Sequence[str]) -> bool:
 
 
 def is_config(data: Any) -> bool:
-    """True for a ConfigContainer: by its sections, and the targets that they are made of."""
+    """Returns true for a ConfigContainer, by its sections and the classes that they name."""
     return isinstance(data, dict) and len(SECTIONS & data.keys()) >= 3 and isinstance(data.get("model"), dict)
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
-    """Reads what the line says. What its Bridge recipe says beside is not in the file."""
+    """Reads the settings on the command line. Other settings of its Bridge recipe are not in the file."""
     reading = read_overrides(argv)
     recipe = _value_of(argv, RECIPE)
     base = f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"
@@ -46,7 +46,7 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
 
 
 def _with_model(recipe: str | None, reading: Reading, request: ImportRequest) -> Reading:
-    """Adds the preset that the Bridge recipe is named after, unless the line itself says the whole model."""
+    """Adds the preset that the Bridge recipe is named after, unless the command line itself has the whole model."""
     named = request.given.get("model") or (preset_of(recipe) if recipe else None)
     if named in presets():
         model = {**presets()[named].model_dump(), **reading.model} if reading.model else {}
@@ -61,7 +61,7 @@ def _with_model(recipe: str | None, reading: Reading, request: ImportRequest) ->
 
 
 def read_configuration(data: Any, request: ImportRequest) -> Reading:
-    """Reads a whole configuration: every knob is in it, its command is not."""
+    """Reads a whole configuration, which has every knob but not the command."""
     note = (
         "a configuration has no command: bursts run our own model (engine megatron); import the launch line for yours"
     )
@@ -83,7 +83,7 @@ def _of_every_recipe(recipe: str | None) -> dict[str, bool]:
 
 
 def _said_by_flags(argv: Sequence[str]) -> dict[str, int]:
-    """Reads the values of run_recipe.py's own flags; overrides take precedence over them."""
+    """Returns the values of run_recipe.py's own flags; overrides take precedence over them."""
     value = _value_of(argv, SEQUENCE)
     return {"seq_length": int(value)} if value and value.isdigit() else {}
 

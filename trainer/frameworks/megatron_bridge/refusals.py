@@ -1,4 +1,4 @@
-"""Findings on a recipe applied over a Bridge recipe: Bridge's rules, and values that no override can set."""
+"""Checks a recipe that is applied over a Bridge recipe: Bridge's rules, and values that no override can set."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from trainer.recipe.rules.rule import BRIDGE, FrameworkName
 
 
 def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
-    """Rules and what cannot be said, errors first. BadInputError for a version that is none.
+    """Returns the findings, errors first: violated rules, and values that cannot be set.
 
-    Rules see the recipe as it is exported: a graph of the whole iteration in the words of the version.
+    Rules see the recipe as it is exported, with graphs of the whole iteration spelled for the version. Raises
+    BadInputError for an unknown version.
     """
     known = version_of(version)
     whole = effective(recipe, "cuda_graph_impl") == "full_iteration"
@@ -31,12 +32,12 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def refused(recipe: Recipe, version: str | None = None) -> list[Finding]:
-    """Returns the errors among the findings: each keeps the job from starting, or from training as meant."""
+    """Returns the errors among the findings: each keeps the job from starting, or from training as intended."""
     return [finding for finding in findings_for(recipe, version) if finding.kind is FindingKind.ERROR]
 
 
 def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
-    """Returns a warning where the user's command packs sequences beside CUDA graphs."""
+    """Returns a warning if the user's command packs sequences and the recipe has CUDA graphs."""
     return packed_findings(packing_of(command), recipe, FrameworkName.MEGATRON_BRIDGE)
 
 

@@ -1,7 +1,7 @@
-"""A recipe as overrides `section.key=value` for a Bridge recipe of the same model.
+"""Exports a recipe as overrides `section.key=value` for a Bridge recipe of the same model.
 
-Bridge recipes set knobs of their own, so every knob is written, its default included, and the model with them: what
-the Bridge recipe says beside them (data, tokenizer, schedule, checkpoints) stays, and a comment names what it decides.
+Bridge recipes set knobs of their own, so every knob is written, even at its default, and so is the model. Other
+settings of the Bridge recipe stay (data, tokenizer, schedule, checkpoints); a comment names them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _REFUSED, _WRONG = "REFUSED by that release", "NOT TRAINED AS MEANT by that rele
 
 
 def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
-    """Environment, overrides each quoted, and a launch line. BadInputError for a release that is none."""
+    """Returns the script: environment, quoted overrides, and a launch line.
+
+    Raises BadInputError for an unknown release.
+    """
     release = version_of(named)
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     lines = [

@@ -1,4 +1,4 @@
-"""Differences between releases of Megatron-Bridge, each read in the release's source: names added and renamed."""
+"""The differences between releases of Megatron-Bridge, each read in the release's source: names added and renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ONE_SM_COUNT: Version = (0, 6)  # model.moe_flex_dispatcher_num_sms, over the co
 
 
 def version_of(text: str | None) -> Version:
-    """A release as numbers; the newest that was read for None or "head". Raises BadInputError for what is none."""
+    """Returns a release as numbers; the newest known one for None or "head".
+
+    Raises BadInputError if the text is not a version.
+    """
     if text in (None, "head"):
         return NEWEST
     if match := re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or ""):

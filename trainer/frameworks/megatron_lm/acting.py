@@ -13,7 +13,8 @@ from trainer.recipe.identity import requested_knobs
 
 
 def acting_knobs(recipe: Recipe, log: str) -> dict[str, Plain]:
-    """Knobs that the recipe sets and that can act, of a rank's log; {} where it prints no arguments."""
+    """Returns the values of knobs that the recipe sets and that can act, from a rank's log; {} if it prints no
+    arguments."""
     values = logged_values(log)
     if not values:
         return {}

@@ -1,4 +1,5 @@
-"""Compares the arguments of an imported command with those of its recipe and the words that stay in the command."""
+"""Compares the arguments of an imported command with those that its recipe and the remaining words of the command
+give."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SPELLINGS = {
 def differences(
     before: Sequence[str], after: Sequence[str], *, world_size: int | None
 ) -> Mapping[str, tuple[Any, Any]]:
-    """Megatron-LM's names whose value differs between two argument lists, after its own validation."""
+    """Returns, by Megatron-LM's names, the values that differ between two argument lists, after its own validation."""
     left = settled(read_arguments(before).values, world_size=world_size)
     right = settled(read_arguments(after).values, world_size=world_size)
     return {
@@ -40,5 +41,5 @@ def differences(
 
 
 def _plain(value: Any) -> Any:
-    """A pattern of whole layers as its flags, lists as tuples."""
+    """Returns a value for comparison: a layer pattern as its list of flags, lists as tuples."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""Every argument of Megatron-LM's parser, and an argument list read as that parser would read it.
+"""Every argument of Megatron-LM's parser; reads an argument list as that parser does.
 
-One row of `arguments.csv` a flag: the name it fills (`dest`), how many words it takes (0, 1, 3, + or *), of which kind,
-and the default without it, which often is not a recipe's. Found by building the parsers of core_v0.16.1 and main
-d98e8a64; `default_0_16_1` where the two differ, `versions` where only one knows the flag.
+`arguments.csv` has one row per flag: the name that it sets (`dest`), how many words it takes (0, 1, 3, + or *), their
+type, and the default, which often differs from a recipe's. The rows come from building the parsers of core_v0.16.1 and
+main d98e8a64; `default_0_16_1` is set where the two differ, `versions` where only one knows the flag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Argument:
     default: Any
 
     def value(self, words: Sequence[str]) -> Any:
-        """Returns the parsed value of these words. Raises ValueError where the parser would refuse them."""
+        """Returns the parsed value of these words. Raises ValueError if the parser would refuse them."""
         if self.values == "0":
             if words:
                 raise ValueError(f"it takes no value: {' '.join(words)}")
@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A flag as written in an argument list: `argument` None for one that Megatron-LM does not know, a fork's own."""
+    """A flag of an argument list as written. `argument`: None if Megatron-LM does not know the flag (a fork's own)."""
 
     words: Words
     argument: Argument | None = None
@@ -54,19 +54,19 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentList:
-    """A list with what it fills. `values` has every name of the parser, at its default where nothing is written."""
+    """A parsed argument list. `values` has every name of the parser, at its default if the list does not set it."""
 
     reads: tuple[Read, ...]
     values: Mapping[str, Any]
 
     @property
     def written(self) -> frozenset[str]:
-        """Names that the list itself fills."""
+        """Returns the names that the list sets."""
         return frozenset(read.argument.dest for read in self.reads if read.argument and not read.refused)
 
 
 def read_arguments(argv: Sequence[str]) -> ArgumentList:
-    """The list as Megatron-LM's parser reads it: the last of two equal flags wins; what it does not know is kept."""
+    """Reads a list as Megatron-LM's parser does: the last of two equal flags counts. Unknown flags are kept."""
     values = dict(defaults())
     reads: list[Read] = []
     for words in split(argv):
@@ -83,14 +83,14 @@ def read_arguments(argv: Sequence[str]) -> ArgumentList:
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """Every name with its default."""
+    """Returns every name with its default."""
     return {argument.dest: argument.default for argument in reversed(ARGUMENTS.values())}
 
 
 def pattern(text: str) -> int | tuple[int, ...]:
-    """A layer pattern: a number, or a Python list such as `([0]*3+[1]*58)`, which Megatron-LM evaluates.
+    """Parses a layer pattern: a number, or a Python list such as `([0]*3+[1]*58)`, which Megatron-LM evaluates.
 
-    ValueError for anything else. Read here by a small grammar: sums of lists, groups and repetitions.
+    Here a small grammar is parsed: sums of lists, groups and repetitions. Raises ValueError for anything else.
     """
     plain = text.replace(" ", "")
     if re.fullmatch(r"-?\d+", plain):

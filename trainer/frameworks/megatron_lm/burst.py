@@ -1,8 +1,7 @@
-"""Megatron-LM: the user's argument list without what a burst decides, then the recipe's words, then the burst's.
-
-Edited, not appended to: most of its switches have no off-flag. The schedule stays the user's own (`--train-iters`,
-learning rate); `--exit-interval` ends the burst. Source: megatron/training/arguments.py, 0.16.1 and 2026-08.
-"""
+"""The command of a burst with Megatron-LM: the user's arguments without those that a burst decides, then the recipe's,
+then the burst's. The list is edited, since most switches have no off-flag. The schedule stays the user's
+(`--train-iters`, learning rate); `--exit-interval` ends the burst. Source: megatron/training/arguments.py, 0.16.1 and
+2026-08."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the version of the Megatron-LM that a command starts, if its checkout is on a readable path."""
+"""Reads the version of the Megatron-LM that a command starts, if its checkout can be read from here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def version_beside(command: Sequence[str], setup: Sequence[str] = ()) -> str | None:
-    """The version of Megatron-Core in the folder of the program that is run, or above it; None where there is none.
-    `setup` are lines before it, of which `cd` says where that is."""
+    """Returns the version of Megatron-Core in the folder of the program that is run, or above it; None if there is
+    none. `setup`: the lines before the command, of which `cd` tells the folder."""
     program = next((Path(word) for word in command if word.endswith(".py")), None)
     if program is None:
         return None

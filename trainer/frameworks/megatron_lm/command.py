@@ -1,7 +1,5 @@
-"""The command of a rank: the user's own with the recipe in it, else Megatron-LM's own program on mock data.
-
-Of the user's list what the recipe decides is edited, all else stays as it is.
-"""
+"""The command of a rank with Megatron-LM: the user's own with the recipe in it, else Megatron-LM's program on mock
+data. Of the user's arguments those that the recipe decides are edited; all others stay."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ SHORT = ("--train-iters", "50", "--lr", "3e-4", "--min-lr", "3e-5", "--lr-decay-
 
 
 def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> RankCommand:
-    """Writes the command in the words of a version. BadInputError for one that is none."""
+    """Returns the command for a version. Raises BadInputError for an unknown one."""
     version = version_of(named)
     trainer = recipe.trainer
     argv = _own_program(recipe, version) if trainer is None else with_recipe(trainer.command, recipe, version)
@@ -47,17 +45,19 @@ def _own_program(recipe: Recipe, version: str) -> tuple[str, ...]:
 
 
 def recipe_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """The model and every knob, in the words of a version; nothing of what stands beside a recipe. Nor the vocabulary:
-    the user's tokenizer decides it."""
+    """Returns the arguments for the model and every knob, for a version.
+
+    Leaves out settings outside a recipe, and the vocabulary size, which the user's tokenizer decides.
+    """
     spellings = [*model_spellings(recipe, version), *knob_spellings(recipe, version)]
     return tuple(word for spelling in spellings for word in spelling.words)
 
 
 def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """The command with the recipe's words behind it, or where it says {args}.
+    """Returns the command with the recipe's arguments at its end, or in place of {args}.
 
-    Of the user's own words those go that come again, or that contradict what the recipe mentions: most switches have
-    no off-flag. What the recipe does not mention stays as the command has it.
+    Removes the user's words that are repeated or that contradict the recipe, since most switches have no off-flag.
+    Settings that the recipe does not mention stay as in the command.
     """
     listed = split(command)
     theirs = {each.flag for each in listed if is_of_a_fork(each)}
@@ -75,7 +75,8 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
 
 
 def is_of_a_fork(words: Words) -> bool:
-    """Returns whether a flag of Megatron-LM has a value, of a fork, that no recipe can hold: it is kept as written."""
+    """Returns whether a flag of Megatron-LM has a value that only a fork accepts and no recipe can express; it is kept
+    as written."""
     flag, argument = BY_NAME.get(words.flag or ""), ARGUMENTS.get(words.flag or "")
     if flag is None or argument is None or flag.field is None or flag.part not in ("model", "knob"):
         return False
@@ -96,7 +97,7 @@ def is_of_a_fork(words: Words) -> bool:
 
 
 def of_a_fork(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(field, words) of the user's values that no recipe can hold."""
+    """Yields (field, words) for the user's values that no recipe can express."""
     for each in split(command):
         flag = BY_NAME.get(each.flag or "")
         if flag is not None and flag.field is not None and is_of_a_fork(each):
@@ -104,7 +105,8 @@ def of_a_fork(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(field, flag) of the user's words that set something the recipe has a place for and does not mention."""
+    """Yields (field, flag) for the user's words that set a field which a recipe can express and this one does not
+    mention."""
     for each in split(command):
         flag = BY_NAME.get(each.flag or "")
         if flag is None or flag.field is None or flag.part not in ("model", "knob") or is_of_a_fork(each):
@@ -146,7 +148,8 @@ def _value(recipe: Recipe, flag: Flag) -> Any:
 
 
 def _mentions(recipe: Recipe, field: str) -> bool:
-    """Returns whether the recipe sets `field`: any field of a preset, the written ones of a model, layout and batch."""
+    """Returns whether the recipe sets `field`: any field of a preset, the written fields of a model, layout and
+    batch."""
     if field in KNOBS:
         return KNOBS[field].section != "knobs" or field in recipe.knobs
     if field in VOCABULARY:

@@ -1,12 +1,12 @@
-"""The flags of Megatron-LM that stand for something in a recipe, and the versions that know each.
+"""The flags of Megatron-LM that correspond to parts of a recipe, and the versions that know each.
 
-One row of `flags.csv` a flag. `part` says what it stands for: a field of the model, a knob, the precision (several
-flags together), or nothing of the recipe's own (`beside`: what Megatron-LM asks for beside other settings). A field
-with several rows has several words (`--swiglu`, `--quick-geglu`), an off-switch, or another name by version; the first
-row that a version knows is the one to write, every row is read.
+`flags.csv` has one row per flag. `part` is what it sets: a field of the model, a knob, the precision (several flags
+together), or nothing of a recipe (`beside`: flags that Megatron-LM requires with other settings). A field with several
+rows has several words (`--swiglu`, `--quick-geglu`), an off-switch, or another name in some versions; the first row
+that a version knows is written, every row is read.
 
-`since` is the first core release with the flag, empty for 0.14 and before; `until` the first without it. Found by
-building the parsers of core_v0.14.0, 0.15.0, 0.16.0, 0.16.1, 0.17.0, 0.18.0, 0.19.0 and main d98e8a64.
+`since` is the first core release with the flag, empty for 0.14 and earlier; `until` the first without it. The rows come
+from building the parsers of core_v0.14.0, 0.15.0, 0.16.0, 0.16.1, 0.17.0, 0.18.0, 0.19.0 and main d98e8a64.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ BY_NAME: dict[str, Flag] = {flag.flag: flag for flag in FLAGS}
 
 @cache
 def flags_of(field: str) -> tuple[Flag, ...]:
-    """Every flag of a knob or a field of the model, the newest name first."""
+    """Returns every flag of a knob or a field of the model, the newest name first."""
     return tuple(flag for flag in FLAGS if flag.field == field)
 
 
 def version_of(text: str | None) -> str:
-    """A version as `--for` names it ("0.16.1", "core_v0.17.0", "v0.18", "head"); None is the newest.
+    """Returns a version as `--for` names it ("0.16.1", "core_v0.17.0", "v0.18", "head"); None is the newest.
 
-    BadInputError for what is not a version, or older than the table.
+    Raises BadInputError if the text is not a version, or is older than the table.
     """
     if text is None:
         return HEAD

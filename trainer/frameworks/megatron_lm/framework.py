@@ -1,4 +1,4 @@
-"""Megatron-LM: `pretrain_gpt.py` and its like, started with a list of arguments."""
+"""The framework Megatron-LM: `pretrain_gpt.py` and similar programs, started with a list of arguments."""
 
 from __future__ import annotations
 

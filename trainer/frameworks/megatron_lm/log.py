@@ -1,6 +1,6 @@
-"""Lines that Megatron-LM prints: each iteration, and at its start every argument with its value after validation.
+"""The lines that Megatron-LM prints: each iteration, and at the start every argument with its value after validation.
 
-Megatron-LM since core_v0.9.0 and Megatron-Bridge since 0.2 print the same iterations. Sources:
+Megatron-LM since core_v0.9.0 and Megatron-Bridge since 0.2 print iterations in the same form. Sources:
 megatron/training/training.py and utils.py (0.16.1 and 2026-08), megatron/bridge/training/utils/train_utils.py (0.3.1).
 """
 
@@ -37,7 +37,10 @@ def has_arguments(text: str) -> bool:
 
 
 def logged_values(text: str) -> dict[str, Any]:
-    """Name -> value of the first dump in a log; {} without one. Text stays text, AttnBackend.auto is "auto"."""
+    """Returns {name: value} of the first list of arguments in a log; {} if there is none.
+
+    Text stays text, AttnBackend.auto is "auto".
+    """
     begin = _BEGIN.search(text)
     if begin is None:
         return {}
@@ -48,7 +51,7 @@ def logged_values(text: str) -> dict[str, Any]:
 
 
 def logged_tflops(text: str) -> float | None:
-    """Returns the median throughput of a log's iterations, in TFLOP/s per GPU; None where it has none above 0."""
+    """Returns the median throughput of a log's iterations, TFLOP/s per GPU; None if it has none above 0."""
     said = (found["tflops"] for found in re.finditer(LOG_PATTERNS["tflops"], text))
     figures = [
         figure for each in said if "," not in each and (figure := float(each)) > 0

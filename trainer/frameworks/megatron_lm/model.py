@@ -1,7 +1,7 @@
-"""Arguments of Megatron-LM for the model of a recipe: every field of it, or the reason why one has no argument.
+"""Arguments of Megatron-LM for the model of a recipe: those of every field, or the reason why a field has none.
 
-Numbers equal to Megatron-LM's default are written too, so that a default that changes with a version changes nothing.
-A field that acts only with others is written only with those.
+Numbers equal to Megatron-LM's default are written too, in case the default changes with the version. A field that acts
+only together with others is written only with those.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ ACTIVATIONS: dict[tuple[str, bool], Words] = {
 
 
 def model_spellings(recipe: Recipe, version: str = HEAD) -> list[Spelling]:
-    """Every field of the architecture, in its order."""
+    """Returns the arguments of every field of the architecture, in its order."""
     return [_spelling(recipe.architecture, name, version) for name in type(recipe.architecture).model_fields]
 
 
 @cache
 def model_words(model: Architecture) -> Words | None:
-    """A model's words in the newest version; None where they do not say all of it."""
+    """Returns a model's arguments for the newest version; None if they do not express all of it."""
     spellings = [_spelling(model, name, HEAD) for name in type(model).model_fields]
     if any(spelling.lost for spelling in spellings):
         return None
@@ -108,7 +108,7 @@ def model_words(model: Architecture) -> Words | None:
 
 
 def program(recipe: Recipe, version: str = HEAD) -> str:
-    """The script of Megatron-LM that trains such a model, the layers of a hybrid one with it."""
+    """Returns the script of Megatron-LM that trains such a model; it differs for hybrid models."""
     if recipe.architecture.hybrid_pattern is None:
         return "pretrain_gpt.py"
     if since(version, "0.18"):
@@ -136,7 +136,7 @@ def _spelling(model: Architecture, name: str, version: str) -> Spelling:
 
 
 def _words(name: str, value: Any, version: str) -> Words:
-    """In the first flag that the version knows; of switches, the one that means the value."""
+    """Returns the words of the first flag that the version knows; of switches, the one that means the value."""
     known = [flag for flag in flags_of(name) if flag.known_to(version)] or list(flags_of(name))
     return next((words for flag in known if (words := worded(flag, value))), ())
 
@@ -156,7 +156,8 @@ def _query_groups(model: Architecture, version: str) -> Spelling:
 
 
 def _query_bias(model: Architecture, version: str) -> Spelling:
-    """Linear biases are of queries, keys and values too, and the newest versions say so of themselves."""
+    """Returns the spelling of the bias of queries, keys and values, which linear biases imply; the newest versions set
+    it on their own."""
     return in_words_of("add_qkv_bias", ("--add-qkv-bias",) if query_bias(model) else (), version)
 
 
@@ -174,13 +175,14 @@ def _activation(model: Architecture, version: str) -> Spelling:
 
 
 def _vocabulary_padding(model: Architecture, version: str) -> Spelling:
-    """Not padded unless the recipe says so; Megatron-LM pads to 128 times TP."""
+    """Returns the spelling of the padding: none unless the recipe says so, whereas Megatron-LM pads to 128 times TP by
+    default."""
     words = ("--make-vocab-size-divisible-by", str(model.make_vocab_size_divisible_by or 1))
     return in_words_of("make_vocab_size_divisible_by", words, version)
 
 
 def _hybrid(model: Architecture, version: str) -> Spelling:
-    """The pattern of a model that is no GPT; gated delta net is said by other fields."""
+    """Returns the spelling of the layer pattern of a hybrid model; gated delta net uses other fields."""
     pattern = model.hybrid_pattern
     if pattern is None:
         return Spelling(name="hybrid", why_not=AT_DEFAULT)
@@ -192,7 +194,8 @@ def _hybrid(model: Architecture, version: str) -> Spelling:
 
 
 def _mtp_pattern(model: Architecture, version: str) -> Spelling:
-    """The letters of MTP stand behind those of the decoder; before 0.17 there was no place for them."""
+    """Returns the spelling of MTP's letters, which are at the end of the decoder's pattern; before 0.17 they cannot be
+    written."""
     name, written = "mtp_hybrid_override_pattern", model.mtp_hybrid_override_pattern is not None
     if not written or since(version, "0.17"):
         return Spelling(name=name, why_not=AT_DEFAULT)
@@ -204,7 +207,7 @@ def _said_elsewhere(name: str, why: str) -> Callable[[Architecture, str], Spelli
 
 
 def _rotary_base(model: Architecture, version: str) -> Spelling:
-    """Megatron-LM takes whole numbers for it."""
+    """Returns the spelling of the rotary base, which Megatron-LM takes as an integer."""
     if not _rotates(model):
         return Spelling(name="rotary_base", why_not=INERT)
     if not model.rotary_base.is_integer():

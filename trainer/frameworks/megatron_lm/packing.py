@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM whose data are packed sequences, with their boundaries as `cu_seqlens`."""
+"""Flags of Megatron-LM whose data are packed sequences with their boundaries (`cu_seqlens`)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def packing_flags(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def packing_values(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of arguments, as a log dumps them, that pack sequences."""
+    """Returns the names of arguments, as a log lists them, that pack sequences."""
     names = (flag.removeprefix("--").replace("-", "_") for flag in PACKING)
     return tuple(name for name in names if values.get(name))

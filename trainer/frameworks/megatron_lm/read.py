@@ -1,7 +1,7 @@
-"""Megatron-LM's arguments as parts of a recipe: the reverse of `spelling.py`, from an argument list or a log's dump.
+"""Reads Megatron-LM's arguments, from an argument list or a log, as parts of a recipe: the reverse of `spelling.py`.
 
-A flag that is absent means Megatron-LM's default, which the recipe then says. What a recipe cannot hold stays in the
-user's own list, and is named.
+An absent flag means Megatron-LM's default, which the recipe then has. Arguments that a recipe cannot express stay in
+the user's own list, and are named.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ LATENT = (
 
 
 def read(argv: Sequence[str], *, world_size: int | None, stays: frozenset[str] = frozenset()) -> Reading:
-    """An argument list (without the program) as parts of a recipe. `stays`: Megatron-LM's names whose words are left
-    in the list although the recipe has them."""
+    """Reads an argument list (without the program) as parts of a recipe.
+
+    `stays`: Megatron-LM's names whose words remain in the list although the recipe has them.
+    """
     listed = read_arguments(argv)
     found = read_values(listed.values, world_size=world_size, written=listed.written)
     return _divided(listed, found, stays)
 
 
 def read_values(values: Values, *, world_size: int | None, written: frozenset[str] | None = None) -> Reading:
-    """Values by Megatron-LM's names. `written` are those that a list fills; None: nobody knows."""
+    """Reads values by Megatron-LM's names. `written`: the names that a list sets; None if that is not known."""
     final = settled(values, world_size=world_size)
     if written is None or OPEN not in written:
         final[OPEN] = None
@@ -79,12 +81,13 @@ def read_values(values: Values, *, world_size: int | None, written: frozenset[st
 
 
 def dests_of(field: str) -> frozenset[str]:
-    """Megatron-LM's names behind a field of the model or a knob."""
+    """Returns Megatron-LM's names for a field of the model or a knob."""
     return _DESTS.get(field, frozenset())
 
 
 def _divided(listed: ArgumentList, found: Reading, left: frozenset[str]) -> Reading:
-    """The list divided: what the recipe says is taken out, the rest stays as it was written."""
+    """Returns the reading with the rest of the list: the words that the recipe expresses are removed, others stay as
+    written."""
     fields = [*found.model, *found.knobs]
     taken = {dest for field in fields if field not in TOKENIZER for dest in dests_of(field)}
     unread = {dest: why for field, why in found.unread.items() for dest in dests_of(field)}
@@ -109,7 +112,7 @@ def _divided(listed: ArgumentList, found: Reading, left: frozenset[str]) -> Read
 
 
 def _model(raw: Values, final: Values) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields of the architecture; those whose value it cannot hold apart, with the reason."""
+    """Returns (fields of the architecture, {field: the reason why its value cannot be read})."""
     fields = {name: reader(final) for name, reader in _MODEL.items()}
     if raw["ffn_hidden_size"] is None and (not final["swiglu"] or _no_dense_layers(final)):
         fields["ffn_hidden_size"] = None  # 4·hidden there as here; with SwiGLU it is another width
@@ -132,7 +135,7 @@ def _no_dense_layers(values: Values) -> bool:
 
 
 def _activation(values: Values) -> str | None:
-    """None where it is what the gate implies."""
+    """Returns the activation; None if it is the one that the gate implies."""
     if values["quick_geglu"]:
         return "quick_gelu"
     return "squared_relu" if values["squared_relu"] else None
@@ -182,7 +185,7 @@ def _precision(values: Values) -> str:
 
 
 def _grad_reduce(values: Values) -> bool | None:
-    """None where it is what the precision implies."""
+    """Returns whether gradients are reduced in fp32; None if that is what the precision implies."""
     value = bool(values["accumulate_allreduce_grads_in_fp32"])
     return None if value == bool(values["bf16"]) and not values["fp16"] else value
 
@@ -215,7 +218,7 @@ def _dest(flag: str) -> str:
 
 
 def _fields(part: str) -> dict[str, list[str]]:
-    """Fields of a part of the flag table -> names their flags fill."""
+    """Returns {field of a part of the flag table: the names that its flags set}."""
     found: dict[str, list[str]] = {}
     for flag in FLAGS:
         if flag.part == part and flag.field and flag.flag in ARGUMENTS:

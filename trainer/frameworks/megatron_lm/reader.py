@@ -1,4 +1,4 @@
-"""Reads a command of Megatron-LM, its log, or the arguments of a real start, as parts of a recipe."""
+"""Reads a command of Megatron-LM, its log, or the arguments of a recorded run, as parts of a recipe."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def starts(argv: Sequence[str]) -> bool:
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
-    """Divides the argument list. `stays`: names whose words are left in it although the recipe has them."""
+    """Reads an argument list. `stays`: names whose words remain in the list although the recipe has them."""
     reading = _with_last_batch(read(argv, world_size=request.ranks, stays=stays), argv)
     kept = (*reading.kept, *kept_packing(packing_flags(argv)))
     return replace(reading, kept=kept, notes=_by_version(reading, argv))
 
 
 def _with_last_batch(reading: Reading, argv: Sequence[str]) -> Reading:
-    """Takes the batch that a schedule of batches ends with; the schedule stays in the command."""
+    """Sets the batch size that a batch schedule ends with; the schedule stays in the command."""
     schedule = schedule_of(argv)
     if schedule is None:
         return reading
@@ -60,7 +60,10 @@ def _with_last_batch(reading: Reading, argv: Sequence[str]) -> Reading:
 
 
 def read_log(text: str, request: ImportRequest) -> Reading:
-    """Reads the dump at the start of a log: values after validation, so that their command cannot be known."""
+    """Reads the arguments at the start of a log.
+
+    They are values after validation, from which the command cannot be known.
+    """
     values = logged_values(text)
     if not values:
         raise refused(request.file, "its argument dump is cut off", "name the log of rank 0 from its start")
@@ -81,7 +84,8 @@ def read_log(text: str, request: ImportRequest) -> Reading:
 
 
 def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
-    """Reads the arguments that a trainer had inside: its launcher makes them, and no command line has them."""
+    """Reads the arguments that a trainer had inside, from a launcher that makes them in Python and has no command
+    line."""
     world = values.get("world_size")
     per_node = request.ranks_per_node or (min(8, world) if world else None)
     return replace(
@@ -92,7 +96,7 @@ def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
 
 
 def _read_final(values: Mapping[str, Any]) -> Reading:
-    """Reads values after validation; what a recipe does not hold of them is kept."""
+    """Reads values after validation; keeps those that a recipe cannot express."""
     reading = read_values({**defaults(), **values}, world_size=values.get("world_size"))
     unread = (Kept(words=field, why=why) for field, why in reading.unread.items())
     return replace(reading, kept=(*unread, *kept_packing(packing_values(values))))
@@ -109,7 +113,7 @@ def _frozen(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_version(reading: Reading, argv: Sequence[str]) -> tuple[str, ...]:
-    """Defaults that changed between releases, where they act and are not written."""
+    """Returns defaults that changed between releases, if they act and are not written."""
     if not reading.knobs.get("use_megatron_fsdp") or "--data-parallel-sharding-strategy" in argv:
         return ()
     return (

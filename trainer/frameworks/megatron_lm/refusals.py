@@ -1,4 +1,4 @@
-"""Findings of Megatron-LM on a recipe: the rules of its argument parser, and values a version has no flag for."""
+"""Checks a recipe for Megatron-LM: the rules of its argument parser, and values for which a version has no flag."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NO_SUCH_FLAG = "flag-of-version"  # another version has the flag: this one refus
 
 
 def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
-    """Rules and missing flags, errors first. BadInputError for a version that is none.
+    """Returns the findings, errors first: violated rules and missing flags.
 
-    Rules see the recipe as it is exported: with the variables that it leaves open and Megatron-LM demands, and a graph
-    of the whole iteration in the words of the version.
+    Raises BadInputError for an unknown version. Rules see the recipe as it is exported: with variables that it leaves
+    open and Megatron-LM requires, and with graphs of the whole iteration spelled for the version.
     """
     known = version_of(version)
     exported = recipe.replace(_completed(recipe, known))
@@ -36,7 +36,8 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
-    """Returns warnings of what the user's command decides instead of the recipe, and of packed data beside graphs."""
+    """Returns warnings about settings that the user's command decides instead of the recipe, and about packed data with
+    CUDA graphs."""
     left = [_left(field, flag) for field, flag in unmentioned(command, recipe)]
     left += [_not_judged(field, words) for field, words in of_a_fork(command)]
     left += packed_findings(packing_flags(command), recipe, FrameworkName.MEGATRON_LM)
@@ -104,7 +105,7 @@ def _scheduled(recipe: Recipe, command: Sequence[str]) -> list[Finding]:
 
 
 def _by_command(rule: str, field: str, *, message: str, hint: str) -> Finding:
-    """Returns a warning of what the trainer's command decides instead of the recipe."""
+    """Returns a warning that the trainer's command decides a setting instead of the recipe."""
     return Finding(
         rule=rule,
         kind=FindingKind.WARNING,

@@ -18,7 +18,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True, kw_only=True)
 class Required:
-    """Words of the command line, or one variable (`name=value`), and the reason for them."""
+    """Words of the command line, or one variable (`name=value`), that Megatron-LM requires, and the reason."""
 
     words: tuple[str, ...]
     because: str
@@ -101,7 +101,7 @@ _ROWS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Variable:
-    """A variable that has to be 1."""
+    """A variable that must be 1."""
 
     name: str
     asked: Callable[[Recipe], bool]
@@ -123,7 +123,7 @@ _DEMANDED = (
 
 
 def required_words(recipe: Recipe, version: str = HEAD) -> list[Required]:
-    """Returns the additional arguments of this version; it knows every one of these flags."""
+    """Returns the additional arguments for this version, which knows each of these flags."""
     asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
     return [
         Required(words=row.words(recipe), because=row.because, demanded=row.demanded)
@@ -133,17 +133,20 @@ def required_words(recipe: Recipe, version: str = HEAD) -> list[Required]:
 
 
 def required_environment(recipe: Recipe) -> dict[str, Required]:
-    """Variables that the recipe leaves to their default and the parser does not."""
+    """Returns the variables that Megatron-LM requires and the recipe leaves at their default, with the reasons."""
     found = (row for row in _DEMANDED if row.asked(recipe) and recipe.knob(row.name) is None)
     return {row.name: Required(words=("1",), because=f"{row.because}; the recipe leaves it open") for row in found}
 
 
 def demanded_variables(recipe: Recipe) -> dict[str, str]:
-    """Returns values of the variables that the recipe leaves to their default and the parser does not."""
+    """Returns the values of variables that Megatron-LM requires and the recipe leaves at their default."""
     return {name: required.words[0] for name, required in required_environment(recipe).items()}
 
 
 def mock_data_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """Data and a tokenizer that need no file. Before 0.18 the null tokenizer has one token more than its argument."""
+    """Returns the arguments for data and a tokenizer that need no file.
+
+    Before 0.18 the null tokenizer has one token more than its argument.
+    """
     tokens = recipe.architecture.vocab_size - (0 if since(version, "0.18") else 1)
     return ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(tokens))

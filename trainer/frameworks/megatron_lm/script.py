@@ -1,7 +1,7 @@
-"""A recipe as a shell script with the environment and every argument of `pretrain_gpt.py`.
+"""Exports a recipe as a shell script with the environment and every argument of `pretrain_gpt.py`.
 
-What a recipe does not decide (data, tokenizer, schedule, checkpoints) is left to "$@" and said in a comment, and so
-is every knob that was not written, with the reason.
+Settings that a recipe does not decide (data, tokenizer, schedule, checkpoints) are left to "$@" and named in a comment,
+as is every knob that was not written, with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTH = 110
 
 
 def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
-    """The whole script; it can be run by bash as it is. BadInputError for a version that is none."""
+    """Returns the whole script, ready to be run by bash. Raises BadInputError for an unknown version."""
     version = version_of(named)
     model, knobs = model_spellings(recipe, version), knob_spellings(recipe, version)
     lines = [
@@ -58,7 +58,7 @@ def _header(recipe: Recipe, version: str, origin: Sequence[str]) -> Iterator[str
 
 
 def _environment(recipe: Recipe) -> Iterator[str]:
-    """The recipe's variables, then those that Megatron-LM demands, each with its reason."""
+    """Yields the recipe's variables, then those that Megatron-LM requires, each with its reason."""
     yield from (f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items())
     for name, required in required_environment(recipe).items():
         yield f"# {required.because}:"
@@ -66,7 +66,7 @@ def _environment(recipe: Recipe) -> Iterator[str]:
 
 
 def _required(recipe: Recipe, version: str) -> Iterator[str]:
-    """Yields the lines of a script with the arguments that Megatron-LM requires in addition, a comment over each."""
+    """Yields the lines with arguments that Megatron-LM requires in addition, each below a comment."""
     yield "BESIDE_ARGS=("
     for required in required_words(recipe, version):
         yield f"  # {required.because}"
@@ -75,14 +75,16 @@ def _required(recipe: Recipe, version: str) -> Iterator[str]:
 
 
 def _array(name: str, groups: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """A bash array, a flag with its values a line: safe for every value, and comments may stand between."""
+    """Yields a bash array, one flag with its values per line, which is safe for every value and allows comments in
+    between."""
     yield f"{name}=("
     yield from (f"  {shlex.join(words)}" for words in groups)
     yield ")"
 
 
 def _not_written(recipe: Recipe, spellings: list[Spelling]) -> Iterator[str]:
-    """Each field and knob without a word in the arrays, under its reason; lost values first, one a line."""
+    """Yields each field and knob that is not in the arrays, below its reason; values that are lost first, one per
+    line."""
     for spelling in spellings:
         if spelling.lost:
             yield comment(f"NOT EXPRESSED: {spelling.name}: {_value(recipe, spelling.name)} ({spelling.why_not})")

@@ -1,8 +1,8 @@
-"""Megatron-LM's changes to its arguments before training (`validate_args`), for those that a recipe covers.
+"""Megatron-LM's changes to its arguments before training (`validate_args`), for those that a recipe has.
 
-Deprecated spellings become the new ones, one setting switches another, and missing values are computed. Each change
-is one row; its source is `validate_args` of megatron/training/arguments.py at core_v0.16.1 and main d98e8a64. `settled`
-is idempotent: values from a log, which are settled already, do not change.
+Deprecated spellings are replaced, one setting switches another, and missing values are computed. Each change is one
+row; its source is `validate_args` of megatron/training/arguments.py at core_v0.16.1 and main d98e8a64. `settled` is
+idempotent: values from a log, which are settled already, do not change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LISTS_OF_ONE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff", "cp_comm
 
 
 def settled(values: Mapping[str, Any], *, world_size: int | None) -> Values:
-    """The values after every turn. Without a world size the batch of a step is what is written."""
+    """Returns the values after every change. Without a world size, the global batch size stays as written."""
     found = dict(values)
     for turn in TURNS:
         turn(found)
@@ -57,7 +57,7 @@ def _graphs(values: Values) -> None:
 
 
 def _stages(values: Values) -> None:
-    """Chunks a rank; without them neither p2p overlap nor aligned gathers."""
+    """Sets the chunks per rank; without chunks there is neither p2p overlap nor aligned gathers."""
     chunks = _chunks(values)
     values["virtual_pipeline_model_parallel_size"] = chunks if chunks and chunks > 1 else None
     if values["virtual_pipeline_model_parallel_size"] is None:

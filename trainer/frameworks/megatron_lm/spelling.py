@@ -1,8 +1,8 @@
-"""Arguments of Megatron-LM's `pretrain_gpt.py` for the knobs of a recipe, in the spelling of one version.
+"""Arguments of Megatron-LM's `pretrain_gpt.py` for the knobs of a recipe, in one version's spelling.
 
 Most knobs are written by their row in the table of flags. This module has those that depend on other knobs: flags that
-switch something off, a precision that needs three flags, a value that an older version spells otherwise. The model is
-written in `model.py`, the arguments that Megatron-LM requires in addition in `required.py`.
+switch something off, a precision that needs three flags, a value that older versions spell differently. The model is
+written in `model.py`, additional required arguments in `required.py`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Spell = Callable[[Recipe, Any, str], Words]  # the recipe, the knob's value, the
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """A knob or a field of the model on the command line: `words` to write, else `why_not` says why there are none.
+    """A knob or a field of the model on the command line: `words`, or `why_not` with the reason why there are none.
 
-    `lost`: the value matters and cannot be said. `wanted` are then the words of a later version, where one has them.
+    `lost`: the value matters and cannot be expressed; `wanted` has the words of a later version that can.
     """
 
     name: str
@@ -74,25 +74,25 @@ def _grad_reduce(recipe: Recipe, value: bool | None, version: str) -> Words:
 
 
 def _virtual_stages(recipe: Recipe, value: int | None, version: str) -> Words:
-    """A layout text says them too, and Megatron-LM takes one or the other."""
+    """Returns no words if a layout is set: it implies the stages, and Megatron-LM accepts only one of the two."""
     if recipe.knob("pipeline_model_parallel_layout") is not None or value is None or value == 1:
         return ()
     return ("--num-virtual-stages-per-pipeline-rank", str(value))
 
 
 def _align_param_gather(recipe: Recipe, value: bool, version: str) -> Words:
-    """On unless switched off."""
+    """Returns the off-flag if it is off; it is on by default."""
     return () if value else ("--no-align-param-gather",)
 
 
 def _granularity(recipe: Recipe, value: str | None, version: str) -> Words:
-    """Selective recompute of no module is none: left to its default, Megatron-LM would recompute core_attn."""
+    """Returns no words for selective recompute of no module: Megatron-LM would recompute core_attn by default."""
     acting = effective(recipe, "recompute_granularity")
     return () if acting is None else ("--recompute-granularity", acting)
 
 
 def _graph_impl(recipe: Recipe, value: str, version: str) -> Words:
-    """Before 0.18 a graph of the whole iteration was a scope of local ones."""
+    """Returns the flag; before 0.18 a graph of the whole iteration was a scope of local graphs."""
     if value == "none":
         return ()
     if whole_iteration(recipe):
@@ -122,12 +122,12 @@ SPELLED: dict[str, Spell] = {
 
 
 def knob_spellings(recipe: Recipe, version: str = HEAD) -> list[Spelling]:
-    """Every knob that is not an environment variable, in the table's order."""
+    """Returns the spelling of every knob that is not an environment variable, in the table's order."""
     return [_spelling(recipe, knob, version) for knob in KNOBS.values() if not _exported(knob)]
 
 
 def in_words_of(name: str, words: Words, version: str) -> Spelling:
-    """The words, or where the version lacks one of them, the reason."""
+    """Returns the spelling with these words, or with the reason why the version lacks one of them."""
     missing = [why for flag, values in _groups(words) if (why := _lacks(flag, values, version))]
     if missing:
         return Spelling(name=name, why_not="; ".join(missing), lost=True, wanted=words)
@@ -135,7 +135,7 @@ def in_words_of(name: str, words: Words, version: str) -> Spelling:
 
 
 def worded(flag: Flag, value: Any) -> Words:
-    """A value as the flag takes it; a switch that does not mean this value gives no word."""
+    """Returns a value in the form that the flag takes; no word for a switch that does not mean this value."""
     if flag.form == "switch":
         return (flag.flag,) if flag.means == value else ()
     return (flag.flag, *_WORDED[flag.form](value))
@@ -164,7 +164,7 @@ def _spelling(recipe: Recipe, knob: Knob, version: str) -> Spelling:
 
 
 def _groups(words: Words) -> Iterator[tuple[str, Words]]:
-    """A flag with its values, one after the other."""
+    """Yields each flag with its values."""
     starts = [place for place, word in enumerate(words) if word in BY_NAME]
     for start, end in pairwise([*starts, len(words)]):
         yield words[start], words[start + 1 : end]

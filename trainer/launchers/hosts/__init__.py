@@ -1,5 +1,5 @@
-"""Launcher `hosts`: ranks on machines that are reached over ssh, without a scheduler.
+"""Launcher `hosts`: ranks on machines reached over ssh, without a scheduler.
 
-`launcher.py` starts them, one ssh a host under `connect.py`; `monitor.py` says which host was lost. What runs on each
-of them is the keeper of `trainer.launchers.nodes`.
+`launcher.py` starts them by one ssh per host (`connect.py`); `monitor.py` reports which host was lost. A keeper
+(`trainer.launchers.nodes`) runs on each host.
 """

@@ -1,8 +1,8 @@
-"""One ssh to each host, until all have ended: what `supervise` runs for launcher `hosts`.
+"""Runs one ssh to each host until all have ended; `supervise` runs this for launcher `hosts`.
 
-`python -m trainer.launchers.hosts.connect <control folder>` reads there whom to connect to. A host whose ssh ends
-badly is named in our own log; the others get a moment to say what they saw, then their connections end, and with a
-connection its keeper.
+`python -m trainer.launchers.hosts.connect <control folder>` reads the hosts there. A host whose ssh fails is named in
+our own log; the others get a moment to write their reports, then their connections are closed, which ends their
+keepers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def connections_path(control: Path) -> Path:
 
 
 def lost(host: str, code: int) -> str:
-    """Returns the message on a host whose ssh ended badly: 255 is ssh's own failure, other codes are the keeper's."""
+    """Returns the message about a host whose ssh failed: 255 is ssh's own failure, other codes are the keeper's."""
     return f"moe-autotune: host {host} is lost: ssh ended with {code}"
 
 

@@ -1,4 +1,4 @@
-"""Starts ranks over ssh, a keeper on each host; torchrun's agents meet at the first one's address."""
+"""Starts ranks over ssh, with a keeper on each host; torchrun's agents meet at the first host's address."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ SSH = ("ssh", "-n", "-T", *(word for option in _OPTIONS for word in ("-o", optio
 
 @dataclass(frozen=True, kw_only=True)
 class HostsLauncher:
-    """See `trainer.launchers.Launcher`. `home` is a folder of this study alone. Hosts beyond those that the recipe asks
-    for take the place of one that fails."""
+    """See `trainer.launchers.Launcher`.
+
+    `home` is a folder of this study alone. Hosts beyond the number that a recipe needs replace hosts that fail.
+    """
 
     settings: HostsSettings
     home: Path
@@ -50,8 +52,10 @@ class HostsLauncher:
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> NodesProcesses:
-        """Starts the ranks, after ending what an earlier tuner left on the hosts. ToolError where there are too few
-        hosts, or no ssh."""
+        """Starts the ranks, after ending processes that an earlier tuner left on the hosts.
+
+        Raises ToolError if there are too few hosts, or no ssh.
+        """
         hosts = self.hosts(nodes)
         sweep()
         end_leftovers(self.home)
@@ -90,10 +94,11 @@ class HostsLauncher:
         )
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> None:
-        """Ranks over ssh end with their tuner."""
+        """Returns None: ranks over ssh end with their tuner."""
 
     def hosts(self, nodes: int) -> list[str]:
-        """Returns the hosts to use: those that failed last are left out, as far as there are others."""
+        """Returns the hosts to use, without those that failed as far as enough others are left; of these the latest to
+        fail are left out first."""
         known = list(self.settings.hosts)
         if len(known) < nodes:
             raise ToolError(
@@ -107,7 +112,8 @@ class HostsLauncher:
 
 
 def _here(command: str) -> str:
-    """In the tuner's folder, as srun does, where the host has it: a trainer's own words may count from there."""
+    """Returns the command with a change to the tuner's folder if the host has it, as srun does: a trainer's arguments
+    may be relative to it."""
     return f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {command}"
 
 

@@ -1,4 +1,4 @@
-"""Reader of ssh's output: hosts that cannot be reached at all, hosts that were lost."""
+"""Reads ssh's output for hosts that cannot be reached and hosts that were lost."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ class HostsMonitor:
         return found["host"] if found else None
 
     def end(self) -> None:
-        """Does nothing: a keeper whose connection is gone ends what it keeps."""
+        """Does nothing: a keeper that loses its connection ends its ranks."""

@@ -1,4 +1,4 @@
-"""Nodes that a study does not use any more: each failed for a reason of its own."""
+"""Nodes that a study no longer uses, since each failed by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def avoid(home: Path, node: str, why: str) -> None:
 
 
 def spared(avoid: list[str], there: list[str], needed: int) -> list[str]:
-    """Returns the nodes to avoid that an allocation can do without: the latest first, as long as enough are left."""
+    """Returns the nodes to avoid that an allocation does not need: the latest to fail first, as long as `needed` nodes
+    are left."""
     spare = len(there) - needed
     meant = [node for node in reversed(avoid) if node in there]
     return meant[: max(0, spare)]

@@ -1,9 +1,9 @@
-"""Files in the control folder of a start on many nodes, in addition to the ranks' own (see `mailbox`).
+"""Files in the control folder of a start on several nodes, in addition to the ranks' own (see `mailbox`).
 
-The tuner writes `start.json` (the command), `lease` (a count that goes up while it lives), `stop` (end now),
+The tuner writes `start.json` (the command), `lease` (a count that grows while it lives), `stop` (end now),
 `stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
-node n writes `node<n>.json` when it has started, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each
-rank that it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs are in `node<n>/`.
+node n writes `node<n>.json` when it has started, `node<n>.oom` when the kernel kills for lack of memory, `rank<r>.end`
+for each rank that it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs are in `node<n>/`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Command that the keeper of every node runs. `token` proves that it reads this very folder. `outlives_s`: None
-    where everything ends with the tuner; else how long it may run without one, in seconds from the keeper's start."""
+    """The command that every node's keeper runs.
+
+    `token` proves that a keeper reads this same folder. `outlives_s`: None if everything ends with the tuner; else how
+    many seconds from the keeper's start it may run without one.
+    """
 
     token: str
     nodes: int
@@ -35,7 +38,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Came(msgspec.Struct, frozen=True, kw_only=True):
-    """A keeper is up. `address` and `port` are what ranks of other nodes reach the node by."""
+    """A keeper has started. `address` and `port` are those at which ranks of other nodes reach this node."""
 
     number: int
     host: str
@@ -47,7 +50,7 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`code`: of a rank, or of a node's agent; negative is a signal. None: unknown, or we ended it."""
+    """The end of a rank, or of a node's agent. `code`: negative is a signal; None if unknown, or if we ended it."""
 
     code: int | None
     at_s: float  # time.time() of the node when it was last seen alive
@@ -120,7 +123,7 @@ def write(path: Path, note: msgspec.Struct) -> None:
 
 
 def read(path: Path, kind: type[Note]) -> Note | None:
-    """Reads a file; None while it does not exist, or while NFS returns the one that was replaced."""
+    """Reads a file; returns None if it does not exist, or while NFS still returns a replaced one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

@@ -1,12 +1,13 @@
-"""Keeper: runs on every node of a start, keeps torchrun's agent and the ranks of the node, and reports on them.
+"""Keeper: runs on every node of a start; starts torchrun's agent and the node's ranks there, and reports on them.
 
 `python -m trainer.launchers.nodes.keeper <control folder> <token> [<node's number> <its name>]`, started by Slurm,
-which gives number and name itself, or over ssh. It proves that it sees the control folder, writes the address at which
-the node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on another node) and
-writes how each ended. It ends everything of its node when the agent has ended, when it is asked to (by a file, by
-TERM), when the agent of another node failed, when its parent process of Slurm or sshd is gone, and when the tuner's
-lease is no longer renewed: then nobody is left who could ask it to. A job that may outlive its tuner has no lease but a
-time limit of its own.
+which provides number and name itself, or over ssh. It proves that it sees the control folder, writes the address at
+which the node is reached, runs the agent, observes the ranks through the kernel (a pid means nothing on another node)
+and writes how each ended.
+
+It ends everything on its node when the agent has ended, when it is asked to (by a file, by TERM), when the agent of
+another node failed, when its parent process of Slurm or sshd is gone, and when the tuner's lease is no longer renewed,
+since then nobody is left to ask it. A job that may outlive its tuner has a time limit of its own instead of a lease.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main(control: Path, token: str, number: int, name: str) -> int:
 
 
 def unseen(node: str, control: Path) -> str:
-    """Returns the message on a node that does not share the folder."""
+    """Returns the message about a node that does not share the folder."""
     return f"moe-autotune: node {node} does not see {control}"
 
 
@@ -85,7 +86,7 @@ def _await_start(control: Path, token: str) -> folder.Start | None:
 
 
 def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.Came:
-    """Says that this node is there, and by which address."""
+    """Reports that this node has started, and its address."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
     own = address_of(asked.interface) if asked.interface else None
     came = folder.Came(
@@ -117,8 +118,8 @@ def _await_first(control: Path, parent: int) -> folder.Came | None:
 
 
 def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> dict[str, str]:
-    """Returns the environment of the agent and its ranks: the variables asked for, their owner on this machine, and the
-    network interface between the nodes, which gloo would else derive from a host name that may not resolve."""
+    """Returns the environment of the agent and its ranks: the requested variables, their owner on this machine, and the
+    network interface between the nodes, which gloo would otherwise derive from a host name that may not resolve."""
     own = came.address if came.number == first.number or asked.interface else address_towards(first.address)
     interface = asked.interface or interface_with(own)
     network = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
@@ -128,7 +129,7 @@ def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> d
 
 
 def _write_to(path: Path) -> None:
-    """Redirects stdout and stderr of this process, and so of the agent, to the file."""
+    """Redirects stdout and stderr of this process, and thus of the agent, to the file."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(number, 1)
     os.dup2(number, 2)
@@ -137,7 +138,7 @@ def _write_to(path: Path) -> None:
 
 @dataclass(kw_only=True)
 class Keeper:
-    """`parent`: the process of Slurm or of sshd above this one."""
+    """Keeps one node's agent and ranks. `parent`: the process of Slurm or sshd above this one."""
 
     control: Path
     number: int
@@ -157,7 +158,7 @@ class Keeper:
     _fell_at: float | None = field(default=None, init=False)
 
     def keep(self, agent: int) -> None:
-        """Waits until all of this node is to end, ends it, and writes how the agent ended."""
+        """Waits until everything on this node must end, ends it, and writes how the agent ended."""
         code = self._wait(agent)
         at_s = self._looked_at_s
         self._look()
@@ -166,7 +167,7 @@ class Keeper:
         folder.write(folder.node_end_path(self.control, self.number), folder.Ended(code=code, at_s=at_s))
 
     def _wait(self, agent: int) -> int | None:
-        """Returns the agent's exit code if it ended by itself."""
+        """Returns the agent's exit code if it ended by itself; None if it must be ended."""
         notes_at = 0.0
         while os.getppid() == self.parent:
             received = signal.sigtimedwait(AWAITED, _LOOK_S)
@@ -189,7 +190,7 @@ class Keeper:
         return range(self.number * self.start.ranks_per_node, (self.number + 1) * self.start.ranks_per_node)
 
     def _look(self) -> None:
-        """Writes down every rank of this node that has ended since the last look."""
+        """Records every rank of this node that has ended since the last call."""
         here, now_s = LocalRankObserver(control=self.control), time.time()
         for rank in self._ranks:
             death = None if rank in self._ended else here.death(rank, seen_at_s=self._looked_at_s)
@@ -212,8 +213,8 @@ class Keeper:
         return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
 
     def _is_forsaken(self) -> bool:
-        """Returns whether the lease has not been renewed for long, or the time without a tuner is over, by this node's
-        clock."""
+        """Returns whether the lease was not renewed for too long, or the time allowed without a tuner is over, by this
+        node's clock."""
         if self.start.outlives_s is not None:
             return time.monotonic() - self._began > self.start.outlives_s
         try:
@@ -227,7 +228,7 @@ class Keeper:
         return now - self._lease[1] > self.lease_s
 
     def _others_fell(self) -> bool:
-        """Returns whether an agent of another node ended with an error `_OTHERS_S` ago."""
+        """Returns whether the agent of another node has ended with an error, at least `_OTHERS_S` ago."""
         if self._fell_at is None:
             others = (n for n in range(self.start.nodes) if n != self.number)
             ends = (folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in others)

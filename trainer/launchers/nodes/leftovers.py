@@ -1,4 +1,4 @@
-"""Ends what a tuner that is gone left on nodes that only the shared folder reaches, and waits until it has ended."""
+"""Ends what a tuner that is gone left on nodes that are reached only through the shared folder, and waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that tim
 
 
 def end_leftovers(home: Path) -> None:
-    """Asks every earlier start of the study to stop and waits for its keepers. One that does not answer is waited for
+    """Asks every earlier start of the study to stop and waits for its keepers; for one that does not answer only
     once."""
     left = [control for control in _controls(home) if not folder.stop_path(control).exists()]
     for control in left:

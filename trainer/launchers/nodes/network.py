@@ -1,4 +1,4 @@
-"""By which address the nodes of a start reach each other."""
+"""Finds the addresses by which the nodes of a start reach each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def address_of(interface: str) -> str | None:
-    """Returns the interface's first IPv4 address; None if it has none here."""
+    """Returns the interface's first IPv4 address; None if it has none on this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
@@ -20,13 +20,14 @@ def address_of(interface: str) -> str | None:
 
 
 def interface_with(address: str) -> str | None:
-    """Returns the interface with this first IPv4 address."""
+    """Returns the interface whose first IPv4 address is this one; None if there is none."""
     names = (name for _, name in socket.if_nameindex())
     return next((name for name in names if address_of(name) == address), None)
 
 
 def address_towards(other: str) -> str:
-    """This machine's address on the way to another; of two that lead only to itself, the one of its name."""
+    """Returns this machine's address on the route to another one; if that route leads back to this machine, the address
+    of its host name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((other, 9))  # sends nothing: the kernel picks the route

@@ -1,4 +1,4 @@
-"""Ranks that were started on several nodes, seen from the tuner."""
+"""Ranks that were started on several nodes, as seen from the tuner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_S = 1.0  # at the monitor, by whoever polls often
 
 
 class Monitor(Protocol):
-    """Means of starting keepers on the nodes (Slurm, ssh), and its knowledge of what else happens to them there."""
+    """Starts keepers on the nodes (by Slurm or ssh), and knows what else happens to them there."""
 
     @property
     def log(self) -> str:
@@ -39,32 +39,36 @@ class Monitor(Protocol):
         ...
 
     def look(self, *, came: bool, ended: bool) -> str | None:
-        """Returns what is waited for before anything starts, in words; None once it has. ToolError where waiting cannot
-        help. `came`: a node has started; `ended`: everything has ended."""
+        """Returns in words what is being waited for before anything starts; None once it has.
+
+        Raises ToolError if waiting cannot help. `came`: a node has started; `ended`: everything has ended.
+        """
         ...
 
     @property
     def queued_s(self) -> float:
-        """Returns how long a queue kept the ranks from running, in seconds."""
+        """Returns how long the ranks waited in a queue, s."""
         ...
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """Returns the failure for which it ended the ranks, where neither they nor we did. `by_us`: ignores CANCELLED,
-        as we cancelled the rest."""
+        """Returns the failure if the scheduler or connection ended the ranks, not they themselves or we.
+
+        `by_us`: ignores CANCELLED, as we cancelled the rest.
+        """
         ...
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
-        """Returns the node that it names, or cannot use any more."""
+        """Returns the node that it reports as failed or no longer usable; None if there is none."""
         ...
 
     def end(self) -> None:
-        """Ends what is left on the nodes when everything here has ended. ToolError where it cannot."""
+        """Ends what is left on the nodes after everything here has ended. Raises ToolError if it cannot."""
         ...
 
 
 @dataclass(kw_only=True)
 class NodesProcesses:
-    """See `trainer.launchers.Processes`. `home`: where the nodes to avoid are kept."""
+    """See `trainer.launchers.Processes`. `home`: the folder with the list of nodes to avoid."""
 
     nodes: int
     ranks_per_node: int
@@ -103,7 +107,7 @@ class NodesProcesses:
         return self.monitor.queued_s
 
     def check(self) -> None:
-        """Checks the monitor, at most once a second. ToolError where waiting cannot help."""
+        """Checks the monitor, at most once per second. Raises ToolError if waiting cannot help."""
         if time.monotonic() - self._looked_at < _LOOK_S and self.running:
             return
         self._looked_at = time.monotonic()
@@ -120,7 +124,7 @@ class NodesProcesses:
 
     @property
     def code(self) -> int | None:
-        """Returns the exit code of the first agent that ended badly, as soon as it has; else of the process that
+        """Returns the exit code of the first agent that failed, as soon as it has; else that of the process that
         started the keepers."""
         ends = self._node_ends
         if bad := _first_bad(ends):
@@ -135,14 +139,13 @@ class NodesProcesses:
 
     @property
     def _node_ends(self) -> dict[int, folder.Ended]:
-        """Returns how the agent of each node ended, of those that have."""
+        """Returns how the agent of each node ended, for those that have."""
         ends = {n: folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in range(self.nodes)}
         return {node: end for node, end in ends.items() if end is not None}
 
     @property
     def ran_s(self) -> float:
-        """Returns the time from the start of the first node to the end of the last, in seconds; to now while one
-        runs."""
+        """Returns the time from the start of the first node to the end of the last, or to now while one runs, s."""
         came = [each.at_s for each in folder.nodes_that_came(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
@@ -156,7 +159,7 @@ class NodesProcesses:
 
     @property
     def reported_deaths(self) -> dict[int, int]:
-        """Returns exit codes by rank: the agent of each node names its local ranks."""
+        """Returns {rank: exit code}, from the local ranks that each node's agent reports."""
         return {
             node * self.ranks_per_node + local: code
             for node in range(self.nodes)
@@ -183,7 +186,8 @@ class NodesProcesses:
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """Returns the rank's node; else the one that the monitor names; else that of an agent that was killed."""
+        """Returns the failed rank's node; else the one that the monitor names; else that of an agent that was
+        killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
@@ -223,5 +227,5 @@ class NodesProcesses:
 
 
 def _first_bad(ends: Mapping[int, folder.Ended]) -> list[int]:
-    """Nodes whose agent ended with an error or was killed, the first first."""
+    """Returns the nodes whose agent ended with an error or was killed, the first to end first."""
     return sorted((node for node, end in ends.items() if end.code), key=lambda node: ends[node].at_s)

@@ -1,4 +1,4 @@
-"""The beginning of every start on several nodes: its control folder, and in it what each node's keeper runs."""
+"""Prepares every start on several nodes: the control folder, and in it the command for each node's keeper."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ OURS = ("PYTHONPATH", "PYTHONSAFEPATH")  # by which ranks import the packages th
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedStart:
-    """`mark`: by which the start's processes are known. `token`: by which a keeper knows the folder. `variables`: of
-    what brings keepers to the nodes."""
+    """A prepared start.
+
+    `mark`: by which its processes are recognised; `token`: by which a keeper recognises the folder; `variables`: for
+    the process that starts keepers on the nodes.
+    """
 
     mark: str
     token: str
@@ -40,8 +43,8 @@ def prepare_start(
     passed: Mapping[str, str] = MappingProxyType({}),
     outlives_s: float | None = None,
 ) -> PreparedStart:
-    """Empties the folder, where an earlier start of that name left something: nothing of it may run any more.
-    `passed` are variables of the tuner's own that a node does not have; see `folder.Start` for the rest."""
+    """Prepares the control folder; empties it if an earlier start of that name left something, none of which runs any
+    more. `passed` are variables of the tuner that a node does not have; see `folder.Start` for the rest."""
     shutil.rmtree(control, ignore_errors=True)
     control.mkdir(parents=True, mode=0o700)  # the ranks' environment is written there
     mark, token = uuid.uuid4().hex, uuid.uuid4().hex
@@ -61,8 +64,10 @@ def prepare_start(
 
 
 def keeper_argv(prefix: Sequence[str], *, python: str, control: Path, token: str, mark: str | None = None) -> list[str]:
-    """Returns the command that runs on each node: after the container's prefix, with our own packages. `mark`: written
-    out where the tuner's environment is not passed on to the node."""
+    """Returns the command that runs on each node: the container's prefix, then the keeper with our packages.
+
+    `mark`: written into it if the tuner's environment is not passed to the node.
+    """
     root = Path(trainer.__file__).parents[1]
     variables = [f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", *([f"{MARK}={mark}"] if mark else [])]
     return [*prefix, "env", *variables, python, "-m", KEEPER, str(control), token]

@@ -1,11 +1,11 @@
-"""The process between a tuner and what it asked of Slurm; it outlives the tuner, so that nothing else does.
+"""The process between a tuner and what it started on other nodes. It outlives the tuner, so that nothing else does.
 
 `python -m trainer.launchers.nodes.supervise <tuner's pid> <control folder> <last words> <stays> <command…>` runs the
-command (srun, ssh, or what submits a job) until it ends, until it is told to end it (TERM) or until the tuner is gone.
-It renews the lease that the keepers on the nodes live by. At the end it asks them to end, leaves the command's exit
-code, then runs the last words (one word of a shell: scancel), if there are any. What `stays` is left alone where nobody
-but the tuner is gone: the next one finds it. If this process is killed itself, the kernel kills the command, and the
-lease runs out.
+command (srun, ssh, or a program that submits a job) until it ends, until it is asked to end it (TERM) or until the
+tuner is gone. It renews the lease without which the keepers on the nodes end. At the end it asks them to end, writes
+the command's exit code, then runs the last command, if any, given as one word for a shell (scancel). With `stays`, if
+only the tuner is gone, everything is left running for the next tuner to find. If this process itself is killed, the
+kernel kills the command, and the lease runs out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(owner: int, control: Path, last_words: list[str], stays: bool, command:
 
 
 def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
-    """Runs the last command within a time limit: programs of Slurm may hang."""
+    """Runs the last command within a time limit, since programs of Slurm may hang."""
     try:
         subprocess.run(words, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
@@ -62,7 +62,7 @@ def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
 def start_supervise(
     command: Sequence[str], *, control: Path, env: Mapping[str, str], last_words: Sequence[str], stays: bool
 ) -> subprocess.Popen[bytes]:
-    """Starts `main` as a process of its own; what it and the command print is the control folder's agent log."""
+    """Starts `main` as a process of its own; its output and the command's go to the agent log of the control folder."""
     own = [sys.executable, "-m", "trainer.launchers.nodes.supervise", str(os.getpid()), str(control)]
     with agent_log(control).open("ab") as log:
         return subprocess.Popen(
@@ -76,14 +76,16 @@ def start_supervise(
 
 
 class Lease:
-    """A count that goes up while this process lives."""
+    """A file with a count that grows while this process lives."""
 
     def __init__(self, control: Path) -> None:
         self._path, self._count, self._renewed_at = folder.lease_path(control), 0, -_RENEW_S
 
     def renew(self) -> None:
-        """Renews the lease once a second, however often it is called; a disk that is full for a while must not end the
-        ranks."""
+        """Renews the lease, at most once per second.
+
+        Ignores write errors, since a disk that is full for a while must not end the ranks.
+        """
         if time.monotonic() - self._renewed_at < _RENEW_S:
             return
         self._renewed_at, self._count = time.monotonic(), self._count + 1

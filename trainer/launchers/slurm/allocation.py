@@ -1,7 +1,7 @@
-"""The job around the tuner: whether it is over, or about to be, and why.
+"""The job that the tuner runs in: whether it is over or about to end, and why.
 
-A job that runs into its time limit or makes room for another one ends its steps; the tuner in it is killed with them,
-unless it was started by salloc, which leaves it alone, or is signalled before (`sbatch --signal`).
+A job that reaches its time limit or is preempted ends its steps. The tuner in it is killed with them, unless salloc
+started it, which leaves it alone, or it gets a signal before (`sbatch --signal`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTLES_S = 20.0  # until a job that is ending, or whose step was cancelled, say
 
 
 def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
-    """Returns why the job is over, in words; None while it runs, and where Slurm does not answer."""
+    """Returns why the job is over, in words; None while it runs, or if Slurm does not answer."""
     record = clients.job_record(job, ask=ask)
     if record is not None:
         why = states.over(record, datetime.now())
@@ -31,8 +31,8 @@ def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
 
 
 def ending(job: str) -> str:
-    """Waits until the state of a job that Slurm is ending says why, which it does only once the last step is gone;
-    returns the reason."""
+    """Waits until the state of a job that Slurm is ending shows the reason, which happens only once the last step is
+    gone; returns the reason."""
     give_up = time.monotonic() + SETTLES_S
     while not (why := over(job)) and time.monotonic() < give_up:
         time.sleep(clients.POLL_S)
@@ -40,13 +40,13 @@ def ending(job: str) -> str:
 
 
 def refuse_over(job: str) -> None:
-    """Raises OverError where nothing can be started in the job any more."""
+    """Raises OverError if nothing can be started in the job any more."""
     if why := over(job):
         raise OverError(why, hint="ask for another allocation, then continue with --resume")
 
 
 def reason_of_the_signal(environ: Mapping[str, str]) -> str | None:
-    """Returns why Slurm warns a tuner to end, if it runs in a job that is about to end."""
+    """Returns why Slurm asks a tuner to end, if its job is about to end; else None."""
     job = environ.get("SLURM_JOB_ID")
     record = clients.job_record(job, ask=partial(clients.run, timeout_s=_SOON_S)) if job else None
     if record is None:

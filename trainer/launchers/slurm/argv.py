@@ -1,6 +1,7 @@
-"""The words that start ranks under Slurm: srun inside a job, sbatch for a job. Pure.
+"""The commands that start ranks under Slurm: srun inside a job, sbatch for a job.
 
-One task a node: our keeper, which starts torchrun's agent there. Sources: srun(1), sbatch(1) of Slurm 22.05 and 24.05.
+Pure. One task per node runs our keeper, which starts torchrun's agent. Sources: srun(1), sbatch(1) of Slurm 22.05 and
+24.05.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ _SHORT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One start: of which name, on how many nodes and not on which, kept by what. `gpus_per_node`: None where Slurm is
-    not asked for any; a step that does not ask gets one of them in a job with --gpus-per-task or --gpus."""
+    """One start: its name, number of nodes, excluded nodes and keeper command.
+
+    `gpus_per_node`: None if Slurm is not asked for GPUs. In a job with --gpus-per-task or --gpus, a step that does not
+    ask gets one of them.
+    """
 
     name: str
     nodes: int
@@ -44,8 +48,10 @@ class Asked:
 
 
 def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[str]:
-    """Returns the command of a step with one task per node. `inside`: an allocation whose other steps (the tuner's own)
-    hold its resources."""
+    """Returns the command of a step with one task per node.
+
+    `inside`: in an allocation in which other steps (the tuner's own) hold resources.
+    """
     ours = [
         *(["--overlap"] if inside else []),
         f"--nodes={asked.nodes}",
@@ -64,8 +70,10 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
 
 
 def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
-    """Returns the command of a job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would
-    be measured too."""
+    """Returns the command that submits a job, which Slurm never requeues.
+
+    Nodes are exclusive, since another job there would be measured too.
+    """
     ours = [
         *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
         f"--nodes={asked.nodes}",
@@ -101,7 +109,7 @@ def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for sbatch: nothing of a job that the tuner may itself be in."""
+    """Returns the environment for sbatch, without variables of a job that the tuner may itself be in."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
 
@@ -115,7 +123,8 @@ def _exclude(nodes: Sequence[str]) -> list[str]:
 
 
 def unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
-    """Returns our options without those that the user sets too; GPUs are requested in one way, by them or by us."""
+    """Returns our options without those that the user also sets; GPUs are requested either by the user's options or by
+    ours."""
     said = {_SHORT.get(word[:2], word.partition("=")[0]) for word in theirs}
     said |= (
         {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in said) else set()

@@ -1,4 +1,4 @@
-"""Slurm's own programs, each with a time limit: a controller that does not answer must not hang the tuner.
+"""Calls Slurm's own programs, each with a time limit, so that a controller that does not answer cannot hang the tuner.
 
 `python -m trainer.launchers.slurm.clients NAME` ends what runs under the name.
 """
@@ -37,7 +37,7 @@ def say(text: str) -> None:
 
 
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """Runs a program of Slurm and returns its output; None where it fails or does not answer in time."""
+    """Runs a program of Slurm and returns its output; None if it fails or does not answer in time."""
     try:
         return answer(argv, timeout_s=timeout_s)
     except ToolError:
@@ -45,8 +45,10 @@ def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
 
 
 def answer(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
-    """Runs a program of Slurm and returns its output; None where the controller is silent for now. ToolError, with the
-    program's message, where it fails for another reason, which waiting does not change."""
+    """Runs a program of Slurm and returns its output; None if the controller does not answer for now.
+
+    Raises ToolError, with the program's message, if it fails for another reason, which waiting does not change.
+    """
     try:
         done = subprocess.run(
             argv, env=_plain(os.environ), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -70,13 +72,13 @@ def _fails(argv: Sequence[str], words: str) -> ToolError:
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment without a user's settings for listing the queue: hidden states, other time formats."""
+    """Returns the environment without a user's settings for queue listings: hidden states, other time formats."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SINFO_", "SACCT_"))}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
 
 
 def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Returns whether Slurm would start the job, now or later; True also where it does not answer."""
+    """Returns whether Slurm would start the job, now or later; true also if it does not answer."""
     argv = [sbatch[0], "--test-only", *sbatch[1:]]
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CLIENT_S, check=False)
@@ -86,7 +88,7 @@ def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def require(*programs: str) -> None:
-    """Raises ToolError where a program of Slurm is not on the path."""
+    """Raises ToolError if a program of Slurm is not on the path."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise ToolError(
@@ -96,13 +98,13 @@ def require(*programs: str) -> None:
 
 
 def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
-    """Returns `scontrol show job` by field; None where it does not answer or no longer knows the job."""
+    """Returns `scontrol show job` by field; None if it does not answer or no longer knows the job."""
     text = ask(["scontrol", "show", "job", job, "-o"])
     return None if text is None else fields_of(text)
 
 
 def is_gone(job: str, *, ask: Run = run) -> bool:
-    """Returns whether the controller answers and knows no such job of this user: it forgets jobs minutes after their
+    """Returns whether the controller answers and knows no such job of this user; it forgets jobs minutes after their
     end."""
     listed = ask(["squeue", "-h", "--me", "-t", "all", "-o", "%A"])
     return listed is not None and job not in listed.split()
@@ -118,7 +120,10 @@ def why_unanswered(job: str, *, ask: Run = answer) -> str:
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """Parses one line of `scontrol -o`. Values may hold spaces and equals signs: the fields used here do not."""
+    """Parses one line of `scontrol -o`.
+
+    Values with spaces or equals signs are not parsed correctly; the fields used here have none.
+    """
     pairs = (word.partition("=") for word in text.split())
     found: dict[str, str] = {}
     for name, _, value in pairs:
@@ -127,19 +132,19 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def has_gpus(record: Mapping[str, str]) -> bool:
-    """Returns whether Slurm gave the job GPUs: where they are not a GRES, every program on a node sees all of them."""
+    """Returns whether Slurm gave the job GPUs. Where GPUs are not a GRES, every program on a node sees all of them."""
     return any("gpu" in value for name, value in record.items() if "tres" in name.lower())
 
 
 def step_states(job: str, *, ask: Run = run) -> list[str]:
-    """Returns states of the job's steps, where accounting is kept: only they show OUT_OF_MEMORY."""
+    """Returns states of the job's steps if accounting is on; only they show OUT_OF_MEMORY."""
     text = ask(["sacct", "-n", "-P", "-j", job, "-o", "JobIDRaw,State"])
     rows = (line.split("|") for line in (text or "").splitlines())
     return [row[1].split()[0] for row in rows if len(row) == 2 and "." in row[0] and row[1]]
 
 
 def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
-    """Returns the nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol fails."""
+    """Returns the nodes in a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself if scontrol fails."""
     if not nodes or "[" not in nodes:
         return [name for name in nodes.split(",") if name]
     return (ask(["scontrol", "show", "hostnames", nodes]) or nodes).split()
@@ -154,8 +159,10 @@ def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
 
 
 def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
-    """Ids of what runs or waits under a name that begins so: this user's jobs, and steps of whichever job. None where
-    the controller does not answer."""
+    """Returns the ids of what runs or waits under names with this prefix: this user's jobs, and steps of any job.
+
+    None if the controller does not answer.
+    """
     jobs, steps = (ask(["squeue", "-h", "--me", *which, "-o", "%i|%j"]) for which in ([], ["-s"]))
     if jobs is None or steps is None:
         return None
@@ -166,8 +173,10 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
 def named(
     prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
 ) -> list[str]:
-    """Returns the same as `listed`, but waits for the controller: an unlisted job may run. ToolError where it stays
-    silent, and at once where squeue fails."""
+    """Returns the same as `listed`, but waits for the controller's answer, since a job may run that is not listed.
+
+    Raises ToolError if it stays silent, or at once if squeue fails.
+    """
     give_up, silent = time.monotonic() + answer_s, False
     while (found := listed(prefix, ask=ask)) is None:
         if time.monotonic() > give_up:
@@ -183,7 +192,8 @@ def named(
 
 
 def cancel(prefix: str, *, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
-    """Ends what runs under the name, and waits until Slurm no longer lists it: the ids that were there."""
+    """Ends what runs under names with this prefix, waits until Slurm no longer lists it, and returns the ids that were
+    listed."""
     give_up = time.monotonic() + gone_s
     ended: list[str] = []
     while (left := listed(prefix, ask=ask)) != [] and time.monotonic() < give_up:

@@ -1,8 +1,8 @@
-"""Submits one job and follows it until it has ended: what `supervise` runs where every burst is a job.
+"""Submits one job and follows it until it has ended; `supervise` runs this if every burst is a job.
 
 `python -m trainer.launchers.slurm.job <control folder> <sbatch …>`, or with the id of a job that an earlier tuner
-submitted. Where the job stands is in `queue.json`, asked of
-slurmctld seldom: every burst of every user's tuner asks it.
+submitted. The job's state is written to `queue.json`; slurmctld is asked seldom, since every tuner of every user asks
+it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def main(control: Path, command: list[str]) -> int:
 
 
 def submit(command: list[str]) -> str | None:
-    """Returns the job's id; None, with sbatch's message in our own log, where it was refused. The job's processes name
-    no owner, because they may outlive the tuner."""
+    """Submits the job and returns its id; None, with sbatch's message in our log, if it was refused.
+
+    The job's processes have no owner, because they may outlive the tuner.
+    """
     env = {name: value for name, value in os.environ.items() if name != OWNER}
     try:
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
@@ -54,8 +56,10 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Returns the exit code: 0 for a job that completed. A controller that does not answer is asked again: the job
-    continues."""
+    """Follows a job and returns its exit code: 0 if it completed.
+
+    If the controller does not answer it is asked again, since the job continues.
+    """
     began = clock()
     waited_s = 0.0
     shown = None

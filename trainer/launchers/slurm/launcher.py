@@ -1,7 +1,7 @@
-"""Launcher `slurm`: one step of the allocation around the tuner for each start, or one job for each burst.
+"""Launcher `slurm`: one step of the tuner's allocation for each start, or one job for each burst.
 
-Inside an allocation (salloc, sbatch) the queue is paid once for the whole study. Outside, on a login node, every burst
-is a job (`job: per-burst`).
+Inside an allocation (salloc, sbatch) a study waits in the queue once. Outside, on a login node, every burst is a job
+(`job: per-burst`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ _SPARE_S = 900.0  # of a job's time limit above what the burst's deadlines add u
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmLauncher:
-    """See `trainer.launchers.Launcher`. `home` is a folder of this study alone: what still runs by its name when
-    something is started was left by a tuner that is gone. `limit_s`: what a job may take at most."""
+    """See `trainer.launchers.Launcher`.
+
+    `home` is a folder of this study alone: anything that still runs under its name when something is started belongs to
+    a tuner that is gone. `limit_s`: the time limit of a job.
+    """
 
     settings: SlurmSettings
     home: Path
@@ -53,8 +56,10 @@ class SlurmLauncher:
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> NodesProcesses:
-        """Starts the ranks, after ending what runs under this study's name, in whichever job. ToolError where there is
-        no Slurm, or no allocation that is large enough."""
+        """Starts the ranks, after ending what runs under this study's name in any job.
+
+        Raises ToolError if there is no Slurm, or no allocation that is large enough.
+        """
         job = self.allocation(nodes)
         sweep()
         if clients.named(self._prefix):
@@ -75,8 +80,10 @@ class SlurmLauncher:
         return self._processes(nodes, ranks_per_node, control, job, command, strip(prepared.variables), prepared.mark)
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> NodesProcesses | None:
-        """Returns the job of a burst that an earlier tuner submitted, whether it waits, runs or has ended; None where
-        no node ever saw it and none will, and where the ranks ended with the tuner."""
+        """Returns the job of a burst that an earlier tuner submitted, whether it waits, runs or has ended.
+
+        None if it never ran on a node and never will, or if the ranks ended with the tuner.
+        """
         if self.keeps_ranks or folder.read(folder.start_path(control), folder.Start) is None:
             return None
         clients.require("scancel", "squeue", "scontrol")
@@ -129,8 +136,10 @@ class SlurmLauncher:
         return self.settings.python or sys.executable
 
     def allocation(self, nodes: int) -> str | None:
-        """Returns the job that the tuner runs in; None where every burst is a job. ToolError where there is neither,
-        OverError where the job is over."""
+        """Returns the job that the tuner runs in; None if every burst is a job.
+
+        Raises ToolError if there is neither, OverError if the job is over.
+        """
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")
             return None
@@ -170,8 +179,10 @@ class SlurmLauncher:
         return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
 
     def _job(self, asked: words.Asked, control: Path) -> list[str]:
-        """Writes the job's script: what submits and follows it. Of the nodes to avoid, the one that failed first is
-        taken again where Slurm has not enough others."""
+        """Writes the job's script; returns the command that submits and follows it.
+
+        If Slurm has too few other nodes, the avoided node that failed first is used again.
+        """
         words.script_path(control).write_text(words.script(asked, self.settings))
         minutes = self.settings.time_limit_minutes or math.ceil(self.limit_s / 60)
         spare = [node for node in asked.exclude if node not in self.settings.exclude]

@@ -1,4 +1,4 @@
-"""State of our step or job by Slurm: how long it waits, what ended it, which node is at fault."""
+"""Observes our step or job by Slurm: how long it waits, what ended it, which node is at fault."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _SHORT_S = 3.0  # a wait that is not worth a word
 
 @dataclass(kw_only=True)
 class SlurmMonitor:
-    """See `trainer.launchers.nodes.processes.Monitor`. `job`: the allocation that the step is in; None where a job was
-    submitted. `queue_s`: how long it may wait."""
+    """See `trainer.launchers.nodes.processes.Monitor`.
+
+    `job`: the allocation of the step; None if a job was submitted. `queue_s`: how long it may wait.
+    """
 
     control: Path
     name: str
@@ -58,8 +60,10 @@ class SlurmMonitor:
         return waiting or (self._suspended() if came and not ended else None)
 
     def _suspended(self) -> str | None:
-        """Returns why all processes are stopped now, if Slurm suspended the job: no deadline counts in this time. Asks
-        slurmctld seldom, where nobody else does."""
+        """Returns why all processes are stopped now, if Slurm suspended the job; this time counts towards no deadline.
+
+        Asks slurmctld seldom, and only if nothing else does.
+        """
         queue = self._queue
         if queue is not None:
             job, self._state = queue.job, queue.state
@@ -93,7 +97,7 @@ class SlurmMonitor:
             )
 
     def _reason(self, waits_for: str | None) -> str | None:
-        """Says what is waited for, where it lasts, and that it is over."""
+        """Tells the user what is being waited for if that lasts, and when it is over; returns the reason."""
         if waits_for is not None:
             self._waited_s = time.monotonic() - self._waiting_since
         news = waits_for is not None and waits_for != self._said and self._waited_s > _SHORT_S
@@ -108,8 +112,8 @@ class SlurmMonitor:
         return folder.read(queue_path(self.control), Queue)
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """Returns the failure by the state of a job of its own; in an allocation that is over by that, where no node
-        failed; else by the lines that Slurm prints."""
+        """Returns the failure, if Slurm ended the ranks: for a submitted job by its state; in an allocation that is
+        over by that, if no node failed; else by the lines that Slurm printed."""
         log = self.log
         if self.job is not None and not states.tells_of_a_node(log):
             why = ending(self.job) if states.tells_of_an_end(log) else over(self.job)
@@ -126,15 +130,18 @@ class SlurmMonitor:
 
     @property
     def _held(self) -> str | None:
-        """Returns a message if Slurm suspended the job for a while: a deadline that passed in that time means
+        """Returns a message if Slurm suspended the job for a while, since a deadline that passed in that time means
         nothing."""
         job = self.job or (self._queue.job if self._queue is not None else None)
         record = clients.job_record(job) if job else None
         return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._began) else None
 
     def _last_state(self, *, cancelled: bool) -> Queue | None:
-        """Returns the last state of a job of its own, None for a step. Asks again, as warned ranks end before the job
-        does; with `cancelled` until the job has ended, where its state shows who cancelled it."""
+        """Returns the last state of a submitted job, None for a step.
+
+        Asks again, since ranks that were warned end before their job does; with `cancelled` until the job has ended and
+        its state shows who cancelled it.
+        """
         give_up = time.monotonic() + (SETTLES_S if cancelled else 0.0)
         while (queue := self._queue) is not None and not states.failure_by_queue(queue):
             if record := clients.job_record(queue.job):

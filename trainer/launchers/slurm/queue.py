@@ -1,4 +1,5 @@
-"""State of a submitted job, next to the files of its nodes: the process that follows the job writes `queue.json`."""
+"""The state of a submitted job, in `queue.json` next to the files of its nodes; the process that follows the job writes
+it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import msgspec
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a submitted job in Slurm's own words. `waited_s`: how long it has been, or was, pending, in seconds."""
+    """The state of a submitted job in Slurm's own words. `waited_s`: how long it has been, or was, pending."""
 
     job: str
     state: str
@@ -23,5 +24,5 @@ def queue_path(control: Path) -> Path:
 
 
 def slurm_log(control: Path) -> Path:
-    """Returns the log of a submitted job: output of its script's srun and of Slurm."""
+    """Returns the log of a submitted job: the output of its script's srun and of Slurm."""
     return control / "slurm.log"

@@ -1,7 +1,7 @@
-"""Classification of the end of a step or a job in Slurm as a failure. Pure.
+"""Maps the end of a step or job in Slurm to a failure.
 
-A job's own state classifies little: a rank killed for memory leaves the job FAILED 1:0, and only the step, or a line
-that srun and slurmstepd print, says so. Seen with Slurm 22.05; also has messages from 24.05's sources.
+Pure. A job's own state says little: a rank killed for memory leaves the job FAILED 1:0, and only the step's state, or a
+line printed by srun or slurmstepd, shows the cause. Seen with Slurm 22.05; also has messages from 24.05's sources.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ NEVER = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A line that Slurm prints: the group `node`, where there is one, is the node it is about. `STEP … ON n1 …` is
-    about the first node of the step, whichever failed."""
+    """A line that Slurm prints; the group `node`, if any, is the node that it is about.
+
+    `STEP … ON n1 …` names the first node of the step, whichever failed.
+    """
 
     kind: FailureKind
     pattern: str
@@ -92,9 +94,11 @@ _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
 def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
-    """Returns the job's state, or what it will be: a job that is preempted (GraceTime) still runs, and ends FAILED, or
-    COMPLETED if its ranks were `cut_off`, where they heed the signal; one that is ending gives its time limit as a
-    reason."""
+    """Returns the job's state, or the one that it will have.
+
+    A job that is preempted (GraceTime) still runs. It ends FAILED, or COMPLETED if its ranks were `cut_off` and obey
+    the signal. A job that is ending gives its time limit as the reason.
+    """
     state = record.get("JobState", "")
     if record.get("PreemptTime", "None") not in ("None", "Unknown") and (cut_off or state != "COMPLETED"):
         return "PREEMPTED"
@@ -102,8 +106,11 @@ def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
 
 
 def over(record: Mapping[str, str], now: datetime) -> str | None:
-    """Returns why nothing can be started in an allocation any more, in words; None while something can. Slurm accepts
-    no step after its end, and ends running ones at its next check, half a minute later."""
+    """Returns why nothing can be started in an allocation any more, in words; None while something can.
+
+    Slurm accepts no step after the allocation's end, and ends running ones at its next check, up to half a minute
+    later.
+    """
     state = settled(record)
     end = _moment(record.get("EndTime", ""))
     if state == "RUNNING" and end is not None and end <= now:
@@ -112,24 +119,24 @@ def over(record: Mapping[str, str], now: datetime) -> str | None:
 
 
 def tells_of_an_end(log: str) -> bool:
-    """Returns whether Slurm's lines report that the allocation is being ended, whatever its state is called so far."""
+    """Returns whether Slurm's lines report that the allocation is being ended, whatever its state so far."""
     return _ENDING.search(log) is not None
 
 
 def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
-    """Returns whether the job is suspended, or was since then."""
+    """Returns whether the job is suspended, or was at some time since `since`."""
     at = _moment(record.get("SuspendTime", ""))
     return record.get("JobState") == SUSPENDED or (at is not None and at >= since.replace(microsecond=0))
 
 
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
-    """Returns when the job's time is over, in words, if that is soon."""
+    """Returns when the job's time is over, in words, if that is within `within_s`; else None."""
     end = _moment(record.get("EndTime", ""))
     return f"its time ends at {end:%H:%M:%S}" if end and end - now <= timedelta(seconds=within_s) else None
 
 
 def _moment(text: str) -> datetime | None:
-    """Parses a time as scontrol writes it, in the client's time zone; None for Unknown and None."""
+    """Parses a time as scontrol writes it, in the client's time zone; returns None for Unknown and None."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -149,12 +156,15 @@ def failure_by_log(log: str) -> tuple[Failure, str | None] | None:
 
 
 def tells_of_a_node(log: str) -> bool:
-    """Returns whether Slurm's lines report a failed node: that ends an allocation too, and the node is the cause."""
+    """Returns whether Slurm's lines report a failed node.
+
+    That ends an allocation too, and then the node is the cause.
+    """
     return any(said.match(line) for said in NODE_FAILED for line in log.splitlines())
 
 
 def failure_by_queue(queue: Queue) -> Failure | None:
-    """Returns the failure that the states of the job and its steps show; a step's before the job's."""
+    """Returns the failure that the states of the job and its steps show; a step's state takes precedence."""
     for state in [*queue.steps, queue.state]:
         kind = STATES.get(state)
         if kind is not None:
@@ -172,12 +182,12 @@ def reason_of(queue: Queue) -> str:
 
 
 def never(queue: Queue) -> bool:
-    """Returns whether the job will be pending for ever, for what it asks for."""
+    """Returns whether the job will be pending for ever because of what it asks for."""
     return queue.state in PENDING and NEVER.fullmatch(queue.reason) is not None
 
 
 def refusal(log: str) -> str | None:
-    """Returns why Slurm will not start this, in its own words; None where another try may help."""
+    """Returns why Slurm will not start this, in its own words; None if another attempt may succeed."""
     found = REFUSED.search(log)
     return found[0].strip() if found else None
 

@@ -1,6 +1,6 @@
-"""One job for a whole study: the tuner itself runs in it, and what asked for it only looks on.
+"""One job for a whole study: the tuner runs inside it, and the process that submitted it only follows it.
 
-A job is found again by its name, which is of the study's folder. Its words are pure; sources: sbatch(1), scancel(1).
+The job is found again by its name, which is derived from the study's folder. Sources: sbatch(1), scancel(1).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
 
 
 def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether the recipe asks for a job of the study's own, and the tuner runs in no allocation yet."""
+    """Returns whether the recipe asks for a job for the whole study and the tuner is not yet in an allocation."""
     if recipe.burst.launcher_kind != "slurm":
         return False
     return slurm_settings(recipe.burst.launcher).allocate is not None and not environ.get("SLURM_JOB_ID")
@@ -48,7 +48,11 @@ def study_job_of(recipe: Recipe, *, study: Path, argv: Sequence[str]) -> StudyJo
 
 @dataclass(frozen=True, kw_only=True)
 class StudyJob:
-    """`study`: the folder, absolute, which the nodes see too. `argv`: what the job runs, and can run again."""
+    """The job of one study.
+
+    `study`: its folder as an absolute path, which the nodes see too; `argv`: the command of the job, which can be run
+    again.
+    """
 
     settings: SlurmSettings
     study: Path
@@ -62,14 +66,14 @@ class StudyJob:
 
     @property
     def folder(self) -> Path:
-        """Its script and logs: one log a job."""
+        """Returns the folder for its script and logs, one log per job."""
         return self.study / "allocation"
 
     def log(self, job: str) -> Path:
         return self.folder / f"{job}.log"
 
     def words(self) -> list[str]:
-        """Returns sbatch's options. The recipe's own options, in `allocate`, replace ours."""
+        """Returns sbatch's options. The recipe's own options in `allocate` replace ours."""
         theirs = shlex.split(self.settings.allocate or "")
         ours = [
             *("--no-requeue", "--exclusive", "--mem=0", "--ntasks-per-node=1"),
@@ -88,11 +92,11 @@ class StudyJob:
     # ---- the job
 
     def running(self) -> str | None:
-        """Returns the job of this study that waits or runs."""
+        """Returns the job of this study that waits or runs; None if there is none."""
         return next((job for job in clients.named(self.name) if "." not in job), None)
 
     def submit(self) -> str:
-        """Submits the job and returns its id. ToolError, with sbatch's message, where it is refused."""
+        """Submits the job and returns its id. Raises ToolError, with sbatch's message, if it is refused."""
         clients.require("sbatch", "scancel", "squeue", "scontrol")
         self.folder.mkdir(exist_ok=True)
         (self.folder / "job.sh").write_text(self.script())
@@ -113,7 +117,7 @@ class StudyJob:
 
 @dataclass(kw_only=True)
 class Follower:
-    """Follows the job of one study: says its state and prints what it writes."""
+    """Follows the job of one study: reports its state and prints its output."""
 
     study_job: StudyJob
     job: str
@@ -127,8 +131,10 @@ class Follower:
         self._log = _Lines(self.study_job.log(self.job))
 
     def follow(self, *, patience_s: float = math.inf) -> bool:
-        """Follows the job until it is over or `patience_s` has passed; returns whether it is over. ToolError where it
-        can never start and was cancelled."""
+        """Follows the job until it is over or `patience_s` has passed; returns whether it is over.
+
+        Raises ToolError if it can never start and was therefore cancelled.
+        """
         give_up = time.monotonic() + patience_s
         while True:
             over = self._look()
@@ -155,7 +161,7 @@ class Follower:
         return seen.state not in states.PENDING + states.RUNNING
 
     def _unanswered(self) -> None:
-        """Says once that the state of the job is not known, and why, where that lasts."""
+        """Tells the user, once, if the state of the job stays unknown, and why."""
         silent_s = time.monotonic() - self._answered_at
         if self._said_unanswered or silent_s <= _UNANSWERED_S:
             return
@@ -176,7 +182,7 @@ class Follower:
             )
 
     def end(self) -> None:
-        """Tells the tuner to end as Ctrl-C does, and has Slurm end the job where it waits still or does not."""
+        """Asks the tuner to end as Ctrl-C does; cancels the job if it still waits or does not end."""
         if self.last.state not in states.PENDING:
             clients.run(["scancel", "--batch", "--signal=TERM", self.job])
             self.follow(patience_s=_PATIENCE_S)
@@ -192,7 +198,7 @@ def _tell(queue: Queue, before: Queue, say: Callable[[str], None]) -> None:
 
 @dataclass
 class _Lines:
-    """Reader of the whole lines added to a file."""
+    """Reads the complete lines added to a file."""
 
     path: Path
     seen: int = 0
