@@ -144,7 +144,7 @@ class _Progress:
         return done
 
     def _moved(self, time: Floats, passed_on: bool) -> Floats:
-        """Returns float64[N, P]: how the treatment of waiting changes the work done before each moment."""
+        """Returns float64[N, P]: the correction of the work done before each moment for time spent waiting."""
         if self._ends is None:
             ends = self._end_us[np.concatenate([event for event, *_ in self._waits])]
             order = np.argsort(ends, kind="stable")

@@ -40,6 +40,6 @@ def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
 
 
 def expected_deviation(shown: Sequence[float]) -> float:
-    """Returns the expected relative deviation of a burst: as the scatter of the steps in `shown` suggests, and at least
-    the deviation between allocations of the same nodes, which does not show within a burst."""
+    """Returns the expected relative deviation of a burst: that of `shown`, estimated from steps, but at least the one
+    between bursts on the same nodes, which does not show within a burst."""
     return max([MIN_HALF_SPREAD, *shown])

@@ -138,7 +138,7 @@ class Avoid:
 
     # --- patience ------------------------------------------------------------------------------------------
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:
-        """Returns how many of the last trials in a row brought no gain, of those for which `counts` is true."""
+        """Returns the length of the last run of trials for which `counts` is true and which brought no gain."""
         return without_gain(self._trials, counts)
 
 

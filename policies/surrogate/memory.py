@@ -5,9 +5,9 @@ memory.
 
 φ scales the parts of the estimate, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A
 recipe that ran out of memory needed more than the limit, one that ran needed less. Memory outside torch's allocator is
-a group of its own, exp(φ) times the estimate, fitted to every burst that measured it. Where a rank ran out below the
-nominal limit (fragmentation, other processes), its total then is taken as the limit. Shapes: N candidates, P pipeline
-ranks, G groups, M bursts.
+a group of its own, exp(φ) times the estimate, fitted to every burst that measured it. If a rank ran out below the
+nominal limit (fragmentation, other processes), the memory that it needed then is taken as the limit. Shapes: N
+candidates, P pipeline ranks, G groups, M bursts.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _in_recipe_words(value: Any) -> str | int | float | bool:
 
 
 def _trace(recipe: Recipe, steps: Steps, model: TrainableModel, path: Path) -> None:
-    """Takes one step more without, then `trace_steps` steps with the profiler, and writes one gzipped Chrome trace."""
+    """Takes one step without the profiler, then `trace_steps` steps with it, and writes one gzipped Chrome trace."""
     if recipe.burst.trace_steps == 0:
         return
     activities = [torch.profiler.ProfilerActivity.CPU]

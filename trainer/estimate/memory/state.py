@@ -1,7 +1,7 @@
 """Bytes that stay between steps: weights, gradients, master weights and optimizer state, by pipeline rank.
 
-Shapes: N rows, P pipeline ranks. Source: 6 + 12/d bytes a parameter in bf16 with fp32 moments (arXiv 2603.07685 §4.1.6)
-and what Megatron-Core's DistributedDataParallel, DistributedOptimizer and Megatron-FSDP allocate.
+Shapes: N rows, P pipeline ranks. Source: 6 + 12/d bytes per parameter in bf16 with fp32 moments (arXiv 2603.07685
+§4.1.6) and what Megatron-Core's DistributedDataParallel, DistributedOptimizer and Megatron-FSDP allocate.
 """
 
 from __future__ import annotations

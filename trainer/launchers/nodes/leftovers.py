@@ -15,8 +15,10 @@ _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that tim
 
 
 def end_leftovers(home: Path) -> None:
-    """Asks every earlier start of the study to stop and waits for its keepers; for one that does not answer only
-    once."""
+    """Asks every earlier start of the study to stop and waits for its keepers.
+
+    Later calls do not wait again for a keeper that did not answer.
+    """
     left = [control for control in _controls(home) if not folder.stop_path(control).exists()]
     for control in left:
         write_whole(folder.stop_path(control), b"")
