@@ -22,6 +22,7 @@ from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
 from tests.trainer.launchers.two_nodes import until
 from trainer.errors import ToolError
 from trainer.launchers.slurm import clients, states, study_job
+from trainer.launchers.slurm.allocation import WARNED_S
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.slurm.study_job import Follower, StudyJob, is_wanted
 from trainer.recipe import Recipe, load_recipe
@@ -204,7 +205,7 @@ def test_a_tuner_warned_of_the_end_of_its_time_says_so_and_ends_in_order(reachab
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
-    reachable.let_run_out(job, in_s=100)
+    reachable.let_run_out(job, in_s=WARNED_S + 30)  # a busy tuner has all of its warning to end in
     said, _ = looking.communicate(timeout=HANG_S)
     assert looking.returncode == 130, said
     assert re.search(rf"interrupted: ended by TERM: job {job}: its time ends at \d\d:\d\d:\d\d", said)
