@@ -205,7 +205,7 @@ def _probe(history: History) -> ProbeEntry | None:
     return ProbeEntry(
         ranks=found.ranks,
         seconds=found.seconds,
-        gpu_hours=found.ranks * found.seconds / 3600,
+        gpu_hours=found.gpu_hours,
         failure=found.failure,
         rows=probed_rows(found.rows, Recipe.model_validate(study.recipe)),
     )

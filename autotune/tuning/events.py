@@ -79,6 +79,11 @@ class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
     ranks: int
     seconds: float
 
+    @property
+    def gpu_hours(self) -> float:
+        """Returns the GPU-hours of the probe, start-up included."""
+        return self.ranks * self.seconds / 3600
+
 
 class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     """A recipe that will be tried as trial `trial`, by bursts of its `fidelity`; gains are fractions of throughput."""

@@ -292,7 +292,8 @@ def _show(
         say(console, "Tokens/s, gains and P(fits) are of the recipes at full size, whatever runs.")
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
     print_entries(console, "phase, layout, settings", figures, [_entry(step) for step in path], first=0)
-    for trial in [step.trial for step in path[1:2]]:
+    for step in path[1:2]:
+        trial = step.trial
         console.print()
         say(console, names_text(trial.proposal, trial.changes), lead=f"{trial.number}: ")
         if trial.changes and not is_spelled_out(trial.proposal, trial.changes):

@@ -74,7 +74,7 @@ def _charged(paid: list[Paid], probed: Probed | None) -> list[Paid]:
     if probed is None or not paid:
         return paid
     first, *rest = paid
-    return [replace(first, gpu_hours=first.gpu_hours + probed.ranks * probed.seconds / 3600), *rest]
+    return [replace(first, gpu_hours=first.gpu_hours + probed.gpu_hours), *rest]
 
 
 def run_policy(

@@ -177,8 +177,8 @@ def _fastest_exchange(places: Candidates, rows: Integers, learned: LearnedCluste
 
 def _steps(candidates: Candidates, learned: LearnedCluster) -> Floats:
     """Returns the seconds per step of every row, [N], a chunk of rows at a time."""
-    parts = [candidates.take(slice(at, at + CHUNK)) for at in range(0, candidates.count, CHUNK)]
-    return np.concatenate([np.broadcast_to(time_of(p, constants=learned.constants).step_s, p.count) for p in parts])
+    steps = ((part, time_of(part, constants=learned.constants).step_s) for part in _chunks(candidates))
+    return np.concatenate([np.broadcast_to(step, part.count) for part, step in steps])
 
 
 def _references(choices: Candidates, options: Integers) -> Integers:
@@ -231,16 +231,19 @@ def _scored(candidates: Candidates, layout: Integers, room: float, learned: Lear
 
 def estimated(candidates: Candidates, learned: LearnedCluster = TABLES) -> Figures:
     """Returns memory and throughput of every row, a chunk of rows at a time."""
-    chunks = list(_chunks(candidates, learned))
+    chunks = list(_figures(candidates, learned))
     names = [field.name for field in fields(Figures)]
     return Figures(
         **{name: np.concatenate([getattr(c, name) for c in chunks]) if chunks else np.zeros(0) for name in names}
     )
 
 
-def _chunks(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figures]:
-    for first in range(0, candidates.count, CHUNK):
-        part = candidates.take(slice(first, first + CHUNK))
+def _chunks(candidates: Candidates) -> Iterator[Candidates]:
+    return (candidates.take(slice(first, first + CHUNK)) for first in range(0, candidates.count, CHUNK))
+
+
+def _figures(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figures]:
+    for part in _chunks(candidates):
         memory, time = memory_of(part, learned=learned.memory), time_of(part, constants=learned.constants)
         yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
 
