@@ -142,7 +142,7 @@ def _answered(words: Sequence[str]) -> tuple[int, Any]:
 
 
 def _usage(error: Exception, words: Sequence[str]) -> Explained:
-    """Explains a command line that does not parse: what is missing or too much, and which help to read."""
+    """Explains why a command line does not parse, with the help to read next."""
     from autotune.errors import Explained
     from autotune.exit_codes import BAD_INPUT
     from trainer.errors import Problem

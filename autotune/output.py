@@ -34,8 +34,11 @@ WAYS_OUT: dict[int | None, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """One output file: `path`, the `inputs` that must not be replaced (a folder is all files in it), and whether it may
-    replace."""
+    """One output file.
+
+    None of the `inputs` (files, or folders with all their files) is ever replaced; `force` allows replacing any other
+    file, `is_page` only a page that moe-autotune wrote.
+    """
 
     path: Path
     inputs: tuple[Path, ...] = ()
@@ -87,7 +90,10 @@ class Output:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _is_of(self, source: Path) -> bool:
-        """Returns whether the output is this input or a file inside it, links resolved. Pages of ours do not count."""
+        """Returns whether the output is this input or a file in it, links resolved.
+
+        A page that moe-autotune wrote is not counted as a file of a folder.
+        """
         if not source.is_dir():
             return source.exists() and self.path.samefile(source)
         return not is_our_page(self.path) and any(self.path.samefile(file) for file in _files_in(source))
@@ -112,7 +118,7 @@ def text_at(path: Path | None, *, inputs: Iterable[Path], force: bool) -> Output
 
 
 def is_our_page(path: Path) -> bool:
-    """Returns whether the first HEAD_BYTES of the file contain GENERATOR."""
+    """Returns whether moe-autotune wrote the page: the first HEAD_BYTES of the file contain GENERATOR."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(HEAD_BYTES)
 

@@ -1,4 +1,4 @@
-"""The document of a bisection: the question, the verdict, and the bursts behind it."""
+"""The JSON document of a bisection: the differences of two recipes, the verdict on each, and the bursts behind it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ class Time(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference: knob or place of the recipe → [value in A, value in B]. `guilt` is its probability before any
-    burst."""
+    """One difference between recipes A and B.
+
+    `changes`: knob or other field → [value in A, value in B]; `guilt`: prior probability of being a culprit, before any
+    burst.
+    """
 
     name: str
     changes: dict[str, tuple[Any, Any]]
@@ -39,21 +42,25 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences that act: several only together. `time` is None for a failure."""
+    """Differences with an effect; several act only together. `time` is None for a failure."""
 
     differences: list[str]
     time: Time | None
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """A guilty set that the bursts do not rule out."""
+    """A set of culprits that the bursts do not rule out."""
 
     differences: list[str]
     probability: float
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One burst: the differences that it took from B, and its time per token over A's first burst or its symptom."""
+    """One burst.
+
+    `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction;
+    `symptom`: how it failed.
+    """
 
     burst: int
     trial: int
@@ -63,9 +70,12 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `bisect --json` and bisection.json. `total` is B's time over A's, `rest` that of the differences that
-    are neither culprits nor helpers, `noise` the relative standard deviation of a burst; `idle` differences have no
-    effect here. `symptom`: None for a slowdown."""
+    """Document of `bisect --json` and bisection.json.
+
+    `total`: B's time per token against A's; `rest`: the part of it by differences that are neither culprits nor helpers
+    (`helpers` make B faster); `noise`: relative standard deviation of a burst; `idle`: differences that cannot act on
+    these recipes; `symptom`: how B fails, None for a slowdown.
+    """
 
     schema: int = 1
     study: str
@@ -87,7 +97,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problem_of(history: History) -> Problem:
-    """Returns the bisection of a study."""
+    """Returns the bisection problem of a study: its recipes A and B."""
     assert history.study is not None
     assert history.study.other is not None
     a, b = Recipe.model_validate(history.study.recipe), Recipe.model_validate(history.study.other)
@@ -120,7 +130,7 @@ def document_of(history: History, problem: Problem) -> Bisected:
 
 
 def differences_of(problem: Problem) -> list[Changed]:
-    """Returns the differences, the most suspect first."""
+    """Returns the differences by `guilt`, highest first."""
     rows = zip(problem.ends.differences, problem.predicted, problem.question.guilt, strict=True)
     found = [
         Changed(name=each.name, changes=dict(each.changes), predicted=predicted_time(predicted), guilt=guilt)
@@ -160,7 +170,7 @@ def _time(effect: Effect | None) -> Time | None:
 
 
 def _ran(trials: Sequence[Trial], problem: Problem) -> Iterator[Ran]:
-    """Yields the bursts in their order."""
+    """Yields one row per burst, in the order they ran."""
     seen = problem.seen(trials)
     pairs = sorted((burst, trial.number) for trial in trials for burst in trial.bursts)
     first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
@@ -171,7 +181,8 @@ def _ran(trials: Sequence[Trial], problem: Problem) -> Iterator[Ran]:
 
 
 def fixed_recipe(problem: Problem, document: Bisected) -> Recipe | None:
-    """Returns B with every culprit as in A, and what the rules demand with it; None without a legal one."""
+    """Returns B with the culprits, and every difference that the rules allow only with them, set as in A; None without
+    culprits or if that is illegal."""
     guilty = {name for each in document.culprits for name in each.differences}
     everything = problem.question.all
     rest: Subset = frozenset(at for at in everything if problem.ends.differences[at].name not in guilty)

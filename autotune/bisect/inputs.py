@@ -1,4 +1,5 @@
-"""The two recipes of a bisection from what the command line names: recipes, studies, trials or launch scripts."""
+"""Reads the two recipes of a bisection: recipe files, studies, trials or launch scripts, as the command line names
+them."""
 
 from __future__ import annotations
 
@@ -25,20 +26,25 @@ VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """One end as the command line names it; `environment` has variables (NAME=VALUE) and lines that prepare the
-    shell."""
+    """Recipe A or B as named on the command line.
+
+    `environment`: variables (NAME=VALUE) and shell lines to run before its ranks start.
+    """
 
     text: str
     environment: tuple[str, ...] = ()
 
     def recipe(self, gpu: str | None) -> Recipe:
-        """Returns the recipe, in this environment. Raises BadInputError if it cannot be read or run in it."""
+        """Returns the recipe with `environment`.
+
+        Raises BadInputError if it cannot be read, or its engine cannot run shell lines.
+        """
         found = _recipe(self.text, gpu)
         return _in_environment(found, self.environment) if self.environment else found
 
 
 def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
-    """Returns the two recipes with their differences. Raises BadInputError if there are none or an end is illegal."""
+    """Returns the two recipes with their differences. Raises BadInputError if they do not differ or one is illegal."""
     found, a, b = ends_of(first.recipe(gpu), second.recipe(gpu)), first.text, second.text
     if not found.differences:
         idle = f" but {', '.join(each.name for each in found.idle)}, without effect here" if found.idle else ""
@@ -61,7 +67,7 @@ def _recipe(named: str, gpu: str | None) -> Recipe:
 
 
 def _in_environment(recipe: Recipe, words: Sequence[str]) -> Recipe:
-    """Returns the recipe with these variables and lines for its ranks."""
+    """Returns the recipe whose ranks start with these variables and shell lines."""
     matches = [VARIABLE.fullmatch(word) for word in words]
     variables = {match[1]: match[2] for match in matches if match}
     lines = [word for word, match in zip(words, matches, strict=True) if not match]

@@ -1,7 +1,8 @@
-"""The loop of a bisection: asks for a subset, runs its burst, until the verdict is final or a limit is reached.
+"""Runs a bisection: takes a subset of B's differences into A, runs a burst of it, until the verdict is final or a limit
+is reached.
 
-Everything that decides is in the journal: the subset of a trial is in its proposal's reason, and the same bursts give
-the same next subset.
+The journal has everything that decides: the subset of a trial is in its proposal's reason, and the same bursts give the
+same next subset.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 
 @dataclass(frozen=True)
 class Problem:
-    """A bisection of two recipes: `predicted` and `question` before any burst."""
+    """The two recipes of a bisection.
+
+    `predicted`: effect of each difference by estimate; `question`: the prior before any burst.
+    """
 
     ends: Ends
 
@@ -45,31 +49,32 @@ class Problem:
         return [self.ends.differences[at].name for at in sorted(subset)]
 
     def subset(self, trial: Trial) -> Subset:
-        """Returns the differences that a trial takes from B."""
+        """Returns the differences that are set as in B in a trial."""
         if trial.proposal.reason is None or trial.proposal.reason.kind is not ReasonKind.SUBSET:
             return frozenset()
         numbers = {each.name: at for at, each in enumerate(self.ends.differences)}
         return frozenset(numbers[name] for name in trial.proposal.reason.figures["taken"])
 
     def seen(self, trials: Sequence[Trial]) -> list[Seen]:
-        """Returns all bursts in their order."""
+        """Returns the result of every burst, in the order they ran."""
         return bursts_seen(trials, self.subset, trials[0]) if trials else []
 
     def step(self, trials: Sequence[Trial]) -> Step:
-        """Returns the verdict after these trials and the next subset."""
+        """Returns the verdict after these trials, and the subset to run next."""
         shown = [deviation_of_a_burst(trial) for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
         return next_step(replace(self.question, deviation=expected_deviation(shown)), self.seen(trials))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BisectLoop:
-    """One bisection on a bench."""
+    """One bisection; `bench` runs its bursts and writes its journal."""
 
     problem: Problem
     bench: Bench
 
     def run(self) -> Ended:
-        """Runs bursts until the verdict is final or a limit is reached; writes and returns how it ended."""
+        """Runs bursts until the verdict is final or a limit is reached; appends to the journal how it ended, and
+        returns it."""
         self.bench.replay()
         for number in self._history.proposals:
             if number not in self._history.attempted:
@@ -95,7 +100,7 @@ class BisectLoop:
         return self._history.attempted[0].status is Status.OK
 
     def _run(self, step: Step) -> None:
-        """Runs a burst of the subset: a repeat if it has been run."""
+        """Runs a burst of the subset that `step` asks for, as a repeat if a trial of it exists."""
         assert step.ask is not None
         known = next((trial for trial in self._trials if self.problem.subset(trial) == step.ask), None)
         if known is not None:
@@ -106,7 +111,7 @@ class BisectLoop:
         self._conclude(number)
 
     def _proposal(self, subset: Subset) -> Proposal:
-        """Returns the trial of a subset: the two ends are traced, the others are not."""
+        """Returns the proposal of a subset; only A and B themselves are traced."""
         ends = self.problem.ends
         recipe = ends.recipe(subset)
         if subset not in (frozenset(), self.problem.question.all):
@@ -124,7 +129,7 @@ class BisectLoop:
         )
 
     def _conclude(self, number: int) -> None:
-        """Writes what the first burst of a trial shows, if nothing is written yet."""
+        """Writes the verdict on a trial's first burst, unless the journal has it."""
         trial = self._history.attempted[number]
         if trial.verdict is not None:
             return

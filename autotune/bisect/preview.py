@@ -1,4 +1,5 @@
-"""Previews a bisection: the differences in the order of suspicion, and its price by plays of planted culprits."""
+"""Previews a bisection without a burst: its differences by prior guilt, and its cost from simulated bisections with a
+planted culprit."""
 
 from __future__ import annotations
 
@@ -26,8 +27,11 @@ MOST = 40  # bursts of a play
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `bisect --dry-run --json`: nothing is measured. `bursts` is the median, both ends included, for one
-    culprit of 10 %; hours are by estimate, without starting ranks."""
+    """Document of `bisect --dry-run --json`.
+
+    `bursts`: median of simulated bisections with one culprit of 10 %, both ends included (`bursts_high`: the most);
+    hours are by estimate, without startup.
+    """
 
     schema: int = 1
     study: str
@@ -40,7 +44,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(problem: Problem, *, seed: int) -> Planned:
-    """Returns the plan and its price."""
+    """Returns the plan and its cost."""
     counts = sorted(_plays(problem, random.Random(seed)))
     recipe = problem.ends.a
     log_step, _ = fit_time([]).predict(tabulate([recipe]))
@@ -58,7 +62,7 @@ def planned(problem: Problem, *, seed: int) -> Planned:
 
 
 def _plays(problem: Problem, dice: random.Random) -> Iterator[int]:
-    """Yields the bursts of bisections whose culprit is drawn by its guilt."""
+    """Yields the number of bursts of each simulated bisection; its culprit is drawn with probability `guilt`."""
     question = problem.question
     for _ in range(PLAYS):
         (culprit,) = dice.choices(sorted(question.all), weights=question.guilt)
@@ -70,7 +74,7 @@ def _plays(problem: Problem, dice: random.Random) -> Iterator[int]:
 
 
 def show_plan(console: Console, plan: Planned, unit_of: str) -> None:
-    """Prints the plan on one screen."""
+    """Prints the plan, about one screen."""
     say(console, f"{plan.study}: {counted(len(plan.differences), 'difference')} between A and B; nothing is run")
     rows = [(values_text(each), gain(each.predicted.change), percent(each.guilt, 0)) for each in plan.differences]
     print_table(console, "in the order of suspicion", ("<difference, A → B", "predicted time", "guilt"), rows)

@@ -28,7 +28,10 @@ HTML, JSON, FIXED = "report.html", "report.json", "fixed_recipe.yaml"
 
 
 def write_bisection(folder: Path) -> Path:
-    """Writes the files of a bisection and returns the page's path. Raises BadInputError without a readable journal."""
+    """Writes the files of a bisection and returns the page's path.
+
+    Raises BadInputError if the journal cannot be read.
+    """
     history = read_study(folder)
     problem = problem_of(history)
     document = document_of(history, problem)
@@ -55,7 +58,7 @@ def show_bisection(history: History, console: Console) -> None:
 
 
 def _escaped(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Returns rows for a console that reads markup: lists of knobs are in brackets."""
+    """Returns the rows with `[` escaped, which the console would read as markup."""
     return [[escape(cell) for cell in row] for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""The sentences of a bisection, shared by terminal, page and Markdown."""
+"""Writes the sentences of a bisection for terminal, page and Markdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def headline(found: Bisected) -> str:
 
 
 def _rest(found: Bisected) -> str:
-    """Returns what the other differences do together, if that is beyond the noise and not nothing to speak of."""
+    """Returns the effect of the other differences together; empty if it is within the noise or below LEAST_REST."""
     rest = found.rest
     if rest is None or max(rest.low, -rest.high) < LEAST_REST:
         return ""
@@ -54,7 +54,7 @@ def rows_of_differences(found: Bisected) -> Iterator[tuple[str, str, str, str]]:
 
 
 def rows_of_bursts(found: Bisected) -> Iterator[tuple[str, str, str]]:
-    """Yields number, what was taken from B, and the result of each burst."""
+    """Yields each burst's number, the differences set as in B, and its result."""
     for each in found.bursts:
         every = len(each.taken) == len(found.differences)
         taken = "B" if every else "A" if not each.taken else f"A with {', '.join(each.taken)}"

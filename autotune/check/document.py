@@ -14,7 +14,7 @@ from trainer.recipe.tables import read_table
 
 
 class Nearest(TypedDict):
-    """The nearest legal recipe."""
+    """The nearest legal recipe: its changed knobs and its text."""
 
     changes: dict[str, tuple[Any, Any]]  # knob → [from, to]
     yaml: str
@@ -39,7 +39,7 @@ class CheckDocument(_Asked):
 
 
 class RulePage(TypedDict):
-    """A rule: its message for its violating example, what to do, its source, and both examples."""
+    """A rule: its message for the violating example, what to do, its source, and both examples."""
 
     id: str
     kind: FindingKind
@@ -91,7 +91,7 @@ def rule_document(rule: Rule) -> RulePage:
 
 
 def _differences(example: Any) -> dict[str, Any]:
-    """Returns the values that an example sets besides those of the plain recipe."""
+    """Returns the values of an example, which override those of the plain recipe."""
     parts = {"model": dict(example.model), "cluster": dict(example.cluster), "knobs": dict(example.knobs)}
     written = {name: values for name, values in parts.items() if values}
     return written | ({"burst": {"engine": example.engine}} if example.engine != "megatron" else {})

@@ -67,8 +67,10 @@ def _written(mapping: yaml.MappingNode) -> dict[str, Entry]:
 
 
 def _end(node: yaml.Node) -> int:
-    """Returns where a value ends. For one on several lines PyYAML marks the start of what follows, after any
-    comments."""
+    """Returns the offset where a value ends.
+
+    PyYAML's own mark of a value on several lines is after the comments that follow.
+    """
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)

@@ -65,7 +65,7 @@ def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> 
 
 
 def show_nearest(changes: Changes | None) -> None:
-    """Prints the changes to the nearest legal recipe; None if no change of knobs makes the recipe legal."""
+    """Prints the changes to the nearest legal recipe, or (None) that no change of knobs makes the recipe legal."""
     said = (
         "no change of knobs that are not frozen makes this recipe legal: change tune.freeze, the model or the cluster"
         if changes is None

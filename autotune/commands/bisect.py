@@ -1,4 +1,4 @@
-"""`moe-autotune bisect`: which differences between two recipes make the second one slower, or make it fail."""
+"""`moe-autotune bisect`: finds which differences between two recipes make the second one slower, or make it fail."""
 
 from __future__ import annotations
 

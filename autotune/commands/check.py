@@ -1,5 +1,5 @@
-"""`moe-autotune check`: every problem of a recipe at once, its predicted memory, and the nearest legal recipe, which
-`--fix` writes. `--explain RULE` explains one rule, `--rules` lists them all."""
+"""`moe-autotune check`: shows every problem of a recipe at once, its predicted memory, and the nearest legal recipe,
+which `--fix` writes. `--explain RULE` explains one rule, `--rules` lists them all."""
 
 from __future__ import annotations
 

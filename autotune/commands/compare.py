@@ -1,4 +1,4 @@
-"""`moe-autotune compare`: two traces, or two trials of a study, side by side."""
+"""`moe-autotune compare`: shows two traces, or two trials of a study, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune completion`: the completion script of a shell, for commands, options and files."""
+"""`moe-autotune completion`: prints the completion script of a shell, for commands, options and files."""
 
 from __future__ import annotations
 

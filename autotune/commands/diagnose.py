@@ -1,5 +1,5 @@
-"""`moe-autotune diagnose`: the partition of every step, the walls and what to try next, from the traces of one job.
-`--explain FIX` explains one fix."""
+"""`moe-autotune diagnose`: shows the partition of every step, the walls and what to try next, from the traces of one
+job. `--explain FIX` explains one fix."""
 
 from __future__ import annotations
 

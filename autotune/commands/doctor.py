@@ -1,4 +1,4 @@
-"""`moe-autotune doctor`: what this machine has, and what is missing for what."""
+"""`moe-autotune doctor`: shows what this machine has for tuning, and what is missing."""
 
 from __future__ import annotations
 

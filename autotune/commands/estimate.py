@@ -1,4 +1,4 @@
-"""`moe-autotune estimate`: predicted memory and step time of a recipe, by part, without a burst."""
+"""`moe-autotune estimate`: predicts memory and step time of a recipe, by part, without a burst."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def estimate(
 
 
 def release_of(named: str | None) -> str | None:
-    """Returns the row of software.csv for a release. Raises BadInputError if it has none."""
+    """Returns the release's row in software.csv. Raises BadInputError if it has none."""
     from trainer.errors import BadInputError, Problem
     from trainer.measured.software import release_named, releases
 

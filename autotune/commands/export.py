@@ -1,4 +1,4 @@
-"""`moe-autotune export`: a recipe, the best one of a study or that of a trial, in another tool's format."""
+"""`moe-autotune export`: writes a recipe, the best one of a study or that of a trial, in another tool's format."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _tracked(source: str, named: str | None, force: bool) -> Answer:
 
 
 def _study_file(named: str, file: Output | None) -> Answer:
-    """Writes every trial to an Optuna database. Raises BadInputError if `named` is not a study, or without a file."""
+    """Writes every trial to an Optuna database. Raises BadInputError if `named` is not a study, or no file is named."""
     from autotune.export.document import StudyFile
     from autotune.tracking.optuna_study import write_optuna
     from autotune.tuning.journal import read_study
@@ -115,8 +115,10 @@ def _study_file(named: str, file: Output | None) -> Answer:
 
 
 def _warnings(named: str, found: Source, to: str, version: str | None, *, force: bool) -> tuple[str, ...]:
-    """Returns the warnings for a recipe that is not legal, or of which a burst failed. Raises BadInputError without
-    --force."""
+    """Returns warnings for a recipe that is illegal or failed in a burst.
+
+    Raises BadInputError for it without --force.
+    """
     from autotune.export import target_named
     from autotune.export.legal import broken_for, said_on_top
     from trainer.errors import BadInputError, Problem

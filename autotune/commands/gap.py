@@ -1,4 +1,4 @@
-"""`moe-autotune gap`: the time between a measured step and an attainable one, cause by cause."""
+"""`moe-autotune gap`: divides the time between a measured step and an attainable one by cause."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def gap(
 
 
 def _is_published(named: str) -> bool:
-    """Returns whether --against names published runs: the word, or a row."""
+    """Returns whether --against names published runs: `published`, or a row such as P0358."""
     from autotune.gap.comparing import PUBLISHED
     from trainer.estimate.gap.published import is_row
 
@@ -98,7 +98,10 @@ def _is_published(named: str) -> bool:
 
 
 def _written(recipe: Recipe | None, file: Output | None) -> str | None:
-    """Writes the recipe of -o; returns its path, None where nothing gains or nothing was asked for."""
+    """Writes the recipe to the file of -o and returns its path; None without -o.
+
+    Raises BadInputError if no setting gains time.
+    """
     from trainer.errors import refused
 
     if file is None:

@@ -1,4 +1,4 @@
-"""`moe-autotune import`: a recipe from a launch script, arguments, a log or a configuration."""
+"""`moe-autotune import`: makes a recipe from a launch script, arguments, a log or a configuration."""
 
 from __future__ import annotations
 

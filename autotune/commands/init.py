@@ -1,4 +1,4 @@
-"""`moe-autotune init`: a commented recipe to start from."""
+"""`moe-autotune init`: writes a commented recipe to start from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune plan`: the best legal layouts and settings of a recipe by estimate, without a burst."""
+"""`moe-autotune plan`: ranks the legal layouts and settings of a recipe by estimate, without a burst."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune probe`: micro-benchmarks of a recipe's cluster, beside what the tables expect."""
+"""`moe-autotune probe`: runs micro-benchmarks on a recipe's cluster and compares them with the tables."""
 
 from __future__ import annotations
 

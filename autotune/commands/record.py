@@ -1,4 +1,4 @@
-"""`moe-autotune record`: what a launcher would start, recorded for import."""
+"""`moe-autotune record`: records what a launcher would start, for `import`."""
 
 from __future__ import annotations
 

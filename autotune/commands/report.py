@@ -1,4 +1,4 @@
-"""`moe-autotune report`: the report of a study, written again from its journal."""
+"""`moe-autotune report`: writes the report of a study again from its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune run`: the tuning loop on one recipe, from study folder to report."""
+"""`moe-autotune run`: tunes one recipe, from study folder to report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune schema`: the JSON Schema of a document that this program writes."""
+"""`moe-autotune schema`: prints the JSON Schema of a document that this program writes."""
 
 from __future__ import annotations
 

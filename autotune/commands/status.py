@@ -1,4 +1,4 @@
-"""`moe-autotune status` and `watch`: the state of a study, from its journal alone, in another shell."""
+"""`moe-autotune status` and `watch`: show the state of a study, from its journal alone, in another shell."""
 
 from __future__ import annotations
 

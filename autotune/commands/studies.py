@@ -1,4 +1,4 @@
-"""`moe-autotune studies`: all studies of a folder in one list."""
+"""`moe-autotune studies`: lists all studies of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`moe-autotune twin`: what a study learned of its cluster, as a machine file for estimates, plans and simulations."""
+"""`moe-autotune twin`: writes what a study learned about its cluster to a machine file for estimates, plans and
+simulations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compares two analyses: the average step of the slowest rank of each, part by part.
 
-Two traces are compared as they are; if they are an unequal pair (no steps in one, a CPU and a GPU, other formats),
-`notes` say so, and if times do not compare, shares do.
+`notes` name what the pair does not share (step markers, GPUs, a format); if their times are not comparable, shares are
+compared.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def within_part(found: Comparison, part: Move) -> list[Move]:
 
 
 def _of_which(found: Comparison, part: Move) -> str:
-    """Returns the largest inner move in the part's direction, if it is at least half of the part's move."""
+    """Returns the largest inner move with the sign of the part's move, if it is at least half as large."""
     same_way = [move for move in within_part(found, part) if 2 * move.moved_us / part.moved_us >= 1]
     return f" ({words_of(same_way[0].name)} {signed(same_way[0].moved_us)})" if same_way else ""
 
@@ -213,7 +213,7 @@ def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
 
 
 def _waits(a: Analysis, b: Analysis) -> Iterator[Move]:
-    """Yields the move of the longest-waiting rank of each: it shows a load balance that the slowest rank does not."""
+    """Yields the change of the longest waiting on any rank: it shows imbalance that the slowest rank does not."""
     longest = [max(side.ranks, key=lambda rank: rank.waiting_us, default=None) for side in (a, b)]
     was, now = (rank.waiting_us if rank else None for rank in longest)
     if was is not None and now is not None and max(was, now) > NOISE_US:
@@ -248,7 +248,7 @@ def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple
 
 
 def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:
-    """Yields that figures were not measured, and what makes the two an unequal pair."""
+    """Yields a note on simulated figures, and one on each thing that limits the comparison."""
     if simulated := [name for name, side in (("A", a), ("B", b)) if side.simulated]:
         yield f"{' and '.join(simulated)} simulated: {UNMEASURED}"
     if bool(one.steps) != bool(other.steps):
@@ -277,7 +277,7 @@ def _left_out(one: TraceReport, other: TraceReport) -> str:
 
 
 def _lost_events(*sides: tuple[str, Analysis]) -> Iterator[str]:
-    """Yields a note for traces that lost events: missing events look like differences."""
+    """Yields a note for each side whose traces lost events: missing events look like differences."""
     for name, analysis in sides:
         lost: Sequence[str] = [f"{d.count} {d.what} ({d.why})" for t in analysis.traces for d in t.coverage.dropped]
         if lost:

@@ -97,8 +97,8 @@ def _colour(key: str) -> str:
 
 
 def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
-    """Returns at most `most` events, how many each represents (int64), and the resolution that merged them (µs; 0:
-    none)."""
+    """Returns at most `most` events, the number of recorded events in each (int64[N]), and the resolution that merged
+    them (µs; 0: none)."""
     count = np.ones(len(found), dtype=np.int64)
     resolution, drawn = 0.0, found
     while len(drawn) > most:
@@ -143,7 +143,8 @@ def too_many(found: Lanes) -> bool:
 
 
 def _first_lanes(found: Lanes) -> Lanes:
-    """Returns the first lanes of each place in turn, LANES at most; lanes are sorted busiest first within a place."""
+    """Returns at most LANES lanes: the busiest of each place (the device, the host), then the second busiest, and so
+    on."""
     if len(found.lanes) <= LANES:
         return found
     places = [lane.place for lane in found.lanes]

@@ -1,5 +1,7 @@
-"""Joins `analyzers` and `policies` in what to try after a diagnosis: fixes of the wall, further recordings, and
-nodes."""
+"""Finds what to try after a diagnosis: fixes of the wall, further recordings, and nodes.
+
+Joins `analyzers` and `policies`.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,8 @@ def _record(diagnosis: Diagnosis) -> str:
 
 
 def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None) -> list[Advice]:
-    """Returns the fixes of the cause if it has its own; else those of the wall, or of both walls if two are too
-    close."""
+    """Returns the fixes of the diagnosed cause if it has its own; else those of the wall, or of both walls if neither
+    is clearly larger."""
     diagnosis = analysis.diagnosis
     own = cure_of(diagnosis).fixes if diagnosis.wall is Wall.UNDETERMINED else ()
     if own:

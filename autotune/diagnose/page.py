@@ -63,8 +63,10 @@ UNKNOWN = 20
 
 
 def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None, kept: Kept | None = None) -> str:
-    """Renders the page; `steps` are what to try next. Traces that are not in `kept` are read again for their events, if
-    they still exist."""
+    """Renders the page; `steps`: what to try next; `kept`: traces still in memory.
+
+    Other traces are read again for their events, if they still exist.
+    """
     trace = slowest(analysis)
     drawn, first, missing = _drawn(analysis, trace, kept) if trace else ({}, None, "")
     found, tree = (first.worst, first.tree) if first else (None, ())
@@ -156,8 +158,8 @@ def _is_first(trace: TraceReport, step: Partition, first: TraceReport) -> bool:
 
 
 def _drawn(analysis: Analysis, trace: TraceReport, kept: Kept | None) -> tuple[dict[int, Drawn], Drawn | None, str]:
-    """Returns the drawn steps by trace, and those of the slowest rank, with the events of its worst step; else why they
-    cannot be drawn."""
+    """Returns the drawn steps by index of the trace, those of `trace`, the slowest rank, with the events of its worst
+    step, and "" (or why nothing can be drawn)."""
     try:
         drawn = drawn_steps(analysis, trace, _worst(trace), kept)
     except TraceError as error:

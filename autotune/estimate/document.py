@@ -151,7 +151,7 @@ def estimate_document(
 
 
 def _packed(recipe: Recipe) -> Iterator[NotPriced]:
-    """Yields the words of the user's command that pack sequences: no field of a recipe holds their lengths."""
+    """Yields the arguments of the user's command that pack sequences: a recipe has no field for their lengths."""
     for words in framework_of(recipe).packing(() if recipe.trainer is None else recipe.trainer.command):
         yield NotPriced(setting=words, parts=("time", "memory"), why=UNPACKED)
 
@@ -181,7 +181,7 @@ def show_estimate(estimate: Estimate) -> None:
 
 
 def machine_words(estimate: Estimate) -> Iterator[str]:
-    """Yields the machine that was taken, and the step in a simulation of it: a line each."""
+    """Yields one line on the machine file used, and one on the step in a simulation of that machine."""
     simulated = estimate.document.get("simulated_step_s")
     if estimate.machine is not None and simulated is not None:
         yield estimate.machine.words
@@ -190,7 +190,8 @@ def machine_words(estimate: Estimate) -> Iterator[str]:
 
 
 def not_priced_words(estimate: Estimate) -> Iterator[str]:
-    """Yields the settings that time, and those that memory, does not know: a line each."""
+    """Yields one line on the settings that the time estimate ignores, and one on those that the memory estimate
+    ignores."""
     found = estimate.document["not_priced"]
     for part in ("time", "memory"):
         settings = [each.setting for each in found if part in each.parts]

@@ -18,7 +18,7 @@ WHERE = "--machine"
 
 
 class UsedMachine(TypedDict):
-    """The machine file that a command took, and what it was learned from."""
+    """The machine file that a command used, and the study or probe it was learned from."""
 
     name: str
     file: str
@@ -31,7 +31,7 @@ class UsedMachine(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenMachine:
-    """A machine file by the name it was given, with what was learned in it."""
+    """A machine file that was named on the command line, with its section `estimate`."""
 
     named: str
     file: MachineFile
@@ -55,7 +55,7 @@ class ChosenMachine:
 
     @property
     def words(self) -> str:
-        """Returns one line: which machine, and what it was learned from."""
+        """Returns one line: the machine, and the study or probe it was learned from."""
         learned = f"{counted(len(self.estimate.factors), 'factor')} learned from {self.estimate.source}"
         trials = f", {counted(self.estimate.trials, 'recipe')} on {self.estimate.gpu}" if self.estimate.trials else ""
         unknown = unknown_figures(self.estimate)
@@ -68,8 +68,10 @@ class ChosenMachine:
 
 
 def chosen_machine(named: str | None, *, gpu: str) -> ChosenMachine | None:
-    """Returns the machine of a file; None if none is named. Raises BadInputError for one without a section `estimate`
-    or of another GPU than `gpu`."""
+    """Reads the machine file; returns None if none is named.
+
+    Raises BadInputError if it has no section `estimate`, or one of another GPU than `gpu`.
+    """
     if named is None:
         return None
     file = load_machine_file(named, where=WHERE)

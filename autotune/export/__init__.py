@@ -1,4 +1,7 @@
-"""A recipe in another tool's words. A target is one file here with a `TARGET`, found by being here, or a framework."""
+"""Writes a recipe in another tool's format.
+
+Every file here with a `TARGET`, and every framework with a script, is a target; neither is registered elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
 
 
 def target_named(name: str) -> Target:
-    """Returns the target of this name. BadInputError with the known ones where there is none."""
+    """Returns the target of this name. Raises BadInputError, which lists the known names, if there is none."""
     found = targets()
     if name in found:
         return found[name]

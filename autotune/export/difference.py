@@ -1,4 +1,4 @@
-"""Difference between two recipes as a user types it for their own command: flags, overrides and variables."""
+"""Lists the difference between two recipes in the words of the user's own command: flags, overrides and variables."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class WordChange:
-    """One flag, override or variable; an empty text where it is not written."""
+    """One flag, override or variable in both commands; empty in the command that lacks it."""
 
     before: str
     after: str
 
 
 def word_changes(base: Recipe, tuned: Recipe, *, bursts: Path | None = None) -> list[WordChange]:
-    """Returns what changes from the command of one recipe to that of the other, in the words of their framework.
+    """Returns the words that differ between the commands of two recipes of one framework.
 
-    `bursts`: the folder of their study's, by which exports of it are written too.
+    `bursts`: the folder with the bursts of their study, as exports take it.
     """
     before, after = (_words(recipe, Context(bursts=bursts)) for recipe in (base, tuned))
     keys = dict.fromkeys([*before, *after])
@@ -32,7 +32,7 @@ def word_changes(base: Recipe, tuned: Recipe, *, bursts: Path | None = None) -> 
 
 
 def _words(recipe: Recipe, context: Context) -> dict[str, str]:
-    """Text by what it sets."""
+    """Returns setting or variable → its words in the recipe's command."""
     command = rank_command(recipe, context)
     variables = {name: f"{name}={shlex.quote(value)}" for name, value in command.variables.items()}
     return framework_of(recipe).words_by_setting(command.argv) | variables

@@ -1,4 +1,5 @@
-"""Document of `export --json`: a recipe's text, a study's runs in a tracker, or its trials in a file of Optuna."""
+"""The documents of `export --json`: a recipe's text, a study as runs of a tracker, or its trials in an Optuna
+database."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _Asked = TypedDict(
 
 
 class Exported(_Asked):
-    """A recipe in another tool's words."""
+    """A recipe in another tool's format."""
 
     schema: int
     to: str

@@ -1,4 +1,4 @@
-"""Check before an export: the rules that a recipe breaks where the export would run."""
+"""Checks a recipe before its export by the rules of the framework that will run it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from trainer.recipe.rules import Finding
 
 
 def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Finding]:
-    """Errors by the rules of the framework that the target writes for, everyone's where it writes for none. What its
-    words cannot say is no matter of these: the export itself names it. BadInputError for a version that is none."""
+    """Returns the errors by the rules of the target's framework; by the general rules if it has none.
+
+    Settings that the target cannot express are no errors here: the exported text names them. Raises BadInputError for
+    an unknown version.
+    """
     framework = target.framework(recipe)
     if framework is None or framework.findings is None:
         return errors_by_rules(findings_of(recipe))
@@ -21,5 +24,5 @@ def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Find
 
 
 def said_on_top(broken: list[Finding]) -> Iterator[str]:
-    """Yields one line per finding, as a comment in what is exported in spite of them."""
+    """Yields one line per finding, for the comment at the top of an export made with --force."""
     yield from (f"NOT LEGAL: {finding.message} [{finding.rule}]" for finding in broken)

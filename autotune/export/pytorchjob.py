@@ -1,7 +1,7 @@
-"""Target `pytorchjob`: a Kubeflow PyTorchJob (kubeflow.org/v1), a pod a node, torchrun in each.
+"""Writes a Kubeflow PyTorchJob (kubeflow.org/v1), for `--to pytorchjob`: one pod per node, torchrun in each.
 
-The training operator names the pods to each other: it sets PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and the like,
-which torchrun takes for its own arguments. Its schema: kubeflow-training 1.9.4, KubeflowOrgV1PyTorchJobSpec.
+The training operator sets PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and the like, which torchrun reads as defaults of
+its arguments. Schema: kubeflow-training 1.9.4, KubeflowOrgV1PyTorchJobSpec.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the 
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """Returns the document as YAML. BadInputError for a version that is none."""
+    """Returns the document as YAML. Raises BadInputError for an unknown version of the framework."""
     command = rank_command(recipe, context)
     return "\n".join([*_header(recipe, context, command), _yaml(document(recipe, command))])
 
@@ -55,7 +55,10 @@ def _replicas(number: int, pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
-    """The operator looks for a container of the name pytorch. Kubernetes fills $(NAME) in: $$( is the plain text."""
+    """Returns the pod.
+
+    Its container must be named pytorch for the operator. `$(` is escaped as `$$(`: Kubernetes expands $(NAME).
+    """
     words = (*_shell(command.variables), "torchrun", *_of_torchrun(command.argv))
     container: dict[str, Any] = {
         "name": "pytorch",
@@ -70,7 +73,10 @@ def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
 
 
 def _resource(recipe: Recipe) -> str:
-    """Returns the name of the GPUs in the vendor's device plugin."""
+    """Returns the resource name of the GPUs, such as nvidia.com/gpu.
+
+    Raises BadInputError if their vendor is unknown.
+    """
     if recipe.hardware.vendor is None:
         gpu = recipe.hardware.name
         raise refused(
@@ -80,7 +86,7 @@ def _resource(recipe: Recipe) -> str:
 
 
 def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yields the variables set in the container; a secret comes from a Secret of the cluster."""
+    """Yields the container's variables; secrets refer to a Secret of the cluster."""
     for name, value in variables.items():
         if is_inherited(name, value) and is_secret(name):
             yield {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
@@ -89,7 +95,8 @@ def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _shell(variables: dict[str, str]) -> tuple[str, ...]:
-    """A shell around torchrun where a variable adds to what the image has, which Kubernetes cannot say."""
+    """Returns a bash around torchrun if a variable extends a value of the image, which Kubernetes cannot express; else
+    ()."""
     lines = [
         export_line(name, value)
         for name, value in variables.items()
@@ -99,8 +106,8 @@ def _shell(variables: dict[str, str]) -> tuple[str, ...]:
 
 
 def _of_torchrun(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the words after torchrun: a Python script without its interpreter; any other program with --no-python,
-    also Python with options of its own."""
+    """Returns the arguments of torchrun: a Python script without its interpreter; any other program, and Python with
+    options other than -u, -B and -m, after --no-python."""
     if not re.fullmatch(r"(.*/)?python[\d.]*", argv[0]):
         return ("--no-python", *argv)
     rest = argv[1:]
@@ -134,7 +141,8 @@ _PLAIN = re.compile(r"-{0,2}[A-Za-z_/][\w./-]{2,}")  # no number and no truth va
 
 
 class _Dumper(yaml.SafeDumper):
-    """A line a word, and every text quoted that some YAML takes for a number: 3e-4 is one to Kubernetes."""
+    """Dumps YAML with one list item per line, and quotes all text that some YAML parser reads as a number or a truth
+    value (3e-4)."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -153,7 +161,8 @@ def _yaml(data: dict[str, Any]) -> str:
 
 
 def _job_name(name: str) -> str:
-    """Returns the name as Kubernetes accepts it: lower case, digits and dashes."""
+    """Returns the name as Kubernetes accepts it: lower case letters, digits and dashes, at most LONGEST_NAME
+    characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}"[:LONGEST_NAME].strip("-")
 

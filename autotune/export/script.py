@@ -1,7 +1,7 @@
-"""Parts that all exported scripts share: the environment, and the command that one rank runs.
+"""Writes the parts that all exported scripts share: the environment, and the command of one rank.
 
-Where the recipe names the user's trainer, that is their command with its data and checkpoint flags, and the recipe's
-arguments after it or in place of `{args}`; else a framework's own program on made-up data, so that it starts as it is.
+If the recipe names the user's trainer, this is the user's command, with its data and checkpoint flags, followed by the
+recipe's arguments (or with them in place of `{args}`). Otherwise it is the framework's own program on mock data.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """`argv`: what one rank runs. `lost`: what of the recipe it does not say, as text. `made_up`: on made-up data,
-    of which the user's own takes the place. `variables`: to set before."""
+    """The command of one rank.
+
+    `variables`: its environment; `lost`: settings of the recipe that it cannot express, as text; `made_up`: True if it
+    trains on mock data.
+    """
 
     argv: tuple[str, ...]
     variables: dict[str, str]
@@ -30,7 +33,10 @@ class Command:
 
 
 def rank_command(recipe: Recipe, context: Context) -> Command:
-    """Returns the command of a rank with the recipe in it. BadInputError for a version that is none."""
+    """Returns the command of a rank with the recipe applied.
+
+    Raises BadInputError for an unknown version of the framework.
+    """
     trainer = recipe.trainer
     named = context.version or (trainer.version if trainer else None)
     found = framework_of(recipe).rank_command(recipe, named, context.bursts)
@@ -38,35 +44,38 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
 
 
 def exports(variables: dict[str, str], expand: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields one line of shell per variable."""
+    """Yields one line of shell per variable; bash expands the values in `expand`."""
     for name, value in variables.items():
         yield f'export {name}="{value}"' if value in expand else export_line(name, value)
 
 
 def expanded_words(recipe: Recipe) -> tuple[str, ...]:
-    """Words of the user's own command that bash expands."""
+    """Returns the words of the user's own command that bash expands."""
     return () if recipe.trainer is None else recipe.trainer.expand
 
 
 def first_line(recipe: Recipe) -> str:
-    """A login shell where the user's own script has one."""
+    """Returns the first line of the script: a login shell if the user's own script starts one."""
     lines = () if recipe.trainer is None else recipe.trainer.setup
     return lines[0] if lines and is_login(lines[0]) else FIRST_LINE
 
 
 def prepared(recipe: Recipe) -> list[str]:
-    """Lines that the command needs its shell to have run."""
+    """Returns the shell lines that must run before the command."""
     return [] if recipe.trainer is None else [line for line in recipe.trainer.setup if not is_login(line)]
 
 
 def setup(recipe: Recipe) -> Iterator[str]:
-    """Yields the lines by which the user's own script prepares its shell before the launch, as written there."""
+    """Yields the lines with which the user's own script prepares its shell, under a comment."""
     lines = prepared(recipe)
     yield from ("", "# As your own script prepares the shell:", *lines) if lines else ()
 
 
 def framework_target(framework: Framework) -> Target | None:
-    """Writes a framework's own script, or the user's command where it is of that framework; None without a script."""
+    """Returns the target of a framework: its own script, or the user's command if it starts this framework.
+
+    None without a script.
+    """
     script = framework.script
     if script is None:
         return None
@@ -80,7 +89,7 @@ def framework_target(framework: Framework) -> Target | None:
 
 
 def own_command(recipe: Recipe, context: Context) -> str:
-    """Returns the user's own command with the recipe applied, under torchrun: a whole script."""
+    """Returns a script that runs the user's own command, with the recipe applied, under torchrun."""
     command = rank_command(recipe, context)
     lines = [
         first_line(recipe),

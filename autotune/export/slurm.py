@@ -1,7 +1,7 @@
-"""Target `slurm`: a job script for sbatch that starts as it is, one rank a task.
+"""Writes a job script for sbatch that can be submitted as it is, for `--to slurm`: one rank per task.
 
-srun starts the ranks itself, not torchrun: each is a task that Slurm sees, binds and ends, a dead rank ends the job,
-and no agent of ours is between. A rank's place in the job is what torch.distributed reads, made from SLURM_*.
+srun starts the ranks, not torchrun: Slurm binds and ends each task, and a dead rank ends the job. RANK, WORLD_SIZE and
+the like, which torch.distributed reads, are made from SLURM_*.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANK = (
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """Returns the script. BadInputError for a version that is none."""
+    """Returns the script. Raises BadInputError for an unknown version of the framework."""
     command = rank_command(recipe, context)
     settings = slurm_settings(recipe.burst.launcher)
     prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""
@@ -57,7 +57,7 @@ def render(recipe: Recipe, context: Context) -> str:
 
 
 def _resources(recipe: Recipe) -> Iterator[str]:
-    """Lines that sbatch reads: they must stand before the first command."""
+    """Yields the #SBATCH lines, which must precede the first command."""
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     yield f"#SBATCH --job-name={shlex.quote(recipe.name)}" if recipe.name.isprintable() else "#SBATCH --job-name=tuned"
     yield f"#SBATCH --nodes={recipe.cluster.nodes}"
@@ -71,7 +71,8 @@ def _resources(recipe: Recipe) -> Iterator[str]:
 
 
 def _container(settings: SlurmSettings) -> Iterator[str]:
-    """Yields the lines for the container of `burst.launcher`, which CONTAINER and MOUNTS replace."""
+    """Yields the lines that define the container of `burst.launcher`; the variables CONTAINER and MOUNTS override
+    it."""
     workdir = f"{WORKDIR}="
     of_pyxis = [word for word in settings.srun if word.startswith(("--container-", "--no-container-"))]
     folder = next((word.removeprefix(workdir) for word in of_pyxis if word.startswith(workdir)), None)

@@ -1,4 +1,4 @@
-"""Source of an export: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
+"""Reads the recipe to export: a recipe file, the best recipe of a study, or that of one trial (`STUDY/3`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.recipe.source import source_file
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """`failed` says why a burst of this recipe did not end well; None where it did, or where none is known."""
+    """A recipe to export, and its origin. `failed`: why a burst of it failed, None if none did."""
 
     recipe: Recipe
     provenance: Provenance
@@ -31,7 +31,7 @@ class Source:
 
 
 def read_for(named: str) -> tuple[Path, ...]:
-    """Returns the files that are read: a study's own, or the recipe."""
+    """Returns the files that the export reads: those of the study, or the recipe."""
     path = Path(named)
     if path.is_dir():
         return originals(path)
@@ -39,8 +39,10 @@ def read_for(named: str) -> tuple[Path, ...]:
 
 
 def source_at(named: str) -> Source:
-    """Returns the source. BadInputError for a study in which nothing ran, a trial that it does not have, or a text that
-    is not a recipe."""
+    """Returns the recipe of this name.
+
+    Raises BadInputError if nothing ran in the study, it has no such trial, or the file is not a recipe.
+    """
     path = Path(named)
     if path.is_dir():
         return _best_of(path)
@@ -84,14 +86,13 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
 
 
 def _changes(history: History, trial: Trial) -> tuple[ChangeShare, ...]:
-    """Returns the changes of the best trial with their shares; none for other trials."""
+    """Returns the changes of the study's best trial with their shares; () for other trials."""
     is_best = history.best is not None and trial.number == history.best.number
     return history.ended.changes if is_best and history.ended else ()
 
 
 def _gain(history: History, trial: Trial) -> float | None:
-    """Returns the speed-up of the best trial over the study's reference; None for other trials, whose verdict
-    counts."""
+    """Returns the speed-up of the study's best trial over its reference; None for other trials."""
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
         return None

@@ -1,4 +1,4 @@
-"""Export target: a name on the command line and a pure function from a recipe to text."""
+"""Defines an export target: a name on the command line and a pure function from a recipe to text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Origin of an exported recipe: a trial of a study, or a recipe file. `date` is the day of the export's source,
-    `gain` throughput over the study's base (1.0 is the base itself), or over the nearest recipe that runs where that
-    does not."""
+    """Origin of an exported recipe: a trial of a study, or a recipe file.
+
+    `date`: when the study started; `gain`: throughput over the study's base recipe (1.0: equal), or, unless
+    `base_runs`, over the nearest recipe that runs.
+    """
 
     source: str
     study: str | None = None
@@ -30,7 +32,7 @@ class Provenance:
     changes: tuple[ChangeShare, ...] = ()  # of the tuned recipe, with their shares
 
     def lines(self) -> Iterator[str]:
-        """Yields the provenance as text for a comment, line by line; nothing where nothing is known."""
+        """Yields the provenance line by line, for a comment."""
         if self.study is None:
             yield f"From the recipe {_one_line(self.source)}."
             return
@@ -49,8 +51,11 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Inputs of a target in addition to the recipe: the version of the tool it writes for (None: the newest that it
-    knows), the recipe's origin, warnings for whoever starts it, and the folder of its study's bursts."""
+    """Inputs of a target besides the recipe.
+
+    `version`: of the framework it writes for (None: the newest known); `warnings`: shown to whoever starts it;
+    `bursts`: the folder with the bursts of the recipe's study.
+    """
 
     version: str | None = None
     provenance: Provenance | None = None
@@ -59,14 +64,17 @@ class Context:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Returns the warnings, and the provenance where it is known, as lines of text."""
+        """Returns the warnings and the provenance, if known, as lines of text."""
         return (*self.warnings, *(self.provenance.lines() if self.provenance else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`render` says everything of the recipe that the target can express, and names in comments what it cannot;
-    `framework` is the one that would read it, whose rules a recipe has to keep; None for everyone's."""
+    """An export format.
+
+    `render` writes all settings that the format can express and names the others in comments; `framework` returns the
+    framework that will read it, whose rules apply (None: only the general rules).
+    """
 
     name: str
     render: Callable[[Recipe, Context], str]
