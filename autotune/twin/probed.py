@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from trainer.engines.simulated.probe import play_probe
 from trainer.microbenchmarks.row import Row, unmeasured
@@ -21,18 +22,22 @@ def probe_on(base: Recipe, rows: Sequence[Row], machine: Machine) -> list[Row]:
 
 
 def own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
-    """Returns the keys that rows measure by themselves, against the published machine."""
-    pairs = {ours.kind: (ours.measured, theirs.measured) for ours, theirs in zip(rows, published, strict=True)}
+    """Returns the keys that rows measure by themselves, against the published machine; all rows of a kind together."""
     found: dict[str, float] = {}
-    for kind, (ours, theirs) in pairs.items():
-        if ours is None or theirs is None:
-            continue
-        if kind == "layer_kept" and theirs:
-            found["memory.activations"] = ours / theirs
-        elif kind == "copy" and ours:
-            found["links.pcie"] = theirs / ours
-        elif kind == "outside":
-            found["memory.outside_gib"] = max(0.0, ours - theirs)
-        elif kind in ("fragmentation", "second_step"):
-            found[{"fragmentation": "memory.fragmentation", "second_step": "memory.second_step_gib"}[kind]] = ours
-    return {key: round(value, DIGITS) for key, value in found.items()}
+    for kind, (key, value) in OWN.items():
+        pairs = [
+            (ours.measured, theirs.measured) for ours, theirs in zip(rows, published, strict=True) if ours.kind == kind
+        ]
+        known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+        if known:
+            found[key] = round(value(*(fmean(each) for each in zip(*known, strict=True))), DIGITS)
+    return found
+
+
+OWN: dict[str, tuple[str, Callable[[float, float], float]]] = {  # {kind: (key, its value by the means of both)}
+    "layer_kept": ("memory.activations", lambda ours, theirs: ours / theirs),
+    "copy": ("links.pcie", lambda ours, theirs: theirs / ours),
+    "outside": ("memory.outside_gib", lambda ours, theirs: max(0.0, ours - theirs)),
+    "fragmentation": ("memory.fragmentation", lambda ours, theirs: ours),
+    "second_step": ("memory.second_step_gib", lambda ours, theirs: ours),
+}

@@ -32,11 +32,10 @@ def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
 
 
 def _layer(prior: MemoryPrior, rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    """Combines the prior of the activations group with the ratio of measured to counted bytes of a layer, weighted by
-    precision."""
+    """Combines the prior of the activations group with the ratio of measured to counted bytes of layers, all rows
+    together, weighted by precision."""
     at = list(GROUPS).index("activations")
-    measured = np.array([row.measured or 0.0 for row in rows])
-    over = float(np.mean(measured / Expected(rows, recipe).at())) - 1
+    over = sum(row.measured or 0.0 for row in rows) / float(np.sum(Expected(rows, recipe).at())) - 1
     theirs, ours = LAYER_DEVIATION**-2.0, prior.spread[at] ** -2.0
     mean, spread = prior.mean.copy(), prior.spread.copy()
     mean[at] = (ours * mean[at] + theirs * over) / (ours + theirs)

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, tabulate
-from trainer.estimate.memory.activations import kept, saved_by_tensor, total
+from trainer.estimate.memory.activations import along, kept, kinds_of, saved_by_tensor, total, wide_bytes
 from trainer.estimate.memory.buffers import GIB, outside_bytes
 from trainer.estimate.memory.estimate import unfused
 from trainer.estimate.time.constants import Constants
@@ -147,11 +147,16 @@ def _beside(rows: _Rows) -> Floats:
 
 
 def _kept(rows: _Rows) -> Floats:
-    dense, moe = (
-        total(kept(rows.candidates, saved_by_tensor(rows.candidates, is_moe=is_moe))) for is_moe in (False, True)
-    )
-    chosen = np.where(rows.size("moe") > 0, moe, dense)
-    found: Floats = chosen * rows.candidates.tokens * np.ravel(unfused(rows.candidates)) / GIB
+    """Returns GiB that one layer keeps: the model's first with experts or the first without, as a probe measures it."""
+    candidates, each = rows.candidates, []
+    model = candidates.base.architecture
+    for is_moe in (False, True):
+        first = kinds_of(model, is_moe=is_moe)[:1]
+        each.append(total(kept(candidates, saved_by_tensor(candidates, is_moe=is_moe, kinds=first))))
+    bytes_kept = np.where(rows.size("moe") > 0, each[True], each[False])
+    whole = candidates.among("recompute_granularity", "full")
+    input_bytes = model.hidden_size / along(candidates) * wide_bytes(candidates)
+    found: Floats = np.where(whole, input_bytes, bytes_kept) * candidates.tokens * np.ravel(unfused(candidates)) / GIB
     return found
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from autotune.twin.learning import twin_of_lesson, twin_of_study
+from autotune.twin.probed import own_keys
 from autotune.twin.written import twin_text
 from policies.surrogate.learned import lesson_of_file
 from policies.surrogate.lesson import Lesson
 from tests.autotune.report.drawn_study import events, write_study
 from trainer.errors import BadInputError
+from trainer.microbenchmarks.row import Row
 from trainer.recipe.load_machine import load_machine_file
 
 PROBED = Lesson(
@@ -45,6 +47,15 @@ def test_what_the_published_machine_teaches_of_itself_is_taken_off() -> None:
     assert twin.file.links.network == 1.0
     assert twin.file.estimate is not None
     assert twin.file.estimate.factors["network"].mean == pytest.approx(math.log(0.5), abs=1e-3)
+
+
+def test_all_rows_of_a_kind_measure_a_key_together() -> None:
+    def rows(**measured: tuple[float, ...]) -> list[Row]:
+        made = [(kind, each) for kind, values in measured.items() for each in values]
+        return [Row(group="memory", kind=kind, name=kind, unit="GiB", measured=each) for kind, each in made]
+
+    ours, published = rows(layer_kept=(3.0, 0.1), copy=(10.0, 30.0)), rows(layer_kept=(2.0, 0.5), copy=(10.0, 10.0))
+    assert own_keys(ours, published) == {"memory.activations": 1.24, "links.pcie": 0.5}
 
 
 def test_a_study_in_which_nothing_ran_has_no_twin(tmp_path: Path) -> None:

@@ -97,6 +97,16 @@ def test_attention_is_expected_to_see_the_whole_sequence_where_layers_see_a_wind
     assert found[0] == pytest.approx(found[1])
 
 
+def test_memory_rows_are_expected_of_the_layer_that_is_measured() -> None:
+    base = Recipe.model_validate(recipe({}).model_dump(exclude_unset=True) | {"model": "qwen3-next-80b-a3b"})
+    kept = [row for row in rows(base) if row.kind == "layer_kept"]
+    ratios = {
+        row.name: (row.measured or 0.0) / (tell.expected or 1.0)
+        for row, tell in zip(kept, tells(kept, base), strict=True)
+    }
+    assert ratios == pytest.approx(dict.fromkeys(ratios, 1.0), abs=0.05)
+
+
 def test_memory_that_a_probe_saw_is_believed_before_the_first_burst() -> None:
     tight = {"activations": 1.2, "outside_gib": 4.0, "fragmentation": 0.08, "second_step_gib": 2.0}
     base = recipe({"memory": tight})

@@ -80,6 +80,15 @@ def test_what_costs_nothing_extra_is_seen_in_gib_and_shares() -> None:
     assert (found["outside"].measured or 0) - (plain["outside"].measured or 0) == pytest.approx(2.0)
 
 
+def test_recompute_keeps_less_of_a_layer_and_its_peak_stays() -> None:
+    found = {row.name: row.measured or 0.0 for row in play_probe(recipe({}), rows_of(recipe({})), seed=1).rows}
+    kept = [found[f"MoE layer, {how}"] for how in ("nothing recomputed", "all of it recomputed")]
+    peaks = [found[f"MoE layer's peak, {how}"] for how in ("nothing recomputed", "all of it recomputed")]
+    assert kept[1] < 0.2 * kept[0] < 0.2 * peaks[0]
+    assert peaks[1] > 0.8 * peaks[0]
+    assert found["dense layer, nothing recomputed"] < kept[0]
+
+
 def test_a_slow_rank_is_named_where_it_is_among_the_probed() -> None:
     late = played({"stragglers": [{"node": 1, "compute": 1.2}]})
     assert late["gemm"].slow_rank in range(8, 16)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from trainer.engines.simulated.layer import Layers
 from trainer.engines.simulated.memory.outside import outside_gib
-from trainer.engines.simulated.memory.play import layer_kept_gib, lost_to_fragmentation
+from trainer.engines.simulated.memory.play import layer_kept_gib, layer_peak_gib, lost_to_fragmentation
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.ops import Beside, Op, Segment, Stream
 from trainer.engines.simulated.parts import Kind
@@ -262,6 +262,7 @@ KINDS: dict[str, Callable[[_Alone], float | None]] = {
     "slowed": _slowed,
     "dp_beside": _dp_beside,
     "layer_kept": lambda alone: layer_kept_gib(alone.recipe, alone.machine, moe=alone.kind.feed == "moe"),
+    "layer_peak": lambda alone: layer_peak_gib(alone.recipe, alone.machine, moe=alone.kind.feed == "moe"),
     "outside": _outside,
     "fragmentation": lambda alone: lost_to_fragmentation(alone.recipe, alone.machine),
     "second_step": lambda alone: alone.machine.memory.second_step_gib,

@@ -9,7 +9,7 @@ rows share one value.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 
@@ -20,7 +20,7 @@ from trainer.estimate.memory.state import quantizes
 from trainer.model.layer import dense_width, expert_input, expert_width
 from trainer.model.mixer import MASK_BYTES, SavedSizes, Tensors
 from trainer.model.mixers import mixers
-from trainer.recipe.architecture import LayerKind
+from trainer.recipe.architecture import Architecture, LayerKind
 from trainer.recipe.tables import read_table
 
 ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every expert
@@ -36,12 +36,17 @@ def tensor_table() -> dict[str, dict[str, str]]:
     return rows | own
 
 
-def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
-    """Returns the bytes per token that one layer, with experts or without, saves of each tensor, before recompute and
-    offload. For a hybrid model it is the mean over layers of that kind, as in `layer_parameters`."""
-    model = candidates.base.architecture
+def kinds_of(model: Architecture, *, is_moe: bool) -> list[LayerKind]:
+    """Returns the kind of every layer with experts, or of every one without; attention's if the model has none."""
     kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
-    kinds = kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
+    return kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
+
+
+def saved_by_tensor(candidates: Candidates, *, is_moe: bool, kinds: Sequence[LayerKind] = ()) -> Tensors:
+    """Returns the bytes per token that one layer, with experts or without, saves of each tensor, before recompute and
+    offload. For a hybrid model it is the mean over layers of that kind, as in `layer_parameters`, or over `kinds`."""
+    model = candidates.base.architecture
+    kinds = kinds or kinds_of(model, is_moe=is_moe)
     mean: Tensors = {}
     sizes = _sizes(candidates)
     for kind, times in Counter(kinds).items():

@@ -1,8 +1,9 @@
-"""Memory outside the allocator, of one layer by recompute setting, of fragmentation, and growth in the second step."""
+"""Memory outside the allocator, of one layer of each kind by recompute setting, of fragmentation, and growth in the
+second step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.microbenchmarks.group import Group
@@ -10,33 +11,45 @@ from trainer.microbenchmarks.row import Row
 from trainer.microbenchmarks.shapes import alone, expert_sizes
 from trainer.recipe import Recipe
 
-NOTHING: dict[str, Any] = {}
-RECOMPUTES = {
-    "nothing recomputed": NOTHING,
-    "norms and activation recomputed": {
-        "recompute_granularity": "selective",
-        "recompute_modules": ("layernorm", "moe_act"),
-    },
-}
-ON_CPU = {  # where no grouped product recomputes its activation
-    "nothing recomputed": NOTHING,
-    "attention recomputed": {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)},
+Knobs = Mapping[str, Any]
+NOTHING: Knobs = {"recompute_granularity": None}
+FULL: Knobs = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+SELECTIVE = {  # {on CPUs: …}, where no grouped product recomputes its activation
+    False: ("norms and activation recomputed", ("layernorm", "moe_act")),
+    True: ("attention recomputed", ("core_attn",)),
 }
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns what a layer keeps for backward, and on GPUs what the allocator does not see or cannot use."""
+    """Returns what a layer keeps for backward and takes at its peak, and on GPUs what the allocator does not see or
+    cannot use."""
     return [*_layers(recipe), *_device(recipe)]
 
 
 def _layers(recipe: Recipe) -> Iterator[Row]:
     sizes = expert_sizes(recipe)
     ep = sizes[len(sizes) // 2] if sizes else 1
-    moe = float(bool(sizes))
-    for how, knobs in (ON_CPU if recipe.hardware.is_cpu else RECOMPUTES).items():
-        changes = alone(recipe, expert_model_parallel_size=ep, **knobs)
-        name = f"{'MoE' if moe else 'dense'} layer, {how}"
-        yield Row(group="memory", kind="layer_kept", name=name, unit="GiB", sizes={"moe": moe}, changes=changes)
+    for moe in sorted(set(recipe.architecture.moe_layers), reverse=True):
+        what, settings = "MoE" if moe else "dense", _settings(recipe)
+        for kind, words, named in (("layer_kept", "layer", settings), ("layer_peak", "layer's peak", [*settings][::2])):
+            for how in named:
+                changes = alone(recipe, expert_model_parallel_size=ep, **settings[how])
+                name = f"{what} {words}, {how}"
+                yield Row(group="memory", kind=kind, name=name, unit="GiB", sizes={"moe": float(moe)}, changes=changes)
+
+
+def _settings(recipe: Recipe) -> dict[str, Knobs]:
+    """Returns the recompute settings to measure, by name: the recipe's own is the last if it is none of the others."""
+    how, modules = SELECTIVE[recipe.hardware.is_cpu]
+    found = {
+        "nothing recomputed": NOTHING,
+        how: {"recompute_granularity": "selective", "recompute_modules": modules},
+        "all of it recomputed": FULL,
+    }
+    if recipe.knob("recompute_granularity") == "selective" and recipe.knob("recompute_modules") != modules:
+        own = {name: recipe.knob(name) for name in ("recompute_granularity", "recompute_modules")}
+        found["as the recipe recomputes"] = own
+    return found
 
 
 def _device(recipe: Recipe) -> Iterator[Row]:

@@ -18,6 +18,20 @@ def layer_kept(bench: Bench, row: Row) -> list[float]:
         return [found.kept_bytes() / GIB]
 
 
+def layer_peak(bench: Bench, row: Row) -> list[float]:
+    """Returns the most that forward and backward of a layer need above weights and their gradients, which stay between
+    two of them."""
+    from trainer.engines.megatron.one_layer import one_layer
+
+    with one_layer(row.recipe(bench.recipe), bench.device, moe=bool(row.sizes["moe"])) as found:
+        found.forward().backward()
+        with bench.device.held(None):
+            before = bench.device.peak_gib()
+            found.forward().backward()
+            bench.device.synchronize()
+            return [bench.device.peak_gib() - before]
+
+
 def outside(bench: Bench, row: Row) -> list[float]:
     found = bench.device.outside_gib()
     if found is None:
@@ -68,4 +82,10 @@ def _peak_gib(bench: Bench, work: Callable[[], object]) -> float:
     return float(bench.torch.cuda.max_memory_reserved()) / GIB
 
 
-MEASURES = {"layer_kept": layer_kept, "outside": outside, "fragmentation": fragmentation, "second_step": second_step}
+MEASURES = {
+    "layer_kept": layer_kept,
+    "layer_peak": layer_peak,
+    "outside": outside,
+    "fragmentation": fragmentation,
+    "second_step": second_step,
+}

@@ -115,8 +115,13 @@ class _Stages:
 
 def layer_kept_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
     """Returns the GiB that one layer, with experts or without, keeps per micro batch for backward at an even load."""
-    kept = layer_chunk(recipe, moe=moe).kept
-    return kept * machine.memory.activations * _unfused(recipe) / GIB
+    return layer_chunk(recipe, moe=moe).kept * machine.memory.activations * _unfused(recipe) / GIB
+
+
+def layer_peak_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
+    """Returns the GiB of activations and their gradients at the peak of one such layer's forward and backward."""
+    chunk = layer_chunk(recipe, moe=moe)
+    return max(chunk.forward, chunk.backward) * machine.memory.activations * _unfused(recipe) / GIB
 
 
 def shown(schedule: Schedule) -> Schedule:
