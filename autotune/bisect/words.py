@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from autotune.bisect.document import Acting, Bisected, Time, values_text
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
-LEAST_REST = 0.01  # of the time per token, that the other differences change together: less is not named (judged)
+LEAST_REST = 0.01  # fraction of the time per token: a smaller effect of the other differences is not named (judged)
 
 
 def headline(found: Bisected) -> str:

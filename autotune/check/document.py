@@ -49,7 +49,7 @@ class RulePage(TypedDict):
     knobs: tuple[str, ...]
     binds: tuple[FrameworkName, ...]
     versions: str
-    effect: Effect | None  # null where a check stops the recipe, or where it only costs
+    effect: Effect | None  # null if a check stops the recipe, or it only runs slower
     source: str
     compared: list[str]  # where Megatron's own behaviour differs
     breaking: dict[str, Any]

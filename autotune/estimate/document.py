@@ -57,7 +57,7 @@ class EstimateDocument(TypedDict):
     assumptions: list[str]
     not_priced: tuple[NotPriced, ...]  # settings of the recipe that time or memory ignores
     machine: NotRequired[UsedMachine]  # of --machine
-    simulated_step_s: NotRequired[float]  # of --machine: the step in a simulation of that machine
+    simulated_step_s: NotRequired[float]  # step in a simulation of the machine of --machine
     dry_run: NotRequired[DryRun]  # of --dry-run
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 
 import msgspec
 
-# written so because `for` is a word of Python
+# in functional syntax because `for` is a Python keyword
 _Asked = TypedDict(
     "_Asked", {"for": Annotated[str | None, msgspec.Meta(description="the version that --for named; null: the newest")]}
 )
@@ -19,8 +19,8 @@ class Exported(_Asked):
     schema: int
     to: str
     text: str
-    file: str | None  # that -o wrote; null: stdout
-    warnings: tuple[str, ...]  # at its top: the findings, written by --force
+    file: str | None  # the file that -o wrote; null: stdout
+    warnings: tuple[str, ...]  # comments at the top of the text: rules that the recipe breaks, exported by --force
 
 
 class Tracked(TypedDict):

@@ -21,9 +21,9 @@ from trainer.launch_scripts.writing import comment
 from trainer.recipe import Recipe
 from trainer.secrets import is_secret
 
-IMAGE = "IMAGE"  # what only the user knows
+IMAGE = "IMAGE"  # placeholder, which the user replaces
 SECRET = "SECRET"
-LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the service
+LONGEST_NAME = 50  # characters; Kubernetes allows 63, and the operator adds -worker-1023 and a suffix for the service
 
 
 def render(recipe: Recipe, context: Context) -> str:
@@ -137,7 +137,7 @@ def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]
     yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)
 
 
-_PLAIN = re.compile(r"-{0,2}[A-Za-z_/][\w./-]{2,}")  # no number and no truth value in any YAML
+_PLAIN = re.compile(r"-{0,2}[A-Za-z_/][\w./-]{2,}")  # text that no YAML parser reads as a number or a truth value
 
 
 class _Dumper(yaml.SafeDumper):

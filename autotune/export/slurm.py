@@ -30,7 +30,9 @@ def render(recipe: Recipe, context: Context) -> str:
     command = rank_command(recipe, context)
     settings = slurm_settings(recipe.burst.launcher)
     prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""
-    apart = bool(settings.container_image or settings.prefix)  # the shell that is prepared is the container's
+    apart = bool(
+        settings.container_image or settings.prefix
+    )  # the lines that prepare the shell run inside the container
     rank = "\n".join([*(prepared(recipe) if apart else ()), RANK])
     lines = [
         first_line(recipe),
@@ -65,7 +67,7 @@ def _resources(recipe: Recipe) -> Iterator[str]:
     if not recipe.hardware.is_cpu:
         yield f"#SBATCH --gpus-per-node={per_node}"
     theirs = job_lines(slurm_settings(recipe.burst.launcher))
-    # all of the node's: --exclusive takes its cores and GPUs, --mem=0 its memory
+    # the whole node: --exclusive takes its cores and GPUs, --mem=0 its memory
     yield from (f"#SBATCH {word}" for word in [*unless_theirs(["--exclusive", "--mem=0"], theirs), *theirs])
     yield "#SBATCH --output=%x-%j.log"
 

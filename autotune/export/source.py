@@ -27,7 +27,7 @@ class Source:
     recipe: Recipe
     provenance: Provenance
     failed: str | None = None
-    bursts: Path | None = None  # the folder of the study's
+    bursts: Path | None = None  # the folder with the bursts of its study
 
 
 def read_for(named: str) -> tuple[Path, ...]:

@@ -26,10 +26,10 @@ class Provenance:
     gain: float | None = None
     base_runs: bool = True
     simulated: bool = False
-    provisional: str | None = None  # why its verdict, or the gain, is
+    provisional: str | None = None  # why the verdict or the gain is provisional
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[ChangeShare, ...] = ()  # of the tuned recipe, with their shares
+    changes: tuple[ChangeShare, ...] = ()  # changes of the tuned recipe with their shares of the gain
 
     def lines(self) -> Iterator[str]:
         """Yields the provenance line by line, for a comment."""

@@ -1,1 +1,1 @@
-"""`moe-autotune gap`: the time between a measured step and an attainable one, cause by cause."""
+"""Divides the time between a measured step and an attainable one by cause, for `moe-autotune gap`."""

@@ -1,4 +1,4 @@
-"""Advice on each cause of a gap: what a change gives, words of a launch script, and commands that say more."""
+"""Advises on each cause of a gap: the gain of a change, its flags in a launch script, and commands that show more."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ BALANCING = "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice on one cause. `add`, `remove`: words of a launch script in Megatron-LM's spelling; `set_outside`:
-    settings that have no flag there. `gain`: of throughput by this change alone; `legal`: it breaks no rule that the
-    recipe does not; `fits` by estimate; None where it is no change of settings. `numerics`: what it does to training.
+    """Advice on one cause.
+
+    `add`, `remove`: flags of a launch script in Megatron-LM's spelling; `set_outside`: settings without a flag.
+    `numerics`: effect of the change on training; `gain`: fraction of throughput by the change alone; `legal`: it breaks
+    no rule that the recipe keeps; `fits`: by estimate. These four are None if no setting is to change.
     """
 
     gain: float | None = None
@@ -59,12 +61,13 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
 
 
 def errors_of(recipe: Recipe) -> set[str]:
-    """Returns the rules that a recipe breaks."""
+    """Returns the ids of the rules that a recipe breaks."""
     return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
 def _gain(change: Gap, found: Compared) -> float | None:
-    """Returns the gain of throughput over the estimate of the user's recipe."""
+    """Returns the gain of throughput by the change alone, as a fraction of the estimated throughput of the user's
+    recipe."""
     own = next((level.time.s for level in found.levels if level.name == "own_estimate"), None)
     if own is None or change.alone is None or change.alone.s >= own:
         return None
@@ -80,7 +83,7 @@ def _fits(recipe: Recipe) -> bool | None:
 
 
 def _numerics(change: Gap) -> str:
-    """Returns the strongest of what its knobs do to training."""
+    """Returns the strongest effect on training among the change's knobs, from training-equivalent to benchmark-only."""
     kinds = ("benchmark-only", "numerics-changing", "training-equivalent")
     return next(
         kind for kind in kinds if any(KNOBS[name].numerics == kind for name in change.knobs) or kind == kinds[2]
@@ -88,7 +91,7 @@ def _numerics(change: Gap) -> str:
 
 
 def _words(own: Recipe, changed: Recipe) -> tuple[list[str], list[str]]:
-    """Returns the words that the change adds to a launch script, and those that it takes out, a flag an item."""
+    """Returns the flags that the change adds to a launch script, and those that it removes, each with its values."""
     try:
         before, after = ({each.name: each.words for each in knob_spellings(recipe)} for recipe in (own, changed))
     except BadInputError:

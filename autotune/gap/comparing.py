@@ -1,6 +1,6 @@
-"""Compares a run with what is published, with another run, or with `plan`'s first choice: the waterfall and its parts.
+"""Compares a run with a published one, with another run of the user, or with `plan`'s first choice, as a waterfall.
 
-The settings of a reference are compared on the user's own cluster, as the nearest recipe there that breaks no rule.
+The reference's settings are compared on the user's cluster: as the nearest recipe that is legal there.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ from trainer.recipe.knobs import KNOBS
 PUBLISHED = "published"
 RESIDUAL, RESIDUAL_CPU = constant("residual_deviation_gpu"), constant("residual_deviation_cpu")
 AFFINITY = "cpu_affinity"
-NO_EFFECT = 1e-6  # of a step
+NO_EFFECT = 1e-6  # relative change of the step time
 SEQUENCE_AND_BATCH, PIPELINE = "sequence_and_batch", "pipeline"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpriced:
-    """A setting that differs and that no estimate prices; `effect` as published, None where nothing was."""
+    """A setting that differs but has no effect on any estimate; `effect` is the published one, None if there is
+    none."""
 
     name: str
     values: tuple[Any, Any]
@@ -59,8 +60,11 @@ class Unpriced:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The answer. `own` is the recipe with what its source leaves open, `nearest` the published run, `against` another
-    run of the user's. Without a recipe only `waterfall` is known."""
+    """A comparison.
+
+    `own`: the user's recipe, completed where its source is silent; `nearest`: the published run; `against`: another run
+    of the user. Without a recipe only `waterfall` is known.
+    """
 
     side: Side
     waterfall: Waterfall | None
@@ -68,7 +72,7 @@ class Compared:
     nearest: Nearest | None = None
     against: Side | None = None
     unpriced: tuple[Unpriced, ...] = ()
-    rank: int | None = None  # whose traced parts the gap is divided by
+    rank: int | None = None  # rank whose traced parts divide the gap
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -80,7 +84,7 @@ class Compared:
 
 
 def first_choice(own: Recipe) -> Recipe | None:
-    """Returns `plan`'s first choice that fits; None without one."""
+    """Returns `plan`'s first choice; None if it does not fit."""
     found = choices(search(own), 1)
     return found[0].recipe if found and found[0].fits else None
 
@@ -93,9 +97,9 @@ def compared(
     release: str | None,
     plan: Callable[[Recipe], Recipe | None],
 ) -> Compared:
-    """Returns the comparison. `named`: a published row, None for the nearest one; `other`: another run of the user's,
-    in place of a published one; `plan` chooses the layout to show beside them. BadInputError where the two cannot be
-    compared."""
+    """Returns the comparison of `side`: with `other`, another run of the user, or else with the published run `named`
+    (None: the nearest). `plan` returns the layout to show as well. Raises BadInputError for runs that are not
+    comparable."""
     if side.recipe is None:
         return _by_parts(side, other)
     nearest = _nearest(side.recipe, named) if other is None else None
@@ -133,7 +137,7 @@ def compared(
 
 
 def _by_parts(side: Side, other: Side | None) -> Compared:
-    """Returns the comparison of traces whose recipe is not known."""
+    """Returns the comparison of traces without recipes."""
     assert side.analysis is not None
     between = other.analysis if other is not None else None
     found = waterfall_of_trace(side.analysis) if between is None else waterfall_between(side.analysis, between)
@@ -141,7 +145,7 @@ def _by_parts(side: Side, other: Side | None) -> Compared:
 
 
 def _completed(side: Side, reference: Reference | None) -> Recipe:
-    """Returns the recipe with what its source leaves open as in the reference; without one, ranks bound to cores."""
+    """Returns the recipe with its unknown knobs as in the reference; without a reference, with ranks bound to cores."""
     assert side.recipe is not None
     if reference is not None:
         return _as_there(side.recipe, reference.recipe, side.unsaid)
@@ -157,7 +161,10 @@ def _measured(
     changes: Sequence[Change],
     release: str | None,
 ) -> Measured | None:
-    """Returns the measured step, with its parts where it was traced. BadInputError for traces that say no parts."""
+    """Returns the measured step, divided into parts if it was traced.
+
+    Raises BadInputError for a trace that cannot be divided.
+    """
     if side.steps is None:
         return None
     traced = None
@@ -173,8 +180,10 @@ def _measured(
 
 
 def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None:
-    """Returns the probe of the run's cluster. BadInputError where there is no measured step that it could explain, or
-    where traces say more."""
+    """Returns the probe of the run's cluster.
+
+    Raises BadInputError without a measured step, or with a traced one, where the trace shows more.
+    """
     if side.probe is None:
         return None
     if measured is None or measured.traced is not None:
@@ -184,7 +193,8 @@ def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None
 
 
 def _residual(own: Recipe, *, scaled: bool) -> float:
-    """Returns the relative standard deviation of an estimate: less where it is scaled to a measured step."""
+    """Returns the relative standard deviation of an estimate; it is smaller if the estimate is scaled to a measured
+    step."""
     if not scaled:
         return float(spread(one(own)).max()) / Z_90
     return RESIDUAL_CPU if own.hardware.is_cpu else RESIDUAL
@@ -206,7 +216,10 @@ def _published(nearest: Nearest | None) -> Reference | None:
 
 
 def _reference(side: Side, other: Side) -> Reference:
-    """Returns the user's other run. BadInputError where it was not measured or trains another model."""
+    """Returns the other run as the reference.
+
+    Raises BadInputError if it was not measured or differs in model or GPU.
+    """
     own = side.recipe
     assert own is not None
     if other.recipe is None or other.steps is None:
@@ -223,19 +236,21 @@ def _reference(side: Side, other: Side) -> Reference:
 
 
 def _as_there(own: Recipe, there: Recipe, unsaid: Sequence[str]) -> Recipe:
-    """Returns the recipe with what its source leaves open as in another one."""
+    """Returns `own` with the knobs in `unsaid` as in `there`."""
     return own.replace({name: there.knob(name) for name in unsaid})
 
 
 def _moved(own: Recipe, there: Recipe) -> Recipe:
-    """Returns the settings of another recipe on the user's cluster: the nearest that breaks no rule there."""
+    """Returns the nearest legal recipe on the user's cluster with the settings of `there`."""
     moved = own.replace({name: value for name, (_, value) in own.diff(there).items()})
     return nearest_legal(moved) or moved
 
 
 def _changes(own: Recipe, target: Recipe) -> Iterator[Change]:
-    """Yields the changes between two recipes: knobs that belong together are one, and so are those that divide
-    layers among pipeline ranks."""
+    """Yields the changes between two recipes.
+
+    Knobs that belong together are one change, and so are all that split layers among pipeline ranks.
+    """
     differs = own.diff(target)
     split: dict[str, tuple[Any, Any]] = {}
     for member in members(own, target):
@@ -251,7 +266,7 @@ def _changes(own: Recipe, target: Recipe) -> Iterator[Change]:
 
 
 def _is_priced(costs: Costs, change: Change, own: Recipe, target: Recipe) -> bool:
-    """Returns whether a change moves the estimate, from either end."""
+    """Returns whether the change alters an estimate: that of `own` with it, or that of `target` without it."""
     back = target.replace({name: here for name, (here, _) in change.knobs.items()})
     pairs = ((own, own.replace(change.target)), (target, back))
     return any(_relative(costs, *pair) > NO_EFFECT for pair in pairs)
@@ -272,7 +287,8 @@ def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[Unpriced]:
 
 
 def attainable(found: Compared) -> Recipe | None:
-    """Returns the user's recipe with the settings that gain and leave training as it is; None without one."""
+    """Returns the user's recipe with all settings that save time and are training-equivalent; None if there are
+    none."""
     if found.own is None or found.waterfall is None:
         return None
     changes = {

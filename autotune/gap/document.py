@@ -1,4 +1,4 @@
-"""The document of `gap`: the levels of the waterfall, the gaps between them, and the causes with what to do."""
+"""The JSON document of `gap`: the levels of the waterfall, the gaps between them, and the causes with advice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Time(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """A level of the waterfall: measured, own_estimate, reference, plan, peak, or compute (of a trace alone). Rates are
-    None without a recipe."""
+    """A level of the waterfall: measured, own_estimate, reference, plan, peak, or compute (for a trace without a
+    recipe). Rates are null without a recipe."""
 
     name: str
     time: Time
@@ -39,8 +39,11 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A gap between levels: positive is lost. `changes`: knob → [here, there]; `alone`: what it saves by itself;
-    `partner`: the change with which it saves more or less than apart, by `together_ms`."""
+    """A gap between levels; a positive time is lost.
+
+    `changes`: knob → [here, there]; `alone`: time that the change saves by itself; `partner`: the change with which it
+    interacts, by `together_ms`.
+    """
 
     kind: str
     name: str
@@ -54,8 +57,10 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause, the largest first: `share` of the first level; `sure` where its interval is above 0. `parts_ms`: what
-    of it are traced parts."""
+    """A cause of lost time; causes are sorted, largest first.
+
+    `share`: of the first level; `sure`: its interval is above 0; `parts_ms`: traced parts that it explains.
+    """
 
     name: str
     kind: str
@@ -68,8 +73,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The published run: the nearest one, or that of --against (`named`). `differs`: why its rate is not comparable,
-    [here, there]; empty where it is."""
+    """The published run: the nearest one, or that of --against (`named`).
+
+    `differs`: [here, there] of the settings that make it incomparable.
+    """
 
     row: str
     release: str
@@ -88,7 +95,10 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting that differs and that no estimate prices. `published_gain`: of throughput, with its interval."""
+    """A setting that differs but has no effect on any estimate.
+
+    `published_gain`: fraction of throughput, and its interval.
+    """
 
     name: str
     values: tuple[Any, Any]
@@ -96,8 +106,11 @@ class NoPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `gap --json`. `gaps` add up to the first level minus the reference, or minus plan's first choice
-    without one. `scale`: of estimates, so that the reference's own is its measured time."""
+    """Document of `gap --json`.
+
+    `gaps` add up to the first level minus the reference, or without one minus plan's first choice. `scale`: measured
+    over estimated step time of the reference; multiplies all estimates.
+    """
 
     schema: int = 1
     source: str
@@ -119,7 +132,7 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     published: PublishedRun | None
     not_priced: list[NoPrice]
     unsaid: list[str]
-    broken: list[str]  # rules that the recipe itself breaks
+    broken: list[str]  # ids of the rules that the recipe breaks
     attainable: str | None = None
 
 
@@ -181,7 +194,7 @@ def _split(found: Compared) -> Split:
 
 
 def _marked(found: Compared) -> bool:
-    """Returns whether the step is one, and not a whole trace without marked steps."""
+    """Returns whether the measured time is a step; False for a whole trace without step markers."""
     trace = slowest(found.side.analysis) if found.side.analysis is not None else None
     return found.side.source != "trace" or trace is None or bool(trace.steps)
 

@@ -1,4 +1,4 @@
-"""One side of the question, from what the command line names: a log, traces, a study or a trial, a recipe."""
+"""Reads one of the two compared runs from what the command line names: a log, traces, a study or trial, or a recipe."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ MOST_TEXT = 2**28  # bytes of a log that is read
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One run: its recipe and its measured step, as far as they are known. `unsaid`: knobs that the source leaves
-    open."""
+    """One of the two compared runs: its recipe and its measured step, as far as known.
+
+    `unsaid`: knobs that its source does not record.
+    """
 
     name: str
     source: Source
@@ -51,19 +53,19 @@ class Side:
     analysis: Analysis | None = None
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
-    trace: Path | None = None  # of --trace
-    probe: Path | None = None  # of --probe
-    options: tuple[str, ...] = ()  # of the command line, that belong to this run
+    trace: Path | None = None  # the argument of --trace
+    probe: Path | None = None  # the argument of --probe
+    options: tuple[str, ...] = ()  # options of the command line for this run
 
     @property
     def words(self) -> str:
-        """Returns the run with its options, as a command line takes them."""
+        """Returns the run and its options as shell words."""
         return shlex.join((self.name, *self.options))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Settings of the user in addition to a file: `recipe`, `trace` and `probe` belong to the run that it names."""
+    """Options for one run: the cluster and vocabulary that its file lacks, and its `recipe`, `trace` and `probe`."""
 
     gpu: str | None = None
     nodes: int | None = None
@@ -89,14 +91,15 @@ class Beside:
 
 @cache
 def unsaid_in_a_log() -> tuple[str, ...]:
-    """Returns the knobs that no argument of Megatron-LM stands for: variables, cores, arguments of other programs."""
+    """Returns the knobs without an argument of Megatron-LM, which its log cannot show: variables, core binding,
+    arguments of other programs."""
     return tuple(name for name in KNOBS if not flags_of(name) and name not in SPELLED)
 
 
 def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
     """Returns the run that a path, a packaged example or STUDY/TRIAL names.
 
-    Raises BadInputError for what is none of them, or a log that says no settings and no recipe was named for.
+    Raises BadInputError for any other name, and for a log without arguments unless --recipe is given.
     """
     path = Path(named)
     found = replace(_reader_of(path)(named, beside, progress), options=beside.options, probe=beside.probe)
@@ -108,7 +111,7 @@ def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
 
 
 def read_for(*named: str | Path | None) -> tuple[Path, ...]:
-    """Returns the files and folders that are read for these names: none of them may be replaced."""
+    """Returns the files and folders that are read for these names; no output may replace them."""
     return read_of_traces([Path(each) for each in named if each is not None])
 
 
@@ -123,7 +126,7 @@ def _reader_of(path: Path) -> Callable[[str, Beside, Progress], Side]:
 
 
 def _is_text_of_a_trainer(path: Path) -> bool:
-    """Returns whether a .json file holds arguments, as `import` reads, and no trace."""
+    """Returns whether a .json file holds arguments that `import` reads rather than a trace."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -136,7 +139,7 @@ def _recipe(named: str, beside: Beside, progress: Progress) -> Side:
 
 
 def _log(named: str, beside: Beside, progress: Progress) -> Side:
-    """Reads a log, or a launch script or arguments, which are a recipe."""
+    """Reads a log; a launch script or a file of arguments gives only its recipe."""
     path = Path(named)
     if path.stat().st_size > MOST_TEXT:
         raise refused(named, "it is too large for a log", "name the log of rank 0 of one run")
@@ -186,7 +189,7 @@ def _trace(named: str, beside: Beside, progress: Progress) -> Side:
 
 
 def _traced_steps(analysis: Analysis) -> Steps | None:
-    """Returns the average step of the slowest rank, or its whole trace."""
+    """Returns the average step of the slowest rank; the length of its trace if no steps are marked."""
     trace = slowest(analysis)
     if trace is None:
         return None
@@ -227,12 +230,12 @@ def _of_trial(named: str, beside: Beside, recipe: Recipe, history: History, tria
 
 
 def _measured(step_us: list[float]) -> Steps:
-    """Returns the median of steps whose warm-up was left out already."""
+    """Returns the median of steps, µs, that are without the warm-up already."""
     return Steps(step_s=median(step_us) / 1e6, deviation=median_error(step_us), count=len(step_us))
 
 
 def _asked_recipe(beside: Beside) -> Recipe | None:
-    """Returns the recipe of --recipe: a recipe, or what `import` reads."""
+    """Returns the recipe of --recipe: a recipe file, or any file that `import` reads."""
     if beside.recipe is None:
         return None
     path = Path(beside.recipe)

@@ -1,4 +1,4 @@
-"""Renders `gap --html`: the waterfall drawn, its figures as a table, and the causes with what to do."""
+"""Renders `gap --html`: the waterfall as a drawing and as a table, and the causes with advice."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def gap_page(found: GapDocument) -> str:
 
 
 def _drawn(drawn: list[Row], found: GapDocument) -> Markup:
-    """Draws a bar for each row: levels from 0, gaps where they are, with their interval as a whisker."""
+    """Draws one bar per row: levels start at 0, gaps at the end of the row above, with their interval as a whisker."""
     longest = max(max(row.from_ms, row.to_ms) for row in drawn) * 1.02 or 1.0
     pieces = [_piece(row) for row in drawn]
     bars = [_bar(row, piece, longest, found) for row, piece in zip(drawn, pieces, strict=True)]

@@ -1,4 +1,5 @@
-"""A probe of the user's cluster, as `moe-autotune probe --json` wrote it: the constants that it moved for certain."""
+"""Reads the JSON document of `moe-autotune probe`, and takes from it the constants that clearly differ from the
+tables."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from trainer.errors import refused
 from trainer.estimate.gap.waterfall import Probed
 from trainer.recipe import Recipe
 
-# factors that kernels or messages of one sort have in common are one cause: a probe divides them differently
+# factors of one kind of kernel or message are one cause: a probe divides the time among them differently
 CAUSES: dict[str, tuple[str, ...]] = {
     "links": (
         *("nvlink", "network", "alltoall", "deepep", "hybridep", "allgather", "latency", "notify", "spread"),
@@ -39,9 +40,9 @@ PREFIX = "probed_"
 
 
 def probed_in(file: Path, own: Recipe) -> Probed:
-    """Returns the causes with a factor whose interval leaves the tables' value out.
+    """Returns the causes with a factor whose interval excludes the tables' value.
 
-    Raises BadInputError for a file that is no probe, or one of other GPUs.
+    Raises BadInputError for a file that is not a probe, or one of another GPU.
     """
     try:
         found = msgspec.json.decode(file.read_bytes(), type=ProbeDocument)
@@ -64,7 +65,7 @@ def probed_in(file: Path, own: Recipe) -> Probed:
 
 
 def _shift(moved: MovedFactor) -> float:
-    """Returns the factor on its own scale."""
+    """Returns the measured factor minus the tables' one, on the factor's scale (plain, log or logit)."""
     scale = next(factor.scale for factor in factors() if factor.name == moved.factor)
     if scale is Scale.PLAIN:
         return moved.value - moved.by_tables

@@ -1,4 +1,4 @@
-"""The waterfall row by row, as terminal and page show it: levels and gaps from the measured step downwards."""
+"""Lists the waterfall row by row for terminal and page: levels and gaps from the measured step downwards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from autotune.gap.document import Drop, GapDocument, Rung, Time
 from autotune.gap.words import goal
 from trainer.estimate.gap.waterfall import Kind, LevelName
 
-SHOWN = 0.002  # of the first level: smaller gaps are one row
+SHOWN = 0.002  # fraction of the first level; smaller gaps share one row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row: a level, a gap, or the small gaps together. `from_ms`, `to_ms`: where it begins and ends; levels begin
-    at 0. `time` is None for the small ones."""
+    """One row: a level, a gap, or the sum of the small gaps, whose `time` is None.
+
+    `from_ms`, `to_ms`: its start and end; levels start at 0.
+    """
 
     level: Rung | None = None
     drop: Drop | None = None
@@ -25,7 +27,7 @@ class Row:
 
 
 def rows(found: GapDocument) -> Iterator[Row]:
-    """Yields levels and gaps, those of each stretch with the largest first."""
+    """Yields each level, and before it the gaps that lead to it, largest first."""
     last = goal(found)
     drops, at_ms = list(found.gaps), found.levels[0].time.ms
     for level in found.levels:

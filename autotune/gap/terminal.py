@@ -1,4 +1,4 @@
-"""Terminal output of `gap`: the answer, the waterfall, and the causes with what to do, the largest first."""
+"""Terminal output of `gap`: the answer, the waterfall, and the causes with advice, largest first."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def show_gap(found: GapDocument) -> None:
 
 
 def _filled(header: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Returns a table without its empty columns, nor what was seen where nothing was expected."""
+    """Returns the table without empty columns, and without the measured column if nothing is expected."""
     kept = [at for at in range(len(header)) if any(row[at] not in ("", NONE) for row in table)]
     if len(header) - 1 not in kept:
         kept = [at for at in kept if at != len(header) - 2]

@@ -1,4 +1,4 @@
-"""The parts of a traced step, as the gap compares them: with those that are expected, or by themselves."""
+"""Divides a traced step into parts, with the expected time of each if the recipe is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ COMPUTE = "compute"
 def traced_parts(
     analysis: Analysis, recipe: Recipe, changes: Sequence[Change], *, release: str | None, constants: Constants
 ) -> Traced | None:
-    """Returns the parts of the slowest rank's average step, seen and expected; None without marked steps or a rank."""
+    """Returns measured and expected parts of the slowest rank's average step; None on CPUs, without marked steps, or if
+    the rank is unknown."""
     trace = slowest(analysis)
     if trace is None or not trace.steps or trace.rank is None or recipe.hardware.is_cpu:
         return None
@@ -44,7 +45,8 @@ def traced_parts(
 
 
 def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
-    """Returns the parts with what those of a traced reference take beyond its scaled estimate, for as many tokens."""
+    """Returns the parts, and in `beside` the measured minus the expected parts of a traced reference, scaled to the
+    tokens of `own`."""
     there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
     if there is None:
         return traced
@@ -56,14 +58,14 @@ def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: R
 
 
 def _expected(recipe: Recipe, stage: int, release: str | None, constants: Constants) -> dict[str, Floats]:
-    """Returns the expected parts, waiting for the rank with most tokens apart from the transfer."""
+    """Returns the expected parts; waiting for the rank with the most tokens is a part apart from the EP transfer."""
     found = expected_parts(recipe, stage, release=release, constants=constants)
     found["ep_exposed"] = found["ep_exposed"] - found[EXPERTS_WAIT]
     return _with_offload(recipe, {name: part for name, part in found.items() if name != "ep"})
 
 
 def _with_offload(recipe: Recipe, parts: dict[str, Any]) -> dict[str, Any]:
-    """Returns the parts with an optimizer that the host steps counted to the host: a trace shows it as either."""
+    """Returns the parts with the time of an optimizer on the host added to `host`: a trace shows it as either."""
     if not recipe.knob("optimizer_cpu_offload"):
         return parts
     return {**parts, "host": parts["host"] + parts["optimizer"], "optimizer": 0.0 * parts["optimizer"]}
@@ -72,7 +74,7 @@ def _with_offload(recipe: Recipe, parts: dict[str, Any]) -> dict[str, Any]:
 def _moved(
     recipe: Recipe, change: Change, expected: Mapping[str, Floats], stage: int, release: str | None
 ) -> dict[str, float]:
-    """Returns the seconds that a change takes from each part, for the same tokens."""
+    """Returns the seconds that a change saves in each part, for the same number of tokens."""
     after = recipe.replace(change.target)
     stage = stage * after.parallelism.pipeline_model_parallel_size // recipe.parallelism.pipeline_model_parallel_size
     tokens = tokens_of(recipe) / tokens_of(after)
@@ -81,8 +83,11 @@ def _moved(
 
 
 def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
-    """Returns seconds by part; they add up to the average step. `even`: the load of experts is forced to be, so that
-    no rank can wait for another's tokens beyond what the traces prove."""
+    """Returns measured seconds by part; they add up to the average step.
+
+    `even`: the router is forced to balance, so that only waiting which the traces prove counts as waiting for late
+    ranks.
+    """
     steps = counted_steps(trace)
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in READS.items() if name != "ep"}
     for kind, us in mean_of(steps, lambda step: _waits(step, even)).items():
@@ -97,15 +102,18 @@ def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
 
 
 def _waits(step: Partition, even: bool) -> Mapping[str, float]:
-    """Returns waiting for late ranks inside communication, by kind; exchanges with uneven experts also wait for what is
-    beyond the shortest of their kind."""
+    """Returns waiting for late ranks inside communication, µs by kind.
+
+    Unless the load is even, EP exchanges include the waiting that is only possible: time beyond the shortest exchange
+    of their kind.
+    """
     perhaps = {} if even else {kind: us for kind, us in step.may_wait_by_kind.items() if kind in EP_KINDS}
     kinds = dict.fromkeys((*step.waiting_by_kind, *perhaps))
     return {kind: step.waiting_by_kind.get(kind, 0.0) + perhaps.get(kind, 0.0) for kind in kinds}
 
 
 def waterfall_of_trace(analysis: Analysis) -> Waterfall | None:
-    """Returns the waterfall of a trace whose recipe is not known: from its step down to its compute, by part."""
+    """Returns the waterfall of a trace without a recipe, part by part from its step down to its compute."""
     trace = slowest(analysis)
     if trace is None:
         return None
@@ -119,7 +127,7 @@ def waterfall_of_trace(analysis: Analysis) -> Waterfall | None:
 
 
 def waterfall_between(one: Analysis, other: Analysis) -> Waterfall | None:
-    """Returns the waterfall between two traces whose recipes are not known, by part."""
+    """Returns the waterfall between two traces without recipes, by part."""
     sides = [slowest(one), slowest(other)]
     if None in sides:
         return None

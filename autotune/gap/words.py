@@ -1,4 +1,4 @@
-"""The sentences of `gap`, shared by terminal and page."""
+"""Writes the sentences of `gap` for terminal and page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.estimate.gap.parts import Cause as PartCause
 from trainer.estimate.gap.waterfall import Kind, LevelName
 from trainer.values import knob_value
 
-TRACED = {kind.key: kind.words for kind in KINDS}  # of a trace whose recipe is not known
+TRACED = {kind.key: kind.words for kind in KINDS}  # parts of a trace without a recipe
 WORDS: dict[str, str] = {
     PartCause.ROUTER: "router: ranks wait for the one with most tokens",
     PartCause.EP: "links: EP dispatch and combine",
@@ -57,9 +57,9 @@ LEVELS: dict[str, str] = {
     LevelName.PEAK: "peak of the GPUs",
     LevelName.COMPUTE: "compute",
 }
-FAR_OFF = 1.3  # times the estimate of the reference
+FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
 NOT_PRICED = 8  # settings that are named; more are counted
-LONGER = 1.01  # times as long: less is no difference in words
+LONGER = 1.01  # ratio of step times; below it the words are "no longer"
 SMALL = "smaller ones together"
 SPLITS = {
     "parts": "the measured step against the estimate: by traced parts of rank {rank}; settings: by estimate",
@@ -91,7 +91,7 @@ def _most(cause: Cause, found: GapDocument) -> str:
 
 
 def goal(found: GapDocument) -> Rung | None:
-    """Returns the level that the gaps lead to."""
+    """Returns the level at which the gaps end: the reference, else the plan, else compute."""
     names = (LevelName.REFERENCE, LevelName.PLAN, LevelName.COMPUTE)
     return next((level for name in names for level in found.levels if level.name == name), None)
 
@@ -103,7 +103,7 @@ def level_name(level: Rung, found: GapDocument) -> str:
 
 
 def unit(found: GapDocument) -> str:
-    """Returns the unit of rates."""
+    """Returns the unit of rates: `tokens/s/GPU`, or per rank on CPUs."""
     return f"tokens/s/{share_of(found.gpu or '')}"
 
 
@@ -123,7 +123,7 @@ def drop_name(drop: Drop, found: GapDocument) -> str:
 
 
 def part_name(name: str, found: GapDocument) -> str:
-    """Returns a part of the step in words: a segment of its trace where nothing else is known."""
+    """Returns a part of the step in words; for a trace without a recipe, the parts are segments of the step."""
     return TRACED.get(name, name) if found.gpu is None else WORDS.get(name, name)
 
 
@@ -136,7 +136,7 @@ def cause_name(cause: Cause, found: GapDocument) -> str:
 
 
 def setting_name(name: str, changes: dict[str, tuple[object, object]]) -> str:
-    """Returns a fix's title, or the knob."""
+    """Returns the words or title of a change; else its first knob with both values."""
     if name in WORDS:
         return WORDS[name]
     title = name_title(name)
@@ -148,14 +148,14 @@ def _values(values: tuple[object, object]) -> str:
 
 
 def time_text(time: Time) -> str:
-    """Returns `1.20 s (0.90 s to 1.50 s)`, or an exact time alone."""
+    """Returns `1.20 s (0.90 s to 1.50 s)`; an exact time without the interval."""
     if time.low_ms == time.high_ms:
         return signed(time.ms)
     return f"{signed(time.ms)} ({signed(time.low_ms)} to {signed(time.high_ms)})"
 
 
 def signed(ms: float) -> str:
-    """Returns a duration with a minus sign where it is negative."""
+    """Returns a duration with a minus sign if it is negative."""
     return ("−" if ms < 0 else "") + duration(1e3 * abs(ms))
 
 
@@ -175,7 +175,7 @@ def published_text(run: PublishedRun) -> str:
 
 
 def notes(found: GapDocument) -> Iterator[str]:
-    """Yields what a reader has to know: how it was divided, what nothing was said of, what is not comparable."""
+    """Yields how the time was divided, what is not comparable, what was assumed, and which iterations were measured."""
     yield SPLITS[found.split].format(rank=found.rank)
     run = found.published
     if run is not None and run.differs:
@@ -207,7 +207,8 @@ def notes(found: GapDocument) -> Iterator[str]:
 
 
 def not_priced_texts(found: GapDocument) -> list[str]:
-    """Returns `manual_gc false → true (published: +3.1 % (+0.5 to +5.7 %))`, those with a published effect first."""
+    """Returns `manual_gc false → true (published: +3.1 % (+0.5 to +5.7 %))` for each setting, published effects first,
+    NOT_PRICED at most."""
     known = sorted(found.not_priced, key=lambda each: each.published_gain is None)
     shown = [_not_priced(each) for each in known[:NOT_PRICED]]
     return [*shown, *([f"{len(known) - NOT_PRICED} more"] if len(known) > NOT_PRICED else [])]
@@ -219,7 +220,7 @@ def _not_priced(each: NoPrice) -> str:
 
 
 def advices(found: GapDocument) -> list[list[str]]:
-    """Returns what to do about each cause, a line each; a command that several have once."""
+    """Returns the lines of advice on each cause; a command that helps with several is given once."""
     said: set[str] = set()
     every = []
     for cause in found.causes:

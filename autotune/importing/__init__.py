@@ -1,1 +1,2 @@
-"""`moe-autotune import`: what people have (script, arguments, log, configuration) as a recipe, and an account of it."""
+"""Makes a recipe from a script, arguments, a log or a configuration, and an account of it, for `moe-autotune
+import`."""

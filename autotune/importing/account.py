@@ -1,5 +1,5 @@
-"""Account of an import: what became the recipe, is passed on, or was not understood, as JSON, in a terminal, in the
-file."""
+"""Accounts for an import as JSON, in the terminal and in the file: what became the recipe, what is passed on, what was
+not understood."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Took(TypedDict):
     """Parts of the file that became the recipe."""
 
     model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
-    knobs: dict[str, Any]  # that are not at their default
+    knobs: dict[str, Any]  # those that differ from their default
     environment: list[str]  # variables that became knobs
     cluster: dict[str, Any]
 
@@ -36,7 +36,7 @@ class PassedOn(TypedDict):
     """Parts of the file under `trainer:`, which the trainer gets unchanged."""
 
     arguments: list[str]
-    own_arguments: list[str]  # that the trainer itself does not have: a fork's
+    own_arguments: list[str]  # arguments that only a fork of the trainer has
     environment: dict[str, str]
     setup: list[str]  # lines that prepare the shell
     expand: list[str]  # words that bash expands when the job starts
@@ -44,10 +44,10 @@ class PassedOn(TypedDict):
 
 class KeptWords(TypedDict):
     words: str
-    why: str  # they stayed in the command
+    why: str  # why the words stayed in the command
 
 
-# an argument whose value is another one with the recipe's words; written so because `is` is a word of Python
+# an argument whose value the recipe changes; in functional syntax because `is` is a Python keyword
 ChangedValue = TypedDict("ChangedValue", {"name": str, "was": Any, "is": Any})
 
 
@@ -57,12 +57,12 @@ class LeftOut(TypedDict):
 
 
 class ImportDocument(TypedDict):
-    """`import --json`: the recipe, and what was done with each part of the file."""
+    """Document of `import --json`: the recipe, and what became of each part of the file."""
 
     schema: int
     yaml: str  # the recipe
-    file: str | None  # that -o wrote; null: stdout
-    what: str  # that the file is
+    file: str | None  # the file that -o wrote; null: stdout
+    what: str  # the kind of the file
     took: Took
     passed_on: PassedOn
     kept: list[KeptWords]
@@ -104,7 +104,7 @@ def document(imported: Imported, *, text: str, file: str | None) -> ImportDocume
 
 
 def show(console: Console, imported: Imported, *, name: str) -> None:
-    """Prints the account, in short form."""
+    """Prints a short account."""
     say(console, f"{name}: {imported.found.what}")
     for title, lines in _parts(imported):
         for index, line in enumerate(lines):
@@ -112,7 +112,8 @@ def show(console: Console, imported: Imported, *, name: str) -> None:
 
 
 def header(imported: Imported, *, name: str) -> str:
-    """Returns the comment over the recipe: where it comes from, what started it, and what is not in it."""
+    """Returns the comment above the recipe: the file it was made from, how that launches its ranks, and what the recipe
+    lacks."""
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
     if found.started.launchers or found.started.headers:
@@ -128,13 +129,13 @@ def header(imported: Imported, *, name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Returns the text as one line: YAML would read what follows a line break of a comment."""
+    """Returns the text as one line: a second one would not be part of the comment."""
     words = "".join(letter if letter.isprintable() else " " for letter in text).split()
     return "  " * text.startswith("  ") + " ".join(words)
 
 
 def yaml_of(recipe: Recipe) -> str:
-    """Returns the recipe with all of its training section, which is what people look for first."""
+    """Returns the recipe as YAML with every field of its training section, since users look for it first."""
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     whole = {"training": recipe.training.model_dump(mode="json")}
     cluster = {"cluster": {"gpu": recipe.cluster.gpu_name, **data.get("cluster", {})}}
@@ -201,7 +202,7 @@ def _launchers(imported: Imported) -> Iterator[str]:
 
 
 def _moved(recipe: Recipe) -> list[str]:
-    """Knobs that are not at the table's default."""
+    """Returns the knobs that differ from the default in the table of knobs."""
     return [name for name, knob in KNOBS.items() if recipe.knob(name) != knob.default]
 
 

@@ -1,4 +1,4 @@
-"""A file of arguments: flags one or several a line, or a YAML mapping of them (`MODEL_ARGS:` and `ENV_VARS:`)."""
+"""Reads a file of arguments: flags, one or more per line, or a YAML mapping of them (`MODEL_ARGS:` and `ENV_VARS:`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.recipe.aliases import values_in
 
 ARGUMENTS = "MODEL_ARGS"
 ENVIRONMENT = "ENV_VARS"
-MOST_VALUES = 200_000  # of a document with its aliases written out
+MOST_VALUES = 200_000  # values of a document after its aliases are expanded
 _VARIABLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
 )
@@ -24,11 +24,11 @@ _OPEN = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)[^}]*\}|(?<!\$)\{([A-Z][
 
 
 class TooMuchError(Exception):
-    """A document that stands for more than can be read."""
+    """A YAML document whose aliases expand to more than MOST_VALUES values."""
 
 
 def from_text(text: str, asked: Asked) -> Started:
-    """Flags as one would type them; `#` begins a comment."""
+    """Reads flags as typed in a shell; `#` starts a comment."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
@@ -39,7 +39,7 @@ def from_text(text: str, asked: Asked) -> Started:
 
 
 def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
-    """Reads a mapping of flags: true means the flag alone, false none, a list several values."""
+    """Reads a mapping of flags: true is the flag alone, false leaves it out, a list gives several values."""
     arguments = data.get(ARGUMENTS, data)
     argv = tuple(_filled(word, asked) for flag, value in arguments.items() for word in _words(str(flag), value))
     env = {str(name): _filled(str(value), asked) for name, value in (data.get(ENVIRONMENT) or {}).items()}
@@ -72,7 +72,7 @@ def _words(flag: str, value: Any) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Splits several values in one text; a quote that is not closed is a letter."""
+    """Splits several values in one text as a shell does; at spaces if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _split(text: str) -> list[str]:
 
 
 def _filled(word: str, asked: Asked) -> str:
-    """Fills in a word whose $NAME, ${NAME} or {NAME} was given by --set, or has a default: ${NAME:-default}."""
+    """Replaces $NAME, ${NAME} and {NAME} by the value of --set, or else by the default in ${NAME:-default}."""
 
     def value(match: re.Match[str]) -> str:
         name = next(each for each in match.group("plain", "braced", "bare") if each)
@@ -91,7 +91,7 @@ def _filled(word: str, asked: Asked) -> str:
 
 
 def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) -> None:
-    """Raises BadInputError for variables and commands that no shell fills in here."""
+    """Raises BadInputError for variables and commands in the arguments: no shell expands them here."""
     flag, problems = "", {}
     unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))
     for word in (*argv, *env):
@@ -107,7 +107,7 @@ def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) 
 
 
 def _program() -> tuple[str, ...]:
-    """Returns the program that a file of arguments alone is for."""
+    """Returns the program that is assumed for a file without one."""
     return next(reader.program for _, reader in readers() if reader.program)
 
 
@@ -116,8 +116,10 @@ def _program_note() -> tuple[str, ...]:
 
 
 def read_yaml(text: str) -> Any:
-    """Reads the document; None where the text is not YAML. RecursionError for one that contains itself, TooMuchError
-    for one whose aliases expand to more than can be read."""
+    """Reads the document; returns None if the text is not YAML.
+
+    Raises RecursionError for a document that contains itself, TooMuchError for one with too many values.
+    """
     try:
         if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES:
             raise TooMuchError("its aliases expand to more values than can be read")
@@ -127,13 +129,12 @@ def read_yaml(text: str) -> Any:
 
 
 def read_texts(text: str) -> Any:
-    """Reads the document with its values as they are written: 12:30 is not a number of seconds, 010 not 8, on not
-    true."""
+    """Reads the document and keeps values as they are written: 12:30 and 010 stay text, and so does `on`."""
     return yaml.load(text, Loader=_Texts)
 
 
 class _Texts(yaml.SafeLoader):
-    """Only true, false and nothing are not text."""
+    """Loads YAML in which only true, false and null are not text."""
 
 
 _Texts.yaml_implicit_resolvers = {}

@@ -1,4 +1,4 @@
-"""The container that a script runs its ranks in, and what of it bursts will have."""
+"""Takes the container of a script's ranks over to the bursts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _CONTAINERS = frozenset({"docker", "singularity", "enroot"})
 def container_in(
     launchers: tuple[Peeled, ...], headers: tuple[str, ...], outside: tuple[str, ...]
 ) -> tuple[Container, list[str]]:
-    """Returns the container for launcher slurm, empty where another starts the ranks, and notes for the user.
-    `outside`: lines that prepare the shell around it."""
+    """Returns the container of the ranks that Slurm starts (empty for other launchers), and notes for the user.
+
+    `outside`: shell lines that the script runs outside the container.
+    """
     of_slurm = bool(headers) or any(each.name == "srun" for each in launchers)
     known = container_of(launchers, headers) if of_slurm else Container()
     return known, [*_notes(launchers, known, outside)]

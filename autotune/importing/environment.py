@@ -1,4 +1,4 @@
-"""Variables of a script: the recipe's own, the trainer's, and those that do not belong into a file."""
+"""Sorts the variables of a script: the recipe's knobs, the trainer's, the launcher's and secrets."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ THREADS = "OMP_NUM_THREADS"
 class Environment:
     knobs: Mapping[str, Any]
     trainer: Mapping[str, str]
-    launcher: tuple[str, ...]  # names
+    launcher: tuple[str, ...]  # names of variables that the launcher sets
     secret: tuple[str, ...]
 
 
 def sorted_out(env: Mapping[str, str]) -> Environment:
-    """Sorts the variables into knobs, the trainer's, the launcher's and secrets. A value that a knob cannot have stays
-    the trainer's."""
+    """Sorts the variables into knobs, the trainer's, the launcher's and secrets.
+
+    A value that the knob does not allow stays a variable of the trainer.
+    """
     knobs: dict[str, Any] = {}
     trainer: dict[str, str] = {}
     for name, text in env.items():

@@ -1,4 +1,4 @@
-"""Files that an import reads: regular ones of a sane size, and no more of them than a launch script has."""
+"""Reads the files of an import, with limits on their size and number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainer.errors import refused
 from trainer.recipe.files import bytes_of
 
 MOST_MIB = 64
-MOST_READS = 200  # of files beside a script; a script that reads one itself is read as often
+MOST_READS = 200  # a script that sources itself is stopped after so many reads
 
 
 def text_of(path: Path, *, known: str) -> str:
-    """Returns the text of a file. BadInputError where it is not text. `known`: what it may be."""
+    """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is not text."""
     file = str(path)
     try:
         raw = bytes_of(path, where=file, instead=f"{known}; of a long log its start will do", most_mib=MOST_MIB)
@@ -27,11 +27,14 @@ def text_of(path: Path, *, known: str) -> str:
 
 @dataclass(kw_only=True)
 class Beside:
-    """Text of files that a script names, where they lie beside it. BadInputError where that has no end."""
+    """Reads small files in the folder of a script, by the names that the script uses.
+
+    Raises BadInputError after MOST_READS of them.
+    """
 
     folder: Path
     left: int = MOST_READS
-    texts: dict[str, str] = field(default_factory=dict)  # what was read, by its name
+    texts: dict[str, str] = field(default_factory=dict)  # name → text of the files read
 
     def __call__(self, name: str) -> str | None:
         path = self.folder / name

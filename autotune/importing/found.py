@@ -1,4 +1,4 @@
-"""Model of a training job as a file describes it, whatever kind of file it is."""
+"""Models a training job as any kind of file describes it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.source import near
 
-MOST_SHOWN = 60  # letters
+MOST_SHOWN = 60  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Settings of the user in addition to the file."""
+    """What the user asked to import: the file, and settings on the command line."""
 
     file: str
     gpu: str | None = None
@@ -27,17 +27,20 @@ class Asked:
     gpus_per_node: int | None = None
     given: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
-    env: tuple[str, ...] = ()  # variables of the user's own that a script sees; ALL: all of them
-    exists: tuple[str, ...] = ()  # files that a script finds although they are not here
-    absent: tuple[str, ...] = ()  # files that it does not find although they are here
-    cwd: str | None = None  # the folder that a script is started in; None: its own
-    trust: bool = False  # run a script also where nothing keeps it from changing files
-    tell: Callable[[str], None] = lambda line: None  # says what is about to be done
+    env: tuple[str, ...] = ()  # variables of the user's shell that the script sees; ALL: every one
+    exists: tuple[str, ...] = ()  # files that the script sees although they are not on this machine
+    absent: tuple[str, ...] = ()  # files that the script does not see although they are on this machine
+    cwd: str | None = None  # working folder of the script; None: the folder it is in
+    trust: bool = False  # run the script even without isolation
+    tell: Callable[[str], None] = lambda line: None  # prints a line for the user
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A command as a file starts it: `argv` behind `program` (python and its script), not yet understood."""
+    """A training command with its launchers, not yet parsed.
+
+    `program`: python and its script; `argv`: the arguments after it.
+    """
 
     program: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
@@ -45,25 +48,25 @@ class Started:
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
     headers: tuple[str, ...] = ()  # words of #SBATCH lines
-    container: Container = field(default_factory=Container)  # of Slurm's tasks
+    container: Container = field(default_factory=Container)  # container of Slurm's tasks
     setup: tuple[str, ...] = ()  # lines that prepare the shell: module load, conda activate
     expand: tuple[str, ...] = ()  # words of argv and values of env that bash expands, as between double quotes
     notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()  # what only the user knows
+    problems: tuple[Problem, ...] = ()  # values that only the user knows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A recipe's parts as a file says them."""
+    """The parts of a recipe that a file gives."""
 
-    what: str  # the kind of file, and of which framework
+    what: str  # the kind of file, with its framework
     reading: Reading
-    framework: Framework | None = None  # of its command; None where it has none
+    framework: Framework | None = None  # framework of the command; None without a command
     started: Started = field(default_factory=Started)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Returns what stays of the command."""
+        """Returns the part of the command that did not become the recipe."""
         return (*self.started.program, *self.reading.rest)
 
     @property
@@ -72,7 +75,7 @@ class Found:
 
 
 def world_size(sizes: Sizes, asked: Asked) -> int | None:
-    """Returns the number of ranks, where the user, the file or the table of GPUs says it."""
+    """Returns the number of ranks by the user, the file or the table of GPUs; None if it is unknown."""
     nodes = asked.nodes or sizes.nodes
     per_node = asked.gpus_per_node or sizes.gpus_per_node
     if per_node is None and asked.gpu in known_hardware():
@@ -81,13 +84,13 @@ def world_size(sizes: Sizes, asked: Asked) -> int | None:
 
 
 def short(text: str) -> str:
-    """Returns the text as one line, cut where it is long."""
+    """Returns the text as one line of at most MOST_SHOWN characters."""
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
 
 
 def check_given(asked: Asked, *texts: str) -> None:
-    """Raises BadInputError for a --set that nothing in these texts asks for."""
+    """Raises BadInputError for a --set whose name is neither in these texts nor a field of the model."""
     for name in asked.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
         known = name.isdigit() or name == "@" or name.startswith("--")

@@ -1,4 +1,4 @@
-"""The GPU of an imported job: a row of the table, or figures that the user, a file and rocm-smi give."""
+"""Finds the GPU of an imported job: a row of the hardware table, or figures by the user, a file or rocm-smi."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from trainer.recipe.source import Source, nearest
 from trainer.recipe.validation import validated_part
 
 GPU = "--gpu"
-FIGURES = (".yaml", ".yml", ".json")  # of files that hold them
-Gpu = str | dict[str, Any]  # a row's name, or figures
+FIGURES = (".yaml", ".yml", ".json")  # suffixes of files with the figures of a GPU
+Gpu = str | dict[str, Any]  # name of a row of the hardware table, or figures
 
 
 def gpu_of(found: Found, asked: Asked) -> Gpu:
-    """Returns the value of `cluster.gpu`. BadInputError where neither the file, the user nor the machine gives it."""
+    """Returns the value of `cluster.gpu`.
+
+    Raises BadInputError if neither the file, the user nor the machine gives it.
+    """
     if asked.gpu is not None:
         return _asked_for(asked.gpu)
     known = known_hardware()
@@ -38,7 +41,7 @@ def gpu_of(found: Found, asked: Asked) -> Gpu:
 
 
 def gpus_of_a_node(gpu: Gpu) -> int | None:
-    """Returns the GPUs per node by the table of hardware; None where the GPU is given by figures."""
+    """Returns the GPUs per node by the hardware table; None for a GPU given by figures."""
     return known_hardware()[gpu].gpus_per_node if isinstance(gpu, str) else None
 
 
@@ -73,7 +76,7 @@ def _mapping(text: str, *, where: str) -> dict[str, Any]:
 
 
 def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
-    """Returns the figures, completed by rocm-smi's for this machine's GPU where it is the one that is meant."""
+    """Returns the validated figures; if they are of this machine's GPU, rocm-smi's complete them."""
     here = amd_gpu_here() or {}
     if data.get("name") in (None, here.get("name")) and data.get("vendor") in (None, here.get("vendor")):
         data = here | data
@@ -82,7 +85,7 @@ def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _template(known: dict[str, Any]) -> str:
-    """Returns the figures to write, `N` where only a data sheet has it; the network is needed on several nodes."""
+    """Returns the figures that a user has to write, with the known values and `N` for the others."""
     required = (name for name, field in GpuFigures.model_fields.items() if field.is_required())
     fields = (*required, "network_gbit_s")
     return "{" + ", ".join(f"{name}: {value}" for name, value in (dict.fromkeys(fields, "N") | known).items()) + "}"

@@ -1,4 +1,4 @@
-"""Facts of this machine that a training job's file lacks: its GPU, and the tokenizer that is named."""
+"""Reads from this machine what the file of a training job lacks: the GPU, and the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def gpu_here(known: Mapping[str, object]) -> str | None:
-    """Returns the GPU of this machine, where the table has it."""
+    """Returns the GPU of this machine; None if the table does not have it."""
     for words in _ASKS:
         names = set(re.findall(_MODEL, _said(words).lower()))
         found = [name for name in known if name in names]
@@ -31,8 +31,10 @@ def gpu_here(known: Mapping[str, object]) -> str | None:
 
 
 def amd_gpu_here() -> dict[str, Any] | None:
-    """Returns the figures of this machine's GPU by rocm-smi: name, vendor and memory in GiB. None where it is not
-    installed, sees no GPU, or different ones."""
+    """Returns name, vendor and memory in GiB of this machine's GPU by rocm-smi.
+
+    None if rocm-smi is missing, or sees no GPU or several kinds.
+    """
     with suppress(ValueError, AttributeError, KeyError, TypeError):
         cards = [card for name, card in json.loads(_said(_AMD)).items() if name.startswith("card")]
         fields = [{key.lower(): value for key, value in card.items()} for card in cards]
@@ -45,7 +47,7 @@ def amd_gpu_here() -> dict[str, Any] | None:
 
 
 def _said(words: Sequence[str]) -> str:
-    """Returns the output of a program; an empty text where it is not installed or fails."""
+    """Returns the output of a program; empty if the program is missing or fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
         return done.stdout if done.returncode == 0 else ""
@@ -53,8 +55,8 @@ def _said(words: Sequence[str]) -> str:
 
 
 def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:
-    """Returns the number of tokens, and the file that has them; None where the command names none that is here by
-    `flags`."""
+    """Returns the number of tokens and the tokenizer file that one of these `flags` names; None if no such file is on
+    this machine."""
     for each in split(argv):
         if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):
@@ -70,8 +72,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _tokens(file: Path) -> int:
-    """Counts the tokens of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of
-    sentencepiece."""
+    """Counts the tokens of a Hugging Face configuration or tokenizer, a JSON vocabulary, or a sentencepiece model."""
     if file.suffix != ".json":
         return _pieces(file.read_bytes())
     data = json.loads(file.read_text(encoding="utf-8"))
@@ -84,7 +85,10 @@ def _tokens(file: Path) -> int:
 
 
 def _pieces(data: bytes) -> int:
-    """Pieces of a sentencepiece model: its first field, once a piece, of a message that has nothing nested before."""
+    """Counts the pieces of a sentencepiece model: a protobuf message in which each piece is one entry of field 1.
+
+    Returns 0 for other data.
+    """
     at = count = 0
     while at < len(data):
         key, at = _varint(data, at)

@@ -1,4 +1,4 @@
-"""Names what a user may import instead."""
+"""Names the files that a user may import instead of one that was refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def left_by_runs() -> str:
 
 
 def of_a_program() -> str:
-    """Names what to import instead of a program that is not a script of bash."""
+    """Names the files to import instead of a program that is not a bash script."""
     return f"import what a run of it left: {left_by_runs()}; or the torchrun or srun line that it starts"
 
 
 def of_a_script() -> str:
-    """Names what to import instead of a script that starts no training command."""
+    """Names the files to import instead of a script that starts no training command."""
     return (
         "name the script that starts the trainer, or import what a run of it left: MOE_AUTOTUNE_RECORD=FILE in a real "
         f"start, {left_by_runs()}, or a file of its arguments"

@@ -1,4 +1,4 @@
-"""A `config.json` of Hugging Face: the model, and nothing else of a training job."""
+"""Reads a Hugging Face `config.json`: the model, and nothing else of a training job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_config(data: Any) -> bool:
 
 
 def from_config(data: Any, asked: Asked) -> Found:
-    """Returns the model; how it is trained is a recipe's default, which the user changes."""
+    """Returns the model; training settings are a recipe's defaults, for the user to change."""
     model = model_fields(data, where=asked.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)

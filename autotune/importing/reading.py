@@ -1,4 +1,4 @@
-"""From a file of any kind to a recipe: what kind it is, who reads it, and whether the recipe means the same."""
+"""Imports a file of any kind: recognizes the kind, has it read, and checks that the recipe means the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.frameworks.registry import readers
 
 
 def imported(asked: Asked) -> Imported:
-    """Returns the recipe of a file. BadInputError says what is missing or not understood."""
+    """Returns the recipe of a file. Raises BadInputError for what is missing or not understood."""
     text = text_of(Path(asked.file), known=known_files())
     try:
         return _made(_found(text, asked), asked)
@@ -32,7 +32,7 @@ def imported(asked: Asked) -> Imported:
 
 
 def imported_command(started: Started, asked: Asked, what: str) -> Imported:
-    """Returns the recipe of a command that is known already."""
+    """Returns the recipe of a command that is already known."""
     return _made(_command(started, asked, what), asked)
 
 
@@ -42,11 +42,11 @@ def _made(found: Found, asked: Asked) -> Imported:
 
 
 def _found(text: str, asked: Asked) -> Found:
-    """Returns the training job that the file describes, with its command where it has one."""
+    """Returns the training job that the file describes."""
     logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
     data = None if logs else _mapping(text, asked)
     if data is not None or logs or _only_arguments(text):
-        check_given(asked, text)  # a script's also in what it reads
+        check_given(asked, text)  # for a script, `scripts.started` also checks the files that it reads
     for framework, log in logs:
         return _of_document("a log", framework, log.read(text, _request(asked)), asked)
     if data is not None:
@@ -75,7 +75,7 @@ def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> Found:
 
 
 def _recorded(data: dict[str, Any], asked: Asked) -> Found:
-    """A command that was recorded, or the arguments that a trainer had settled on inside a real start."""
+    """Reads a recorded command; if no framework knows it, the final arguments that the trainer itself recorded."""
     started = recorded.started(data, asked)
     values = data.get("inside", {}).get("arguments")
     if values and _reader_of(started) is None:
@@ -87,7 +87,7 @@ def _recorded(data: dict[str, Any], asked: Asked) -> Found:
 
 
 def _arguments(started: Started, asked: Asked, what: str) -> Found:
-    """Reads a file of arguments as those of the framework whose program is assumed."""
+    """Reads a file of arguments as those of the assumed framework."""
     title = next(framework.title for framework, reader in readers() if reader.program == started.program)
     return _command(started, asked, f"{what} of {title}'s arguments")
 
@@ -108,7 +108,7 @@ def _command(started: Started, asked: Asked, what: str) -> Found:
 
 
 def _reader_of(started: Started) -> tuple[Framework, Reader] | None:
-    """Returns the framework whose command it is."""
+    """Returns the framework that the command starts, and its reader; None for an unknown command."""
     return next((pair for pair in readers() if pair[1].starts(started.argv)), None)
 
 
@@ -121,7 +121,10 @@ def _of_command(
     what: str,
     stays: frozenset[str] = frozenset(),
 ) -> Found:
-    """Reads the command, its argument list divided. `stays`: names whose words are left in it all the same."""
+    """Parses the arguments of a command.
+
+    `stays`: names of arguments that stay in the command though they are understood.
+    """
     request = _request(asked, ranks=world_size(started.sizes, asked))
     reading = reader.read_command(started.argv, request, stays)
     _refuse_missing(framework, reading, started, asked)
@@ -130,7 +133,7 @@ def _of_command(
 
 
 def _of_document(what: str, framework: Framework, reading: Reading, asked: Asked) -> Found:
-    """Describes a file that a trainer wrote, which says no command."""
+    """Returns the training job of a log or configuration, which has no command."""
     started = Started(sizes=reading.sizes)
     _refuse_missing(framework, reading, started, asked)
     return Found(what=f"{what} of {framework.title}", reading=reading, started=started)
@@ -156,7 +159,7 @@ def _request(asked: Asked, *, ranks: int | None = None) -> ImportRequest:
 
 
 def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started, asked: Asked) -> Reading:
-    """The size of the vocabulary from the tokenizer that the command names, where that is on this machine."""
+    """Returns the reading with the vocabulary size of the command's tokenizer, if that is on this machine."""
     if reading.preset or reading.model.get("vocab_size") or "vocab_size" in asked.given:
         return reading
     read = vocabulary_here(started.argv, flags, asked.cwd or str(Path(asked.file).parent))
@@ -167,7 +170,8 @@ def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started,
 
 
 def _agreed(first: Imported, asked: Asked) -> Imported:
-    """The recipe whose words, beside what stayed, mean what the command meant: what would not come back stays."""
+    """Returns the recipe, changed if its command would differ from the imported one: the arguments that differ stay in
+    the command as they were."""
     framework, started = first.found.framework, first.found.started
     reader = framework.reader if framework else None
     if framework is None or reader is None or not (lost := _lost(reader, first, asked)):
@@ -178,7 +182,7 @@ def _agreed(first: Imported, asked: Asked) -> Imported:
 
 
 def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Difference]:
-    """Returns what the command meant otherwise than the recipe's words beside what stayed of it."""
+    """Returns the settings in which the recipe's command differs from the imported one."""
     if reader.differences is None:
         return {}
     started, stayed = imported.found.started, imported.found.reading.rest
@@ -186,7 +190,7 @@ def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Differe
 
 
 def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
-    """Returns JSON or YAML that is a mapping; None for a script, which starts otherwise."""
+    """Returns the mapping in JSON or YAML text; None for a script or other text."""
     if text.lstrip().startswith("{"):
         try:
             data = json.loads(text)
@@ -202,9 +206,9 @@ def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
 
 
 def _only_arguments(text: str) -> bool:
-    """Returns whether the text is flags and nothing else: its first word is one."""
+    """Returns whether the text consists of flags: its first word is one."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return bool(lines) and lines[0].lstrip().startswith("--")
 
 
-MOST_YAML = 2**22  # letters
+MOST_YAML = 2**22  # characters

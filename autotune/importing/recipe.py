@@ -1,4 +1,4 @@
-"""The parts that a file gave, put together to a recipe."""
+"""Builds the recipe from the parts that a file gives."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ from trainer.recipe.source import Source
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A recipe, what it was made of, and what of it could not be kept."""
+    """An imported recipe, the parts it was built from, and the values that it could not keep."""
 
     recipe: Recipe
     found: Found
     environment: Environment
-    changed: Mapping[str, tuple[Any, Any]]  # a trainer's own name -> its value in the file, with the recipe
+    changed: Mapping[
+        str, tuple[Any, Any]
+    ]  # argument of the trainer → (its value in the file, its value with the recipe)
 
 
 def built(found: Found, asked: Asked) -> Imported:
-    """Returns the recipe. BadInputError for what neither the file nor the user gave."""
+    """Returns the recipe. Raises BadInputError for what neither the file nor the user gives."""
     started = found.started
     environment = sorted_out(started.env)
     knobs = {**found.reading.knobs, **environment.knobs}
@@ -84,8 +86,8 @@ def built(found: Found, asked: Asked) -> Imported:
 
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
-    """Returns launcher Slurm over several nodes, in the job and the container that the script asks for; None: on this
-    machine."""
+    """Returns launcher Slurm, with the job and container of the script, if it runs under Slurm on several nodes or has
+    such settings; else None."""
     started = found.started
     if settings := {**job_settings(started.headers), **started.container.settings()}:
         return {"slurm": settings}
@@ -98,7 +100,10 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
 
 
 def _nodes(found: Found, asked: Asked) -> int | None:
-    """None: as many as its tasks take."""
+    """Returns the number of nodes; None if it follows from the number of tasks.
+
+    Raises BadInputError if neither is known.
+    """
     nodes = asked.nodes or found.started.sizes.nodes
     if nodes is None and not found.started.sizes.tasks:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
@@ -119,7 +124,7 @@ def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: Asked) -> dict[s
 
 
 def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
-    """Returns a preset's name where it is the same model, else the fields that are not at their default."""
+    """Returns the name of the preset that is this model; else the fields that are not at their default."""
     if found.reading.preset:
         return found.reading.preset
     fields = {**found.reading.model, **_given_fields(asked)}
@@ -137,7 +142,8 @@ def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
 
 
 def _named_as_presets(model: Architecture) -> Architecture:
-    """Layers that are no GPT's are said in `hybrid` too, in the words of the preset that has them."""
+    """Returns the model with layers that are not GPT's also in `hybrid`, in the words of a preset that has such
+    layers."""
     mixers = ("experimental_attention_variant", "linear_attention_freq")
     if model.experimental_attention_variant is None or model.hybrid is not None:
         return model
@@ -147,5 +153,5 @@ def _named_as_presets(model: Architecture) -> Architecture:
 
 
 def _given_fields(asked: Asked) -> dict[str, Any]:
-    """Fields of the model that --set names."""
+    """Returns the fields of the model that --set gives."""
     return {name: yaml.safe_load(value) for name, value in asked.given.items() if name in Architecture.model_fields}

@@ -1,4 +1,4 @@
-"""A file of `moe-autotune record`, or of MOE_AUTOTUNE_RECORD in a real start, as parts of a recipe."""
+"""Reads a file of `moe-autotune record`, or of MOE_AUTOTUNE_RECORD in a real start, as a training job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainer.secrets import is_secret, redacted
 
 
 class RecordDocument(TypedDict):
-    """`record --json`: what was recorded, or the variables that have a real start record itself."""
+    """Document of `record --json`: the recording, or the variables that make a real start record itself."""
 
     schema: int
-    file: str | None  # that -o wrote; null: stdout
-    recorded: dict[str, Any] | None  # what `import` reads
+    file: str | None  # the file that -o wrote; null: stdout
+    recorded: dict[str, Any] | None  # the recording, which `import` reads
     environment: str | None
 
 
@@ -48,7 +48,7 @@ def _harmless(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def started(data: Mapping[str, Any], asked: Asked) -> Started:
-    """Returns the recording of a command."""
+    """Returns the training job of a recording."""
     try:
         if "inside" in data:
             return _inside(data["inside"])

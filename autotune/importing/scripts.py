@@ -1,4 +1,5 @@
-"""A launch script as real bash runs it: what trains, what starts the ranks, what only the job knows."""
+"""Runs a launch script with bash in isolation, to find the training command, its launchers, and the values that only
+the job knows."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from trainer.recording.record import NotIsolatedError, Recording, isolation_here
 from trainer.secrets import is_secret, is_secret_flag
 
 ARGUMENTS = "@"
-MOST_MISSING = 20  # variables without which a script ends
+MOST_MISSING = 20  # runs of a script that ends too early
 _MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
@@ -44,7 +45,7 @@ _PREPARES = re.compile(
 
 
 def started(text: str, asked: Asked) -> Started:
-    """Returns the training command of a script. BadInputError names the true reason where it has none."""
+    """Returns the training job of a script. Raises BadInputError with the reason if it starts no training."""
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
@@ -64,7 +65,7 @@ def _sizes_asked(asked: Asked, headers: tuple[str, ...]) -> dict[str, int]:
 
 
 def _arguments(asked: Asked) -> tuple[str, ...]:
-    """Returns the arguments of the script: --set '@=…', or --set 1=… --set 2=…"""
+    """Returns the script's arguments, from --set '@=…' or --set 1=… --set 2=…."""
     if ARGUMENTS in asked.given:
         return tuple(shlex.split(asked.given[ARGUMENTS]))
     numbers = [int(name) for name in asked.given if name.isdigit() and name != "0"]
@@ -72,7 +73,7 @@ def _arguments(asked: Asked) -> tuple[str, ...]:
 
 
 def _environment(asked: Asked) -> dict[str, str]:
-    """Returns the user's own variables that the script sees."""
+    """Returns the variables of the user's shell that the script sees."""
     return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
 
 
@@ -81,8 +82,11 @@ def _fixed(asked: Asked) -> dict[str, str]:
 
 
 def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
-    """Returns a recording that reaches the training command, with a placeholder for each variable without which the
-    script ends: the user is asked for all of them. A file without which it ends is taken as present."""
+    """Returns a recording that reaches the training command, its command, and problems for the user.
+
+    While the script ends too early, it is run again: with a placeholder for the variable that it lacks (a problem
+    each), with the file that it lacks taken as present, or in the current folder.
+    """
     missing: dict[str, Problem] = {}
     isolation = isolated(asked)
     found = record(command, isolation)
@@ -94,7 +98,7 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
         if lacking := _lacking(found.first, text, {*missing, *command.fixed}):
             line, name, why = lacking
             command = _with_stand_in(command, name)
-            if not is_secret(name):  # which is left out anyway
+            if not is_secret(name):  # secrets are left out anyway
                 missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
         elif path := next(
             (path for path, run in reversed(list(found.otherwise.items())) if _gets_further(run, found.first)), None
@@ -110,7 +114,7 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
 
 
 def as_submitted(command: Command, asked: Asked, trains: Sequence[Mapping[str, Any]]) -> Command:
-    """Returns the command with the size of the job that it submits, which the job's own variables say."""
+    """Returns the command with the size of the Slurm job that it submits, by the #SBATCH lines of that job."""
     headers = tuple(next((train["headers"] for train in trains if train["headers"]), ()))
     if command.in_job or not headers:
         return command
@@ -119,8 +123,8 @@ def as_submitted(command: Command, asked: Asked, trains: Sequence[Mapping[str, A
 
 
 def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
-    """Returns line, name and why of a variable without which the script ended: bash names it, or it was the last empty
-    one."""
+    """Returns line, name and reason of the variable without which the script ended: the one that bash names, or else
+    the last empty one."""
     lines = first["stderr"].strip().splitlines()
     if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
         line, name, why = match.groups()
@@ -151,7 +155,7 @@ def _said(first: Mapping[str, Any]) -> str:
 
 
 def isolated(asked: Asked) -> Isolation:
-    """Returns the isolation that the script will run in, after informing the user."""
+    """Prints in which isolation the script will run, and returns it. Raises BadInputError if there is none."""
     try:
         found = isolation_here(trust=asked.trust)
     except NotIsolatedError as error:
@@ -210,13 +214,14 @@ def _rank(words: Sequence[str]) -> tuple[bool, int, int]:
 
 
 def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the command of the second run that corresponds to this one."""
+    """Returns the command of the recording's second run that corresponds to `train`; None if their numbers of arguments
+    differ."""
     alike = [each for each in others[at : at + 1] if len(each["words"]) == len(train["words"])]
     return alike[0] if alike else None
 
 
 def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
-    """Returns the line of the script that starts the command."""
+    """Returns the number of the script's line that starts the command."""
     pids = {str(pid) for pid in train["pids"]}
     return next(
         (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"
@@ -224,7 +229,7 @@ def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
 
 
 def not_reached(first: Mapping[str, Any]) -> str:
-    """Returns why no training command was started, from bash's reports."""
+    """Returns the reason why the script started no training command."""
     at = [each for each in first["reported"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
@@ -235,7 +240,7 @@ def not_reached(first: Mapping[str, Any]) -> str:
 
 
 def program_end(words: Sequence[str]) -> int:
-    """Behind the script, or behind the module of -m."""
+    """Returns the index after the program: after its script, or after the module of -m."""
     for index, word in enumerate(words):
         if word == "-m":
             return index + 2
@@ -245,7 +250,7 @@ def program_end(words: Sequence[str]) -> int:
 
 
 def _flags_of(words: Sequence[Any]) -> Iterator[str]:
-    """Yields, for each word, the name that --set has for it: the flag before it, empty where there is none."""
+    """Yields, for each word, the flag before it, which --set names it by; "" if there is none."""
     flag = ""
     for word in map(str, words):
         yield flag
@@ -257,7 +262,7 @@ def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> 
     for flag, word, value in zip(_flags_of(words), words, was, strict=True):
         calculated = word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag)
         first, before = calculated and before != CALCULATED, word.kind
-        if first:  # of the words that one expression was split into
+        if first:  # the first word of an expression that was split into several
             what = f"{flag or value} {value if flag else ''}".strip()
             yield Problem(where=f"{asked.file}:{line}", what=f"{what}: it is calculated from what only the job knows",
                           hint=f"--set={flag or '--FLAG'}=VALUE")  # fmt: skip
@@ -266,7 +271,8 @@ def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> 
 def _setup(
     train: Mapping[str, Any], reported: Sequence[Sequence[str]], cwd: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Lines that prepare the shell that trains, and those around a container or another machine's shell."""
+    """Returns the lines that prepare the trainer's shell, and those that run outside its container or on another
+    machine."""
     order = [str(pid) for pid in train["pids"]]
     inside = order[: order.index(str(train["apart"])) + 1] if train["apart"] else order
     absent = {text for kind, _, _, text in reported if kind == "absent"}
@@ -288,7 +294,8 @@ def _setup(
 def _variables(
     train: Mapping[str, Any], other: Mapping[str, Any], command: Command, found: Recording
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """Returns the variables that the script exports, those of them that bash expands, and notes on what is left out."""
+    """Returns the variables that the script exports, their values that bash expands, and notes on variables that are
+    left out."""
     env, expanded, left = {}, [], []
     base = {**found.first["env"], **command.env}
     asked_for = slurm_environment(command.headers)
@@ -310,7 +317,10 @@ def _variables(
 
 
 def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str, str]) -> Sizes:
-    """One srun task a GPU where srun starts Python itself, one a node where it starts torchrun."""
+    """Returns nodes and GPUs per node.
+
+    srun starts one task per GPU if it starts Python, one per node if it starts torchrun.
+    """
     found = sizes(launchers)
     if any(each.name == "torchrun" for each in launchers):
         found = found.over(torchrun_environment(env))
@@ -319,7 +329,7 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
     if not starts_ranks and found.gpus_per_node is None:
         found = replace(found, gpus_per_node=found.tasks_per_node)
     says_nodes = any("--nnodes" in word for each in launchers for word in each.words)
-    outside = any(name.startswith(TORCHRUNS) for name in env)  # PET_NNODES is set by whoever sets the others
+    outside = any(name.startswith(TORCHRUNS) for name in env)  # what sets another PET_* variable sets PET_NNODES too
     if starts_ranks and found.nodes is None and not says_nodes and not outside and found.tasks is None:
         found = replace(found, nodes=1)  # torchrun's own default
     return found
@@ -339,7 +349,7 @@ def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Seq
 
 
 def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
-    """Variables that bash took as empty, and files that it could not read."""
+    """Yields notes on variables that bash took as empty, and on files that it could not read."""
     lines = {text: line for kind, _, line, text in reported if kind == "empty"}
     if ARGUMENTS in lines and ARGUMENTS not in asked.given:
         yield f"line {lines.pop(ARGUMENTS)}: the script's arguments ($@) are not known: taken as empty (--set '@=…')"
@@ -353,7 +363,7 @@ def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iter
 
 
 def _decided(found: Recording, at: int) -> Iterator[str]:
-    """Tests of files on which arguments hang."""
+    """Yields a note for each tested file whose presence changes the arguments."""
     words = found.first["trains"][at]["words"]
     for path, run in found.otherwise.items():
         trains = run["trains"]

@@ -1,4 +1,4 @@
-"""Secrets of an imported command: left out and named."""
+"""Removes secrets from an imported command, and names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
 def without(started: Started) -> Started:
-    """Returns the command without flags that hold a secret, and its launchers with their names only."""
+    """Returns the command without flags that hold a secret, and with secrets in the words of its launchers redacted."""
     words = split(started.argv)
     kept = [_without_overrides(each) for each in words if not _holds_secret(each)]
     argv = join(kept)
@@ -39,8 +39,7 @@ def _without_keys(container: Container) -> Container:
 
 
 def without_secrets(found: Found) -> Found:
-    """Returns the training job as it may be shown, in a terminal, a document or the recipe's header: secrets are
-    masked."""
+    """Returns the training job with secrets masked, for the terminal, the document and the recipe's header."""
     reading, started = found.reading, found.started
     kept = tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in reading.kept)
     return replace(
@@ -60,6 +59,6 @@ def _without_overrides(words: Words) -> Words:
 
 
 def _is_override(word: str) -> bool:
-    """Returns whether the word is an override of a configuration: `logger.wandb_api_key=…`."""
+    """Returns whether the word overrides a configuration: `logger.wandb_api_key=…`."""
     name, equals, value = word.lstrip("+").partition("=")
     return bool(equals) and re.fullmatch(r"[\w.]+", name) is not None and (is_secret_flag(name) or is_key(value))
