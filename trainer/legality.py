@@ -1,4 +1,4 @@
-"""Legality of a recipe where it will run: by the general rules, or by those of the user's own trainer."""
+"""Checks whether a recipe is legal: by the general rules, or by those of the user's own trainer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _RULES = {rule.id: rule for rule in RULES}
 
 
 def findings_of(recipe: Recipe) -> list[Finding]:
-    """Returns every finding, errors first. A knob that cannot be passed to the trainer is an error: it would run
-    without."""
+    """Returns every finding, errors first.
+
+    A knob that cannot be passed to the trainer is an error: training would run without it.
+    """
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     framework = framework_of(recipe) if trainer else None
     if trainer is None or framework is None or framework.findings is None:
@@ -29,13 +31,13 @@ def findings_of(recipe: Recipe) -> list[Finding]:
 
 
 def errors_by_rules(findings: list[Finding]) -> list[Finding]:
-    """Returns the errors that a rule finds; the others are arguments that a framework does not have."""
+    """Returns the errors that rules found; without those for knobs that the framework has no argument for."""
     return [finding for finding in findings if finding.kind is FindingKind.ERROR and finding.rule in _RULES]
 
 
 def nearest_legal(recipe: Recipe, find: Find = findings_of) -> Recipe | None:
-    """Returns the recipe without an error, by these findings, that takes the fewest and smallest changes of knobs, none
-    of them frozen. None where there is none."""
+    """Returns the recipe without errors that needs the fewest and smallest changes of knobs, none of them frozen; None
+    if there is none. `find` gives the findings of a recipe."""
     changes = Repair(errors=lambda moved: errors_by_rules(find(moved)), rules=_RULES).changes(recipe)
     if changes is None:
         return None

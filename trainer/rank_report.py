@@ -1,7 +1,7 @@
-"""Files of one rank for one burst: written by the worker into `<burst>/ranks/`, read by the engine.
+"""Files of one rank for one burst: written by the worker to `<burst>/ranks/`, read by the engine.
 
-Two files per rank: `rank<r>.phase` holds the name of the phase the rank is in, rewritten in place as it goes, so that
-it is known of a killed rank too; `rank<r>.json` is this report, written once, whole (temporary name, then rename).
+`rank<r>.phase` holds the current phase of the rank, rewritten in place at each change, so that it is known even of a
+killed rank. `rank<r>.json` is the report of this module, written once and atomically (temporary name, then rename).
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Measurements that estimate and simulation share: links, software, and the reader of fitted tables."""
+"""Measurements that the estimates and the simulation share: links, software releases, and the reader of tables of
+fitted constants."""

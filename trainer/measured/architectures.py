@@ -1,7 +1,7 @@
-"""Fitted constants that differ by architecture: `<name>.<architecture>[.<what>]` in a table of constants.
+"""Fitted constants that differ by GPU architecture: `<name>.<architecture>[.<what>]` in a table of constants.
 
 Tables name each architecture that published runs were fitted on, and `unfitted` for any other: the geometric mean of
-the fitted ones, which intervals are widened for.
+the fitted ones, for which intervals are widened.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDE = ("bf16", "fp16", "fp32")  # precisions whose products run at the BF16 rat
 
 
 def of_architecture(values: Mapping[str, Value], name: str, hardware: Hardware, what: str = "") -> Value:
-    """Returns the constant of this device's architecture. BadInputError where the table has none."""
+    """Returns the constant for this device's architecture. Raises BadInputError if the table has none."""
     key = ".".join(filter(None, (name, hardware.fitted_as, what)))
     if key not in values:
         raise _not_fitted(hardware, key)
@@ -26,7 +26,8 @@ def of_architecture(values: Mapping[str, Value], name: str, hardware: Hardware, 
 
 
 def of_precision(values: Mapping[str, Value], name: str, hardware: Hardware, precision: str) -> Value:
-    """Returns the constant of a precision: its own row, else that of the formats it is computed like."""
+    """Returns the constant of a precision: BF16's for formats of 16 and 32 bits, else its own row or, without one,
+    FP8's."""
     tried = ("bf16",) if precision in WIDE else (precision, "fp8_current", "fp8")
     keys = [f"{name}.{hardware.fitted_as}.{each}" for each in tried]
     key = next((key for key in keys if key in values), None)
@@ -44,7 +45,10 @@ def _not_fitted(hardware: Hardware, key: str) -> Exception:
 
 
 def known(hardware: Hardware, figure: float | None, field: str) -> float:
-    """Returns a figure of a GPU. BadInputError where it is not known: another device's is never used for it."""
+    """Returns a figure of a GPU.
+
+    Raises BadInputError if it is not known: another GPU's figure is never used instead.
+    """
     if figure is None:
         raise refused(f"cluster.gpu {hardware.name}", f"{field} is not known", f"write {field} under cluster.gpu")
     return figure
@@ -52,5 +56,5 @@ def known(hardware: Hardware, figure: float | None, field: str) -> float:
 
 @cache
 def fitted_architectures() -> tuple[str, ...]:
-    """Returns every value of `fitted_as` that a GPU may have."""
+    """Returns every value that `Hardware.fitted_as` of a GPU may have."""
     return (*dict.fromkeys(gpu.fitted_as for gpu in known_hardware().values() if not gpu.is_cpu), UNFITTED)

@@ -1,4 +1,4 @@
-"""A table of fitted constants, row by row: what each is, what it is drawn to, and within what it may lie."""
+"""Reads a table of fitted constants: each row has the value, the prior that the fit shrinks it to, and its bounds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from trainer.recipe.tables import figure, read_table
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """`low` and `high` are the bounds within which it may be fitted; None where it is not fitted. `prior` is what it
-    is drawn to where the data are silent."""
+    """One fitted constant.
+
+    `low` and `high` bound the fit; None if it is not fitted. `prior` is the value that the fit shrinks to where data
+    are few.
+    """
 
     name: str
     prior: float
@@ -21,7 +24,7 @@ class Constant:
 
 
 def read_constants(table: str, *, package: str) -> dict[str, Constant]:
-    """Reads the constants by name, in the table's order."""
+    """Returns the constants of a table by name, in the table's order."""
     rows = (
         Constant(
             name=row["name"],

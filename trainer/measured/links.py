@@ -1,4 +1,5 @@
-"""Shares of a link's rate that libraries were measured to reach, and which copies of a token they send: links.csv."""
+"""Reads links.csv: the share of a link's rate that libraries reach in measurements, and which copies of a token they
+send."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ def shares() -> dict[tuple[str, str], float]:
 
 @cache
 def copies() -> dict[str, str]:
-    """Returns library -> which copies of a token it sends inside a domain: every one, one per rank, all ranks'
+    """Returns library -> the copies of a token it sends inside a domain: one per expert, one per rank, or all ranks'
     tokens."""
     return {row["library"]: _copies(row) for row in _rows() if row["fabric"] != "network"}
 
 
 def _copies(row: dict[str, str]) -> str:
-    """Returns the cell. BadInputError where it is empty: only collectives send no copies of tokens."""
+    """Returns the cell. Raises BadInputError if it is empty: only collectives send no copies of tokens."""
     if not row["copies"] and row["library"] != COLLECTIVE:
         raise refused(f"links.csv {row['library']}", "nothing in copies", "write which copies of a token it sends")
     return row["copies"]

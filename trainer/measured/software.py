@@ -1,4 +1,4 @@
-"""Software releases, as far as they move the step time: one row of `software.csv` each, oldest first."""
+"""Software releases that change the step time: one row of `software.csv` each, oldest first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def latest() -> str:
 
 
 def release_named(name: str) -> str:
-    """Returns the release of a name or an alias. KeyError with the known ones for anything else."""
+    """Returns the release with this name or alias. Raises KeyError, which lists the known ones, for any other."""
     for release in releases().values():
         if name == release.name or name in release.aliases:
             return release.name

@@ -14,7 +14,7 @@ PROBE_S = 120.0  # of all groups with their start-up, at most
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """`rows` are planned without figures."""
+    """One group of micro-benchmarks. `rows` returns the rows it plans for a recipe, without figures."""
 
     name: str
     order: int  # of the groups of a probe: the first are measured even where time is short

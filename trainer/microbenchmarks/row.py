@@ -1,8 +1,8 @@
-"""One row of a probe: a micro-benchmark, and once it ran, what it measured.
+"""One row of a probe: a micro-benchmark with its measured figure, once it ran.
 
 A row is planned without figures (`trainer.microbenchmarks.groups`), measured by ranks or played by the simulated
-engine, and kept in the journal. Anyone who has the recipe can compute again what the tables expect of it
-(`trainer.estimate.probe`) and what it tells the surrogate (`policies.surrogate.probed`).
+engine, and kept in the journal. From the row and the recipe, the value that the tables predict
+(`trainer.estimate.probe`) and the surrogate factors it informs (`policies.surrogate.probed`) can be recomputed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ UNSTEADY = 1.25  # high over low of one rank's repeats: a neighbour, or clocks t
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One micro-benchmark. `changes` are knobs: a layer's work is that of the recipe with them; `sizes` are numbers of
-    its kind (bytes, ranks).
+    """One micro-benchmark. `changes` are knob values set in the recipe for the measured piece of work; `sizes` are
+    numbers of its kind (bytes, ranks).
 
-    `measured` is the median of the ranks, each by the median of its repeats, and `low` and `high` the extremes of the
-    repeats of that rank; `failure` says why there is no figure. `slow_rank` took `slow_by` times the median, and more
-    than it in every repeat.
+    `measured` is the median over ranks of each rank's median repeat; `low` and `high` are the extremes of the median
+    rank's repeats; `failure` is the reason if there is no figure. `slow_rank` took `slow_by` times the median over
+    ranks, and more than the threshold in every repeat.
     """
 
     group: str
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
 
     def recipe(self, base: Recipe) -> Recipe:
-        """Returns the recipe that the row measures a piece of."""
+        """Returns the recipe whose work the row measures: `base` with the row's changes."""
         return base.replace(dict(self.changes)) if self.changes else base
 
     @property
@@ -51,8 +51,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float | None = SLOW_GPU) -> Row:
-    """Returns the row with what ranks measured, {rank: its repeats}; a rank that takes `slow` times the median is named
-    (None: none is)."""
+    """Returns the row with the figures of {rank: its repeats}.
+
+    Names the rank that takes over `slow` times the median; None names none.
+    """
     of_rank = {rank: median(repeats) for rank, repeats in repeats_by_rank.items() if repeats}
     if not of_rank:
         return failed(row, "no rank measured it")
@@ -74,10 +76,10 @@ def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float |
 
 
 def unmeasured(row: Row) -> Row:
-    """Returns the row as it was planned."""
+    """Returns the row as planned, without figures."""
     return Row(group=row.group, kind=row.kind, name=row.name, unit=row.unit, changes=row.changes, sizes=row.sizes)
 
 
 def failed(row: Row, why: str) -> Row:
-    """Returns the row with the reason why it has no figure."""
+    """Returns the row with `why` as its failure."""
     return msgspec.structs.replace(row, failure=why)

@@ -1,6 +1,6 @@
-"""Shapes that a probe measures a recipe's layers at: knob changes that leave one rank's layer, without its neighbours.
+"""Shapes at which a probe measures a recipe's layers: knob changes that reduce the recipe to one rank's layer.
 
-Nothing of it needs a recipe that trains: sizes are taken from the model and the cluster, and no rule is asked.
+The changed recipe need not be able to train: sizes are read from the model and the cluster, and no rule is checked.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ FLEX = ("deepep", "hybridep")  # libraries of the flex dispatcher that estimates
 
 
 def alone(recipe: Recipe, **changes: Any) -> dict[str, Any]:
-    """Returns the changes to one rank's layer, with more of them."""
+    """Returns the knob changes that reduce a recipe to one rank's layer, plus `changes`."""
     return {**ALONE, **(ON_CPU if recipe.hardware.is_cpu else {}), **changes}
 
 
 def domain(recipe: Recipe) -> int:
-    """Returns how many GPUs reach each other over NVLink; on CPUs, the ranks of a node."""
+    """Returns the number of GPUs in one NVLink domain; on CPUs, the ranks of a node."""
     return max(recipe.hardware.nvlink_domain_gpus, recipe.ranks_per_node)
 
 
 def expert_sizes(recipe: Recipe) -> list[int]:
-    """Returns EP sizes from few to many rows an expert; empty without experts."""
+    """Returns EP sizes, from few tokens per expert to many; empty for a model without experts."""
     experts = recipe.architecture.num_moe_experts
     if experts is None:
         return []
@@ -67,7 +67,7 @@ def expert_sizes(recipe: Recipe) -> list[int]:
 
 
 def dispatch_sizes(recipe: Recipe) -> dict[str, int]:
-    """Returns the EP sizes that a probe exchanges tokens over, by where: inside a domain, across two."""
+    """Returns the EP sizes at which a probe measures dispatch, by place: inside a domain, across two."""
     near = domain(recipe)
     possible = [size for size in range(2, min(2 * near, recipe.world_size) + 1) if _divides(recipe, size)]
     found = {"inside a domain": [size for size in possible if size <= near]}
@@ -76,7 +76,7 @@ def dispatch_sizes(recipe: Recipe) -> dict[str, int]:
 
 
 def probed_nodes(recipe: Recipe) -> int:
-    """Returns how many nodes a probe needs: two domains of GPUs; on CPUs all."""
+    """Returns the number of nodes a probe needs: those of two NVLink domains; on CPUs all nodes."""
     if recipe.hardware.is_cpu:
         return recipe.cluster.nodes
     return min(recipe.cluster.nodes, math.ceil(2 * domain(recipe) / recipe.ranks_per_node))
@@ -87,7 +87,7 @@ def _divides(recipe: Recipe, size: int) -> bool:
 
 
 def dispatchers(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Returns the knobs of every dispatcher that the hardware has, by library."""
+    """Returns the knobs of every dispatcher that the hardware supports, by library."""
     plain = ("alltoall", "allgather")
     flex = [name for name in recipe.hardware.flex_backends or () if name in FLEX]
     return {name: {"moe_token_dispatcher_type": name} for name in plain} | {

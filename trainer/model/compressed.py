@@ -1,4 +1,4 @@
-"""Parts of DeepSeek-V4's attention layers: projections that all of them have, compressors, the indexer.
+"""Parts of DeepSeek-V4's attention layers: the projections that all of them have, the compressors and the indexer.
 
 Queries are compressed, one key of `v_head_dim` channels serves all heads and is the value too, and the output is
 projected by groups of heads. Source: Megatron-LM's dev branch, experimental_attention_variant/csa.py and
@@ -23,7 +23,8 @@ def _head(model: Architecture) -> int:
 
 
 def _projections(model: Architecture) -> tuple[int, int]:
-    """Returns weights (split over TP, whole on every rank) of queries, keys and output."""
+    """Returns the number of weights (split over TP, replicated on every TP rank) of the projections of queries, keys
+    and output."""
     wide, rank = model.num_attention_heads * _head(model), model.o_lora_rank or 0
     q_rank, groups = model.q_lora_rank or 0, model.o_groups or 0
     split = q_rank * wide + wide * rank + groups * rank * model.hidden_size
@@ -31,8 +32,8 @@ def _projections(model: Architecture) -> tuple[int, int]:
 
 
 def compressor(model: Architecture, head: int, ratio: int) -> tuple[int, int]:
-    """Returns (weights, all parameters) of a compressor of `ratio` positions into one of `head` channels: values and
-    their gates, over two windows where these overlap, a bias a position, a norm."""
+    """Returns (weights, all parameters) of a compressor of `ratio` positions into one key of `head` channels: values
+    and gates (over two windows if they overlap), one bias per position, a norm."""
     out = head * (2 if ratio == OVERLAPPING else 1)
     weights = 2 * model.hidden_size * out
     return weights, weights + ratio * out + head
@@ -42,7 +43,8 @@ OVERLAPPING = 4  # the ratio whose windows overlap, which has an indexer too
 
 
 def indexer(model: Architecture) -> tuple[int, int]:
-    """Returns (weights, all parameters) of the indexer over compressed keys: queries, a weight a head, its keys."""
+    """Returns (weights, all parameters) of the indexer over compressed keys: queries, one weight per head, its own
+    keys."""
     head, heads = model.dsa_indexer_head_dim or 0, model.dsa_indexer_n_heads or 0
     own = (model.q_lora_rank or 0) * heads * head + model.hidden_size * heads
     weights, parameters = compressor(model, head, OVERLAPPING)
@@ -50,7 +52,7 @@ def indexer(model: Architecture) -> tuple[int, int]:
 
 
 def _extra(model: Architecture, ratio: int) -> tuple[int, int]:
-    """Returns (weights, parameters) beside the projections, all whole on every rank."""
+    """Returns (weights, all parameters) of compressor and indexer, replicated on every TP rank."""
     if not ratio:
         return 0, 0
     weights, parameters = compressor(model, _head(model), ratio)
@@ -68,7 +70,7 @@ def _parameters(model: Architecture, ratio: int) -> LayerParameters:
 
 
 def _chosen(model: Architecture, seq_length: float, ratio: int) -> float:
-    """Returns the compressed keys that a query attends to on average over a causal sequence."""
+    """Returns the number of compressed keys that a query attends to, on average over a causal sequence."""
     if not ratio:
         return 0.0
     if ratio != OVERLAPPING:
@@ -82,7 +84,7 @@ def _positions(model: Architecture, seq_length: float, ratio: int) -> float:
 
 
 def _flops(model: Architecture, seen: float, ratio: int) -> float:
-    """The indexer scores every fourth position, all of them on average."""
+    """Returns FLOPs per token as weights. The indexer scores every fourth position, all of the sequence on average."""
     seq_length, heads, head = 2 * seen, model.num_attention_heads, _head(model)
     scores = heads * head * 2 * (model.csa_window_size + _chosen(model, seq_length, ratio))
     index = (model.dsa_indexer_n_heads or 0) * (model.dsa_indexer_head_dim or 0) * seq_length / OVERLAPPING
@@ -90,8 +92,8 @@ def _flops(model: Architecture, seen: float, ratio: int) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes, ratio: int, prefix: str) -> Tensors:
-    """Latent queries and their norm's output, queries, the key, what compressors and indexer read, attention's output
-    and statistics, the grouped output."""
+    """Returns latent queries and their norm's output, queries, the key, inputs of compressors and indexer, attention's
+    output and statistics, and the grouped output."""
     wide, heads, head = sizes.wide_bytes, model.num_attention_heads, _head(model)
     q_rank, grouped = model.q_lora_rank or 0, (model.o_groups or 0) * (model.o_lora_rank or 0)
     compressed = 2 * head * (2 if ratio == OVERLAPPING else 1) if ratio else 0
@@ -109,7 +111,7 @@ def _saved(model: Architecture, sizes: SavedSizes, ratio: int, prefix: str) -> T
 
 
 def compressed_attention(name: str, ratio: int, not_priced: str) -> Mixer:
-    """Returns the mixer of layers that compress `ratio` positions into one key; 0: a window only."""
+    """Returns the mixer of layers that compress `ratio` positions into one key; 0: attention over a window only."""
 
     def of_ratio(function: Callable[[Architecture, float, int], float]) -> Callable[[Architecture, float], float]:
         return lambda model, length: function(model, length, ratio)

@@ -1,8 +1,8 @@
 """Model FLOPs of a step, as Megatron's throughput line counts them.
 
-Six a weight of every GEMM a token meets (multiply and add, in the forward pass and twice in the backward
-pass), plus attention over the positions it sees: half the sequence on average, or its window. No norms, no router,
-no recompute. Source: Megatron-LM `num_floating_point_operations`; held against the ratios of published TFLOPS to
+Six per weight of every GEMM that a token passes (multiply and add, in the forward pass and twice in the backward pass),
+plus attention over the positions it sees: half the sequence on average, or its window. No norms, no router, no
+recompute. Source: Megatron-LM `num_floating_point_operations`; checked against the ratios of published TFLOPS to
 tokens/s. arXiv 2603.07685 counts the router too (DeepSeek-V3: +0.25 %).
 """
 
@@ -21,7 +21,7 @@ FLOPS_PER_WEIGHT = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFlops:
-    """To train on one token: each decoder layer, one MTP layer, the output head."""
+    """FLOPs to train on one token: of each decoder layer, of one MTP layer, of the output head."""
 
     layers: tuple[float, ...]
     mtp: float
@@ -44,18 +44,19 @@ def layer_flops(model: Architecture, seq_length: int) -> LayerFlops:
 
 
 def _layer(model: Architecture, kind: LayerKind, seen: float) -> float:
-    """Weights, and scores as weights, that one token meets."""
+    """Returns the weights that one token is multiplied with in a layer; attention scores count as weights."""
     return mixers()[kind.mixer].flops(model, seen) + FEEDS[kind.feed](model)
 
 
 def model_flops_per_token(model: Architecture, seq_length: int) -> float:
-    """FLOPs to train on one token, MTP layers and their heads included."""
+    """Returns the FLOPs to train on one token, MTP layers and their heads included."""
     flops, mtp = layer_flops(model, seq_length), model.mtp_num_layers or 0
     return sum(flops.layers) + mtp * flops.mtp + (1 + mtp) * flops.head
 
 
 def attended(model: Architecture, seq_length: int) -> tuple[float, ...]:
-    """Positions a token attends to in each layer: fewer where a layer sees a window, none where it has no attention."""
+    """Returns the positions a token attends to in each layer, on average: fewer in a window layer, 0 in a layer without
+    attention."""
     layers = zip(model.layer_kinds, model.windowed_layers, strict=True)
     return tuple(_attended(model, kind, seq_length, windowed=windowed) for kind, windowed in layers)
 
@@ -68,12 +69,12 @@ def _attended(model: Architecture, kind: LayerKind, seq_length: int, *, windowed
 
 
 def mean_attended(model: Architecture, seq_length: int) -> float:
-    """The same on average over all layers."""
+    """Returns the positions a token attends to, averaged over all layers."""
     return sum(attended(model, seq_length)) / model.num_layers
 
 
 def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:
-    """Positions a token attends to, on average over a causal sequence."""
+    """Returns the positions a token attends to, on average over a causal sequence."""
     if not windowed or model.window_size is None or model.window_size[0] <= 0:
         return seq_length / 2
     return windowed_mean(model.window_size[0], seq_length)

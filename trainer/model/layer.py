@@ -1,4 +1,4 @@
-"""The parts of one layer of a model: its parameters as ranks share them, and the widths inside it."""
+"""One layer of a model: its parameters by how ranks share them, and its widths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.recipe.architecture import Architecture
 
 @dataclass(frozen=True, kw_only=True)
 class LayerParameters:
-    """Parameters of one layer by how ranks share them. Whole numbers, but for the mean layer of a hybrid model.
+    """Parameters of one layer by how ranks share them. Whole numbers, except for the mean layer of a hybrid model.
 
     `split` over TP; `whole` on every TP rank (norms, router, MLA's compressions); `experts` over EP and ETP (experts
     with biases are only legal with ETP 1, which would not split all of them).
@@ -29,23 +29,23 @@ class LayerParameters:
         return each_field(sum, [self, other])
 
     def dense_of_rank(self, tp: Any) -> Any:
-        """Parameters outside the experts that a rank holds; `tp` is a number or an array of any shape."""
+        """Returns the parameters outside the experts that a rank holds; `tp` is a number or an array of any shape."""
         return self.split / tp + self.whole
 
     def experts_of_rank(self, ep: Any, etp: Any) -> Any:
-        """Expert parameters that a rank holds; `ep` and `etp` are numbers or arrays of one shape."""
+        """Returns the expert parameters that a rank holds; `ep` and `etp` are numbers or arrays of one shape."""
         return self.experts / (ep * etp)
 
 
 def each_field(combine: Callable[[list[float]], float], layers: Sequence[LayerParameters]) -> LayerParameters:
-    """`combine` of every field over the layers."""
+    """Returns the layer whose every field is `combine` of that field of the layers."""
     return LayerParameters(
         **{field.name: combine([getattr(layer, field.name) for layer in layers]) for field in fields(LayerParameters)}
     )
 
 
 def attention_channels(model: Architecture) -> tuple[int, int, int]:
-    """Width of queries, keys and values over all heads, as they enter attention."""
+    """Returns the widths of queries, keys and values over all heads, as they enter attention."""
     heads = model.num_attention_heads
     if model.multi_latent_attention:
         qk = (model.qk_head_dim or 0) + (model.qk_pos_emb_head_dim or 0)
@@ -56,7 +56,8 @@ def attention_channels(model: Architecture) -> tuple[int, int, int]:
 
 
 def windowed_mean(window: float, seq_length: float) -> float:
-    """Positions a token attends to on average over a causal sequence, where it attends to `window` at most."""
+    """Returns the positions a token attends to, on average over a causal sequence, if it sees `window` of them at
+    most."""
     return window - window * window / (2 * seq_length) if window < seq_length else seq_length / 2
 
 
@@ -69,15 +70,16 @@ def expert_width(model: Architecture) -> int:
 
 
 def expert_input(model: Architecture) -> int:
-    """Width of the tokens that the routed experts see: the latent one where the model has it."""
+    """Returns the width of the routed experts' input: the latent width if the model has one, else the hidden size."""
     return model.moe_latent_size or model.hidden_size
 
 
 def norm_parameters(model: Architecture, width: int) -> int:
-    """Weights, and biases where the norm has them."""
+    """Returns the number of weights, and of biases if the norm has them."""
     return width * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def matrices(model: Architecture) -> int:
-    """Counts the matrices of a feed-forward block, each with the hidden size as one side: (gate,) up and down."""
+    """Returns the number of matrices of a feed-forward block, each with the hidden size as one side: (gate,) up and
+    down."""
     return 3 if model.gated_linear_unit else 2

@@ -19,7 +19,7 @@ Tensors = dict[str, Floats]  # bytes a token of one layer, by tensor
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSizes:
-    """The columns of candidates that decide the size of saved tensors: [N], or [] where all rows share one value."""
+    """Columns of candidates that decide the size of saved tensors: [N], or [] if all rows share one value."""
 
     tp: Floats
     along: Floats  # ranks that share what lies between the tensor-parallel regions
@@ -33,7 +33,7 @@ class SavedSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorModules:
-    """The modules, named as in a knob's list, that recompute, offload or capture a saved tensor."""
+    """Modules, as named in a list knob, that recompute, offload or capture a saved tensor."""
 
     recompute: str = ""  # words apart by spaces, in each
     offload: str = ""
@@ -42,8 +42,8 @@ class TensorModules:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """Work of one token in a mixer's own kernels, forward: `elements` of 16 bits pass through memory between its
-    projections. `dealt` channels go to the ranks of their heads and back where ranks share the sequence."""
+    """Forward work of one token in a mixer's own kernels: they read and write `elements` of 16 bits between its
+    projections. `exchanged` channels go to the ranks of their heads and back if ranks share the sequence."""
 
     elements: float
     dealt: float
@@ -51,14 +51,14 @@ class Scan:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer:
-    """One way to mix the tokens of a layer, its first norm included.
+    """One token mixer of a layer, its first norm included.
 
-    `flops` are weights, and scores as weights, that one token meets where it attends to so many positions, as
-    Megatron's counter has them. `modules` has every tensor of `saved` but those that all mixers keep
-    (`activations.csv`) and those of the mixer it extends. `positions` are those that a token of a causal sequence
-    really attends to on average, where they are not the counter's. `scan` is the work of kernels other than attention
-    between its projections. `not_priced` names work that the step time leaves
-    out, because no measurement gives its rate.
+    `flops` returns the weights that one token is multiplied with, scores counted as weights, if it attends to the given
+    number of positions, as Megatron's counter does. `modules` has every tensor of `saved` except those that all mixers
+    keep (`activations.csv`) and those of the mixer it extends. `positions` returns the positions that a token of a
+    causal sequence attends to on average, if they differ from the counter's. `scan` is the work of kernels other than
+    attention between its projections. `not_priced` names work that the step time leaves out because no measurement
+    gives its rate.
     """
 
     name: str
@@ -73,5 +73,5 @@ class Mixer:
 
     @property
     def captured_by(self) -> str:
-        """The word of a CUDA graph's scope that captures it."""
+        """Returns the CUDA graph scope that captures this mixer."""
         return next((tensor.graph for tensor in self.modules.values() if tensor.graph), "attn")

@@ -1,9 +1,9 @@
 """The number of parameters of each part of a model: exactly those of Megatron-Core's modules.
 
-Tests compare them with the real `GPTModel` for random architectures and every preset it can build, in total and by
+Tests compare them with the real `GPTModel` for random architectures and every preset it can build, in total and per
 rank, and models with Mamba or gated delta net layers with their published totals. Sharding over TP is that of
-Transformer Engine: its linear layers replicate MLA's down-projections on every TP rank, where the local ones split
-them. Source: attention.py, multi_latent_attention.py, moe/experts.py, moe/shared_experts.py, moe/router.py,
+Transformer Engine, whose linear layers replicate MLA's down-projections on every TP rank; Megatron-Core's local layers
+split them. Source: attention.py, multi_latent_attention.py, moe/experts.py, moe/shared_experts.py, moe/router.py,
 multi_token_prediction.py, ssm/gated_delta_net.py, ssm/mamba_mixer.py of Megatron-Core 0.16.1.
 """
 
@@ -30,27 +30,30 @@ from trainer.recipe.architecture import Architecture, LayerKind
 
 @lru_cache(maxsize=128)
 def layer_parameters(model: Architecture, *, is_moe: bool) -> LayerParameters:
-    """One layer, norms included: with experts or without. Of a hybrid model the mean of its layers of that kind,
-    so that the mean times their number is exact."""
+    """Returns one layer with or without experts, norms included.
+
+    For a hybrid model it is the mean of such layers, so that mean times count is exact.
+    """
     kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
     return _mean([kind_parameters(model, kind) for kind in kinds or [LayerKind("attention", "dense")]])
 
 
 def kind_parameters(model: Architecture, kind: LayerKind) -> LayerParameters:
-    """One layer of a kind, exactly."""
+    """Returns one layer of a kind, exactly."""
     return mixers()[kind.mixer].parameters(model) + FEEDS[kind.feed](model) + _streams(model)
 
 
 @lru_cache(maxsize=64)
 def mtp_parameters(model: Architecture) -> LayerParameters:
-    """One multi-token-prediction layer: a layer, the projection of two hiddens and three norms."""
+    """Returns one multi-token-prediction layer: a decoder layer, the projection of two hidden states and three
+    norms."""
     hidden = model.hidden_size
     own = LayerParameters(split=2 * hidden * hidden, whole=3 * norm_parameters(model, hidden))
     return kind_parameters(model, model.mtp_kind) + own
 
 
 def vocabulary(model: Architecture, tp: Any) -> Any:
-    """Rows of the embedding and of the output head over all TP ranks, padded as Megatron-LM pads where
+    """Returns the rows of the embedding, and of the output head, over all TP ranks, padded as Megatron-LM pads if
     `make_vocab_size_divisible_by` is set; `tp` is a number or an array."""
     if model.make_vocab_size_divisible_by is None:
         return model.vocab_size
@@ -64,12 +67,12 @@ def table_parameters(model: Architecture, tp: Any) -> Any:
 
 
 def position_parameters(model: Architecture, seq_length: int) -> int:
-    """Learned positions, whole on every TP rank that embeds tokens."""
+    """Returns the learned position embeddings, replicated on every TP rank that embeds tokens."""
     return seq_length * model.hidden_size if model.position_embedding_type == "learned_absolute" else 0
 
 
 def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int = 0) -> int:
-    """All parameters of the model, each once; `mtp` counts the multi-token-prediction layers where it has them."""
+    """Returns all parameters of the model, each counted once; `mtp` includes multi-token-prediction layers."""
     layers = sum(kind_parameters(model, kind).total for kind in model.layer_kinds)
     tables = 1 + model.untie_embeddings_and_output_weights
     extra = (model.mtp_num_layers or 0) * mtp_parameters(model).total if mtp else 0
@@ -88,7 +91,7 @@ def _dense(model: Architecture) -> LayerParameters:
 
 
 def _moe(model: Architecture) -> LayerParameters:
-    """Router, routed and shared experts, and the latent projections around the routed ones."""
+    """Returns router, routed and shared experts, and the latent projections around the routed ones."""
     hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
     bias, width, seen = int(model.add_bias_linear), expert_width(model), expert_input(model)
     shared = model.moe_shared_expert_intermediate_size or 0
@@ -102,8 +105,10 @@ def _moe(model: Architecture) -> LayerParameters:
 
 
 def _streams(model: Architecture) -> LayerParameters:
-    """Mappings between residual streams, before and after both sublayers. Source: hyper_connection.py of Megatron-LM's
-    dev branch."""
+    """Returns the mappings between residual streams, before and after both sublayers.
+
+    Source: hyper_connection.py of Megatron-LM's dev branch.
+    """
     streams = model.num_residual_streams if model.enable_hyper_connections else 0
     mixed = streams * (streams + 2)
     return LayerParameters(whole=2 * (mixed * streams * model.hidden_size + mixed + 3) if streams else 0)
@@ -117,6 +122,6 @@ FEEDS: dict[str, Callable[[Architecture], LayerParameters]] = {"dense": _dense, 
 
 
 def _mean(layers: Sequence[LayerParameters]) -> LayerParameters:
-    """The layer itself where all are alike."""
+    """Returns the mean layer; the layer itself if all are equal, which keeps whole numbers."""
     alike = all(layer == layers[0] for layer in layers)
     return layers[0] if alike else each_field(lambda values: sum(values) / len(values), layers)

@@ -1,8 +1,6 @@
-"""Counts which layers of a class (with experts, or without) mix tokens how, and which feed forward.
-
-A layer of a hybrid model may have only one of both. What differs inside a class is averaged over it, so that the mean
-times the number of its layers is exact.
-"""
+"""Counts the layers of a class (with experts, or without) by mixer and by feed-forward block; a layer of a hybrid model
+may have only one of both. What differs within a class is averaged over it, so that the mean times the number of layers
+is exact."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ from trainer.recipe.architecture import Architecture, LayerKind
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShares:
-    """Shares of some layers: by mixer (those without one left out), of those that attend, of those that feed."""
+    """Shares of a set of layers: by mixer (layers without one left out), with attention, and with a feed-forward
+    block."""
 
     mixers: dict[str, float]
     attends: float
@@ -29,13 +28,14 @@ class LayerShares:
 
     @property
     def scans(self) -> dict[str, float]:
-        """The shares of mixers with kernels other than attention."""
+        """Returns the shares of mixers with kernels other than attention, by mixer."""
         return {name: share for name, share in self.mixers.items() if mixers()[name].scan}
 
 
 @lru_cache(maxsize=32)
 def class_shares(model: Architecture, *, is_moe: bool) -> LayerShares:
-    """Returns the shares of the layers with experts, or of those without; of a model that has none, attention's."""
+    """Returns the shares of the layers with experts, or without; if the model has none of the class, those of one
+    attention layer."""
     kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
     return _shares(kinds or [LayerKind("attention", "moe" if is_moe else "dense")])
 

@@ -1,1 +1,1 @@
-"""Probe of the nodes before the first burst: links between them, clocks, the folder that they share."""
+"""Probe of the nodes before the first burst: links between nodes, clocks, and the folder they share."""

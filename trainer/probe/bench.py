@@ -1,4 +1,4 @@
-"""The bench of one rank: its device, process groups over any ranks, and repeats of a piece of work."""
+"""Test bench of one rank: its device, process groups over any ranks, and timed repeats of a piece of work."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ US = 1e6
 
 
 class NotHereError(Exception):
-    """Something that a row measures is not installed, or this device cannot do it."""
+    """Raised if something that a row measures is not installed, or this device cannot do it."""
 
 
 class Bench:
-    """One rank. `recipe` is the probed one; groups are made by all ranks in the same order, once each."""
+    """Test bench of one rank.
+
+    `recipe` is the probed one; all ranks create process groups in the same order, once each.
+    """
 
     def __init__(self, recipe: Recipe, device: Device, *, rank: int, world: int) -> None:
         import torch
@@ -41,7 +44,7 @@ class Bench:
 
     @property
     def dtype(self) -> Any:
-        """Returns the type of wide tensors: that of the recipe on CPUs, else BF16."""
+        """Returns the dtype of tensors that are not quantized: BF16, or FP32 for an fp32 recipe on CPUs."""
         narrow = self.recipe.training.precision != "fp32" or not self.on_cpu
         return self.torch.bfloat16 if narrow else self.torch.float32
 
@@ -53,8 +56,11 @@ class Bench:
     # ---- time
 
     def repeats(self, work: Callable[[], object], *, together: Sequence[int] = ()) -> list[float]:
-        """Returns the µs of each repeat after one that is not counted. Where ranks work `together` they begin at one
-        moment, and all repeat as often: those of the fastest."""
+        """Returns the µs of each repeat, after one warm-up.
+
+        If ranks work `together`, each repeat starts after a barrier, and all run as many repeats as the slowest has
+        time for.
+        """
         self._timed(work, together)
         first = self._timed(work, together)
         longest = self.most(first) if together else first
@@ -71,7 +77,7 @@ class Bench:
         return (time.perf_counter() - began) * US
 
     def most(self, value: float) -> float:
-        """Returns the largest value of all ranks."""
+        """Returns the maximum of `value` over all ranks."""
         found = self.torch.tensor([value], dtype=self.torch.float64, device=self.device.name)
         self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX)
         return float(found.item())
@@ -81,14 +87,14 @@ class Bench:
         self._began = time.monotonic()
 
     def out_of_time(self, deadline: float) -> bool:
-        """Returns whether the group has had its time, or the probe has; alike on all ranks."""
+        """Returns whether the time of the group, or of the probe, is over; all ranks get the same answer."""
         now = time.monotonic()
         return bool(self.most(float(now - self._began > GROUP_S or now > deadline)))
 
     # ---- ranks
 
     def ranks(self, count: int, stride: int) -> tuple[int, ...] | None:
-        """Returns the ranks of this one's group of `count`, `stride` apart; None where the world is too small."""
+        """Returns the ranks of this rank's group of `count`, `stride` apart; None if the world is too small."""
         block = count * stride
         if block > self.world:
             return None
@@ -97,8 +103,10 @@ class Bench:
         return found if found[-1] < self.world else None
 
     def group(self, count: int, stride: int) -> Any:
-        """Returns this rank's group of `count` ranks, `stride` apart. All ranks call it alike. NotHereError where the
-        world is too small."""
+        """Returns this rank's process group of `count` ranks, `stride` apart.
+
+        Collective: every rank must call it. Raises NotHereError if the world is too small.
+        """
         block = count * stride
         if block > self.world:
             raise NotHereError(f"{block} ranks are not here: {self.world} are")

@@ -1,4 +1,4 @@
-"""The links between nodes, as they were measured."""
+"""Measured figures of the links between nodes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import msgspec
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
-    """Links between nodes, by all-reduces of each rank with its peers on the other nodes, all ranks of a node at
-    once.
+    """Links between nodes, by all-reduces of each rank with its peers on the other nodes, all ranks of a node at once.
 
-    `bandwidth_gb_s` is what a rank sends per second (2·(n−1)/n of its data in the time of the best size), `latency_us`
-    that of a 4 KiB all-reduce. `clocks_apart_s`: between the furthest two nodes, to within the latency.
-    `folder_lag_s`: until every node had seen what rank 0 wrote.
+    `bandwidth_gb_s` is what a rank sends per second (2·(n−1)/n of its data, at the fastest size), `latency_us` the time
+    of a 4 KiB all-reduce. `clocks_apart_s`: largest clock difference between two nodes, to within the latency.
+    `folder_lag_s`: time until every node saw what rank 0 wrote.
     """
 
     nodes: int

@@ -1,7 +1,7 @@
-"""Measures the rows of a probe's plan on one rank, together with all others, one row after another.
+"""Measures the rows of a probe's plan on one rank, together with all other ranks, one row after another.
 
-All ranks take each row, and what each measured or met is gathered before the next one: a part that fails on one rank
-is that row's failure and no other's. Rank 0 writes what there is after every row, so that a probe that is ended has it.
+All ranks measure each row, and their figures or errors are gathered before the next one: an error on one rank fails
+that row only. Rank 0 writes the results after every row, so that a probe that is killed keeps them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ NO_TIME = "no time was left"
 
 
 def measure_plan(folder: Path, *, rank: int, world: int, device: Device, started_s: float) -> None:
-    """Measures the plan in the folder, if there is one; `started_s` is when this rank began, by the monotonic clock."""
+    """Measures the plan in the folder, if there is one; `started_s` is when this rank started, by the monotonic
+    clock."""
     if not (folder / PLAN).exists():
         return
     plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=Plan)

@@ -1,7 +1,7 @@
-"""Measures a recipe's cluster before anything is tuned, on ranks that start as a burst's: the links between its nodes,
-clocks and folder, and the rows of a plan. A minute without rows, two at most with them.
+"""Measures a recipe's cluster before tuning, on ranks started as for a burst: the links between its nodes, clocks and
+shared folder, and the rows of a plan. Takes up to one minute without rows, two with them.
 
-`probe(recipe, home=…, folder=…)` measures links alone; with `rows` of `trainer.microbenchmarks.groups` those too.
+`probe(recipe, home=…, folder=…)` measures links only; with `rows` of `trainer.microbenchmarks.groups` those too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ UNSHARED = "is not seen on"  # in the words of a rank
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a probe on `ranks` ranks: links between several nodes, rows, or why there is neither. `seconds`: its
-    whole time, with start-up and without queueing."""
+    """Result of a probe on `ranks` ranks: links between several nodes, rows, or the reason why there is neither.
+
+    `seconds`: its total time, start-up included, queueing excluded.
+    """
 
     links: Links | None
     failure: Failure | None
@@ -42,7 +44,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to the ranks: rows of a recipe, in their order, and the seconds after a rank's start for them."""
+    """Request to the ranks: rows of a recipe in order, to be measured within `within_s` seconds of a rank's start."""
 
     recipe: dict[str, Any]
     rows: list[Row]
@@ -50,9 +52,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe(recipe: Recipe, *, home: Path, folder: Path, rows: Sequence[Row] = (), within_s: float = PROBE_S) -> Probe:
-    """`home` as of `open_launcher`, `folder` that of the probe alone. With `rows` on as many nodes as these need, else
-    on all. A rank that fails ends the probe, whose rows up to then count. ToolError as of a burst: a node that does not
-    see the folder, a queue that takes nothing."""
+    """Runs a probe in `folder`; `home` is that of `open_launcher`.
+
+    With `rows` it uses as many nodes as they need, else all. A rank that fails ends the probe; rows measured before are
+    kept. Raises ToolError as a burst does: a node does not see the folder, the queue rejects the job.
+    """
     launcher = open_launcher(recipe, home)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (FOUND, PLAN, MEASURED):
@@ -90,7 +94,7 @@ def _read(path: Path, kind: Any) -> Any:
 
 
 def refuse_unshared(found: Probe) -> None:
-    """Raises ToolError where a rank reports that it does not see what another wrote into the study's folder."""
+    """Raises ToolError if a rank reports that it does not see a file that another rank wrote to the study's folder."""
     if found.failure is not None and UNSHARED in found.failure.evidence:
         raise ToolError(
             f"rank {found.failure.rank} does not see what another rank wrote: {found.failure.evidence}",

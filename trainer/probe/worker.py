@@ -1,6 +1,6 @@
-"""One rank of the probe: `python -m trainer.probe.worker <mailbox folder>`, started by torchrun on every node.
+"""Worker of one rank of a probe: `python -m trainer.probe.worker <mailbox folder>`, started by torchrun on every node.
 
-Every decision (another size, enough) is taken from figures that all ranks have, so that they take it alike.
+Every decision (one more size, enough repeats) is made from figures that all ranks have, so that all decide the same.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Rank:
         return self._slowest(median(self._timed(data) for _ in range(TIMES)))
 
     def _bandwidth(self) -> tuple[int, float]:
-        """Returns the size in bytes with the highest rate, and the bytes per second that a rank sent."""
+        """Returns the message size in bytes with the highest rate, and the bytes per second that a rank sent at it."""
         share = 2 * (self.nodes - 1) / self.nodes
         best, began, size = (FIRST, 0.0), time.monotonic(), FIRST
         while size <= LAST:
@@ -142,8 +142,8 @@ class _Rank:
     # ---- clocks and the folder
 
     def _clocks_apart_s(self) -> float:
-        """Returns the smallest difference measured: the clocks are never further apart than a difference and its
-        latency show."""
+        """Returns the smallest clock difference measured: each measurement is an upper bound, too large by its
+        latency."""
         return min(self._apart() for _ in range(ROUNDS))
 
     def _apart(self) -> float:
@@ -156,7 +156,7 @@ class _Rank:
         return float((found.max() - found.min()).item())
 
     def _folder_lag_s(self) -> float:
-        """Returns the time until every rank has read what rank 0 wrote, and rank 0 what every rank wrote."""
+        """Returns the seconds until every rank has read what rank 0 wrote, and rank 0 what every rank wrote."""
         token = self.folder / "token"
         if self.rank == 0:
             token.write_text(self.folder.name)

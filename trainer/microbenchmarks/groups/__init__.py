@@ -1,4 +1,4 @@
-"""The groups of a probe: one file each, found by being in this folder, with its `GROUP`."""
+"""Groups of a probe: each file of this folder defines one as `GROUP`."""
 
 from __future__ import annotations
 

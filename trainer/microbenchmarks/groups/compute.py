@@ -1,4 +1,5 @@
-"""Device work of one rank: the kernels of one layer forward and backward by class, and the optimizer step."""
+"""Plans the device work of one rank: the kernels of one layer, forward and backward, by class, and the optimizer
+step."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ PER_LAYER = {  # kinds measured once: forward and backward of a layer, and what 
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns dense products in every precision of the recipe, grouped ones over rows and widths of an expert."""
+    """Returns rows of dense GEMMs in every precision of the recipe, grouped GEMMs at several EP sizes, other kernels of
+    a layer and the optimizer step."""
     return [*_products(recipe), *_experts(recipe), *_others(recipe)]
 
 

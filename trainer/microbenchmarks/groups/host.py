@@ -1,5 +1,5 @@
-"""Work of the host: launches of a layer, a launch with the profiler and without, a synchronisation, a collection of
-garbage."""
+"""Plans the host's work: launches of a layer, one launch with and without the profiler, a synchronization, a garbage
+collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from trainer.recipe import Recipe
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns the launches of a layer with few experts and with many, and of a dense one."""
+    """Returns rows of the launches of a dense layer and of layers with few and with many experts, and of single host
+    operations."""
     return [*_layers(recipe), *_single(recipe)]
 
 

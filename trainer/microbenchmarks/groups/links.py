@@ -1,4 +1,4 @@
-"""Communication between ranks, inside an NVLink domain and beyond it, and copies between host and device."""
+"""Plans communication between ranks, inside an NVLink domain and across domains, and copies between host and device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES = (1, 4)  # micro batches of a dispatch: bytes that latency hides, and m
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns collectives over two sizes, dispatches of every library, sends and copies."""
+    """Returns rows of collectives at two sizes, dispatches of every library, sends and copies."""
     return [*_rings(recipe), *_dispatches(recipe), *_copies(recipe)]
 
 

@@ -1,5 +1,5 @@
-"""Memory outside the allocator, of one layer of each kind by recompute setting, of fragmentation, and growth in the
-second step."""
+"""Plans memory rows: activations and peak of one layer of each kind by recompute setting, memory outside the allocator,
+fragmentation, and growth in the second step."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SELECTIVE = {  # {on CPUs: …}, where no grouped product recomputes its activat
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns what a layer keeps for backward and takes at its peak, and on GPUs what the allocator does not see or
-    cannot use."""
+    """Returns rows of the memory a layer keeps for backward and needs at its peak, and on GPUs of memory the allocator
+    does not see or cannot use."""
     return [*_layers(recipe), *_device(recipe)]
 
 

@@ -1,4 +1,4 @@
-"""Interference of communication and compute beside each other."""
+"""Plans the interference of communication and compute that run at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from trainer.recipe import Recipe
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns a layer beside its exchange with experts, and a reduction of gradients beside compute."""
+    """Returns rows of a layer overlapped with its expert exchange, and of a gradient reduction overlapped with compute;
+    [] on CPUs or for one rank."""
     ep = max(dispatch_sizes(recipe).values(), default=1)
     if recipe.hardware.is_cpu or recipe.world_size == 1:
         return []

@@ -1,4 +1,4 @@
-"""Software that recipes ask for, and that may not work here."""
+"""Plans trials of the software that recipes ask for: it may not work on this cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_GPUS = {
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns one row a piece of software; measured is 1 where it works."""
+    """Returns one row per piece of software; its measured figure is 1 if the software works."""
     found = {} if recipe.hardware.is_cpu else dict(ON_GPUS)
     found |= {name: f"dispatcher {name}" for name in dispatchers(recipe) if name not in ("alltoall", "allgather")}
     found |= {"profiler": "torch profiler with ranges", "megatron": "Megatron-Core"}

@@ -1,4 +1,4 @@
-"""Attention over all positions or a window: multi-head, grouped, or with latent keys and values (MLA)."""
+"""Attention over all positions or over a window: multi-head, grouped-query, or with latent keys and values (MLA)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _parameters(model: Architecture) -> LayerParameters:
 
 
 def _direct_inputs(model: Architecture) -> LayerParameters:
-    """Queries, keys, values, and the gate of the output, as wide as the queries."""
+    """Returns the parameters of queries, keys, values, and the output gate, which is as wide as the queries."""
     query, key, value = attention_channels(model)
     width = query * (2 if model.attention_output_gate else 1) + key + value
     bias = width if model.add_bias_linear or model.add_qkv_bias else 0
@@ -33,7 +33,7 @@ def _direct_inputs(model: Architecture) -> LayerParameters:
 
 
 def _latent_inputs(model: Architecture) -> LayerParameters:
-    """Down- and up-projections of MLA; they never have a bias."""
+    """Returns the parameters of MLA's down- and up-projections; they never have a bias."""
     hidden, heads = model.hidden_size, model.num_attention_heads
     query, key, value = attention_channels(model)
     q_rank, kv_rank, rope = model.q_lora_rank or 0, model.kv_lora_rank or 0, model.qk_pos_emb_head_dim or 0
@@ -73,7 +73,8 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _direct_tensors(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """Queries, keys and values by one projection, which the first norm is fused with."""
+    """Returns the saved input (fused with the first norm) and outputs of the one projection of queries, keys and
+    values."""
     query, key, value = attention_channels(model)
     wide = sizes.wide_bytes / sizes.tp
     return {
@@ -84,7 +85,8 @@ def _direct_tensors(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _latent_tensors(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """MLA: compressed first; the norms of the compressed are fused with the up projections."""
+    """Returns MLA's saved tensors: latents, and up-projected ones; the latents' norms are fused with the
+    up-projections."""
     query, key, value = attention_channels(model)
     wide, narrow = sizes.wide_bytes, sizes.narrow_bytes
     latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / sizes.along

@@ -1,4 +1,5 @@
-"""DeepSeek-V4's compressed sparse attention: a window, and the keys of four positions each that an indexer chooses."""
+"""DeepSeek-V4's compressed sparse attention: over a window, and over keys of four positions each that an indexer
+chooses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sparse attention (DSA): latent attention over the positions that an indexer chooses, as in DeepSeek-V3.2 and GLM-5.
 
-Source: experimental_attention_variant/dsa.py of Megatron-Core 0.16.1, whose indexer is whole on every TP rank. Its
-counter of FLOPs (training.py of main d98e8a64) takes such a layer for latent attention over all positions.
+Source: experimental_attention_variant/dsa.py of Megatron-Core 0.16.1, which replicates the indexer on every TP rank.
+Megatron's FLOPs counter (training.py of main d98e8a64) counts such a layer as latent attention over all positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def _index_width(model: Architecture) -> int:
 
 
 def _parameters(model: Architecture) -> LayerParameters:
-    """The latent projections, and the indexer: queries from the latent ones, one key, a weight a head, a LayerNorm."""
+    """Returns the latent projections plus the indexer: queries from latent queries, one key, one weight per head, a
+    LayerNorm."""
     head, heads = model.dsa_indexer_head_dim or 0, model.dsa_indexer_n_heads or 0
     queries = (model.q_lora_rank or model.hidden_size) * _index_width(model)
     indexer = queries + model.hidden_size * (head + heads) + 2 * head
@@ -35,7 +36,7 @@ def _positions(model: Architecture, seq_length: float) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """Tensors of latent attention; queries, key and weights of the indexer; the chosen positions."""
+    """Returns the tensors of latent attention; queries, key and weights of the indexer; the chosen positions."""
     read = _index_width(model) + (model.dsa_indexer_head_dim or 0) + (model.dsa_indexer_n_heads or 0)
     chosen = np.minimum(model.dsa_indexer_topk or np.inf, sizes.seq_length)
     return ATTENTION.saved(model, sizes) | {

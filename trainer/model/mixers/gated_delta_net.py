@@ -1,4 +1,4 @@
-"""Gated delta net: a convolution and the gated delta rule, its first norm fused with its projection."""
+"""Gated delta net: a convolution and the gated delta rule; the first norm is fused with the projection."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _flops(model: Architecture, _: float) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """Into the convolution and the norms of queries and keys; what the rule reads, queries and keys repeated to the
-    heads of the values; its output, the gate and the norm's output."""
+    """Returns the inputs of the convolution and of the norms of queries and keys; the inputs of the delta rule (queries
+    and keys repeated for each head of the values); its output, the gate and the norm's output."""
     wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
     keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
@@ -47,8 +47,8 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _scan(model: Architecture) -> Scan:
-    """In and out of the convolution, norms of queries and keys, what the kernels of the rule hand each other (the WY
-    representation by head of the values), states of chunks, the gated norm."""
+    """Returns the traffic of the convolution, the norms of queries and keys, the intermediates of the rule's kernels
+    (WY representation per value head), the states of chunks, and the gated norm."""
     heads, key, value = model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim
     keys, values = 2 * model.linear_num_key_heads * key, heads * value
     chunks = 2 * heads * key * value / DELTA_CHUNK

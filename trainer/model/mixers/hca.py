@@ -1,4 +1,4 @@
-"""DeepSeek-V4's heavily compressed attention: a window, and the keys of 128 positions each."""
+"""DeepSeek-V4's heavily compressed attention: over a window, and over keys of 128 positions each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lightning attention: linear attention with a fixed decay by head, a norm and an output gate, as in MiniMax-Text-01.
+"""Lightning attention: linear attention with a fixed decay per head, a norm and an output gate, as in MiniMax-Text-01.
 
-Source: modeling_minimax.py of transformers 5.23 (`MiniMaxLightningAttention`). Megatron-Core has no such layer and its
-counter of FLOPs no term: counted are the products and, at least, one write and one read of the state a token.
+Source: modeling_minimax.py of transformers 5.23 (`MiniMaxLightningAttention`). Megatron-Core has neither such a layer
+nor its FLOPs: counted are the GEMMs, and at least one write and one read of the state per token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def _width(model: Architecture) -> int:
 
 
 def _parameters(model: Architecture) -> LayerParameters:
-    """Queries, keys, values, gate and output, all as wide; a norm over that width."""
+    """Returns the weights of queries, keys, values, gate and output, all of one width, and of a norm over that
+    width."""
     hidden, width = model.hidden_size, _width(model)
     return LayerParameters(split=5 * hidden * width + width, whole=norm_parameters(model, hidden))
 
@@ -30,7 +31,7 @@ def _flops(model: Architecture, _: float) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """Into the scan: queries, keys and values; out of it; the gate; the norm's output."""
+    """Returns queries, keys and values (the scan's input), the scan's output, the gate, and the norm's output."""
     width = _width(model) / sizes.tp
     return {
         "lightning_read": 3 * width * sizes.wide_bytes,
@@ -42,7 +43,7 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _scan(model: Architecture) -> Scan:
-    """In and out of the chunks, their states, the norm and its gate."""
+    """Returns the traffic of the chunks and their states, the norm and the gate."""
     width = _width(model)
     return Scan(elements=4 * width + 2 * width * model.linear_key_head_dim / CHUNK + 4 * width, dealt=4 * width)
 

@@ -1,4 +1,4 @@
-"""Mamba-2: a convolution and a selective scan, its first norm fused with its projection."""
+"""Mamba-2: a convolution and a selective scan; the first norm is fused with the projection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def _parameters(model: Architecture) -> LayerParameters:
 
 
 def _flops(model: Architecture, _: float) -> float:
-    """Published counts take the inner width as twice the hidden one, whatever the heads make it."""
+    """Returns FLOPs per token as weights.
+
+    Published counts use an inner width of twice the hidden size, for any heads.
+    """
     hidden, inner = model.hidden_size, 2 * model.hidden_size
     heads = model.mamba_num_heads or inner // model.mamba_head_dim
     states = 2 * model.mamba_num_groups * model.mamba_state_dim
@@ -36,7 +39,7 @@ def _flops(model: Architecture, _: float) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """The projected, the scanned, the gated and its norm's output."""
+    """Returns the outputs of the projection, of the scan, of its gate and of the norm."""
     wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
     heads, inner, states = _sizes(model)
     return {
@@ -49,7 +52,7 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _scan(model: Architecture) -> Scan:
-    """In and out of the convolution and of the scan, states of chunks in fp32, the gated norm."""
+    """Returns the traffic of the convolution and the scan, the states of chunks in fp32, and the gated norm."""
     heads, inner, states = _sizes(model)
     chunks = 4 * inner * model.mamba_state_dim / MAMBA_CHUNK
     return Scan(

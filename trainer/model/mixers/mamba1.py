@@ -1,7 +1,7 @@
-"""Mamba of the first kind: a convolution, a selective scan with its own step size a channel, a gate, as in Jamba.
+"""Mamba-1: a convolution, a selective scan with one step size per channel, and a gate, as in Jamba.
 
-Source: modeling_jamba.py of transformers 5.23 (`JambaMambaMixer`). Megatron-Core has Mamba-2 only; the scan is counted
-with the operations that its counter of FLOPs gives Mamba-2's.
+Source: modeling_jamba.py of transformers 5.23 (`JambaMambaMixer`). Megatron-Core has Mamba-2 only; the scan counts the
+operations that Megatron's FLOPs counter gives Mamba-2's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HIDDEN_OF_RANK = 16  # hidden size over the rank of the step sizes, where that i
 
 
 def _sizes(model: Architecture) -> tuple[int, int]:
-    """Returns the inner width, and the width of step sizes, B and C together."""
+    """Returns the inner width, and the joint width of step sizes, B and C."""
     rank = model.mamba_dt_rank or ceil(model.hidden_size / HIDDEN_OF_RANK)
     return MAMBA_EXPANSION * model.hidden_size, rank + 2 * model.mamba_state_dim
 
 
 def _products(model: Architecture) -> int:
-    """Weights of the projections: in, of step sizes and states, of step sizes, out."""
+    """Returns the weights of the projections: input, (step sizes, B, C), step sizes, output."""
     inner, chosen = _sizes(model)
     steps = chosen - 2 * model.mamba_state_dim
     return model.hidden_size * 3 * inner + inner * chosen + steps * inner
@@ -43,7 +43,8 @@ def _flops(model: Architecture, _: float) -> float:
 
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
-    """The projected, the convolved, step sizes and states, the scanned and what its gate made of it."""
+    """Returns the outputs of the projection and the convolution, step sizes, B and C, and the scan's output before and
+    after its gate."""
     inner, chosen = _sizes(model)
     return {
         "mamba1_projected": 2 * inner / sizes.tp * sizes.wide_bytes,
@@ -56,7 +57,7 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 
 
 def _scan(model: Architecture) -> Scan:
-    """In and out of the convolution and of the scan, whose states stay in registers; step sizes, the gate."""
+    """Returns the traffic of the convolution, the scan (its states stay in registers), the step sizes and the gate."""
     inner, chosen = _sizes(model)
     return Scan(elements=8 * inner + chosen, dealt=3 * inner)
 

@@ -1,4 +1,4 @@
-"""No mixer: a layer of a hybrid model that only feeds forward."""
+"""No mixer: a layer of a hybrid model that has a feed-forward block only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V4's attention over a window of positions alone."""
+"""DeepSeek-V4's attention over a window of positions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the rows of each group on a rank: one file a group, with its `MEASURES` by kind of row."""
+"""Measures the rows of each group on a rank: each file of this folder defines `MEASURES`, by kind of row."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ Measure = Callable[[Bench, Row], list[float] | None]  # a rank's repeats, in the
 
 @cache
 def measures() -> dict[str, Measure]:
-    """Returns how to measure every kind of row."""
+    """Returns the measuring function of every kind of row."""
     found = [import_module(f"{__name__}.{module.name}").MEASURES for module in iter_modules(__path__)]
     return {kind: measure for table in found for kind, measure in table.items()}

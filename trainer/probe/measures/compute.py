@@ -1,4 +1,4 @@
-"""Kernels of one layer forward and backward, at the shapes of the recipe that a row names."""
+"""Measures the kernels of one layer, forward and backward, at the shapes of a row's recipe."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def held_experts(recipe: Recipe) -> int:
 
 
 def expert_rows(recipe: Recipe) -> int:
-    """Returns rows of each expert that a rank holds, at an even load."""
+    """Returns the tokens of each expert that a rank holds, at a balanced load."""
     etp = recipe.expert_tensor_parallel_size
     return max(1, tokens_of(recipe) * recipe.architecture.moe_router_topk * etp // held_experts(recipe))
 
 
 def _dense_shapes(recipe: Recipe) -> list[tuple[int, int]]:
-    """Returns (input, output) of a layer's dense products: attention's, the router's and the shared expert's."""
+    """Returns (input, output) widths of a layer's dense GEMMs: of attention, router and shared expert."""
     model, hidden = recipe.architecture, recipe.architecture.hidden_size
     query, key, value = (int(each) for each in attention_channels(model))
     shared = model.moe_shared_expert_intermediate_size or 0
@@ -64,7 +64,7 @@ def _wide_linear(bench: Bench, width: int, height: int) -> Callable[[Any], Any]:
 
 
 def _narrow_linear(bench: Bench, width: int, height: int) -> Callable[[Any], Any]:
-    """Returns a product of Transformer Engine's in FP8. NotHereError without it."""
+    """Returns an FP8 linear layer of Transformer Engine. Raises NotHereError without it."""
     try:
         import transformer_engine.pytorch as engine
     except ImportError as error:
@@ -98,8 +98,8 @@ def grouped(bench: Bench, recipe: Recipe) -> Work:
 
 
 def _experts(bench: Bench, held: int, width: int, height: int) -> Callable[[Any, list[int]], Any]:
-    """Returns the products of all experts of a rank: of Transformer Engine where it is there, else one after
-    another."""
+    """Returns the linear layer of all experts of a rank: Transformer Engine's if installed, else one GEMM per
+    expert."""
     if not bench.on_cpu and (engine := _transformer_engine()) is not None:
         layer = engine.GroupedLinear(held, width, height, bias=False, params_dtype=bench.dtype)
         return lambda tokens, counts: layer(tokens, counts)
@@ -131,7 +131,8 @@ def attention(bench: Bench, recipe: Recipe) -> Work:
 
 
 def memory_bound(bench: Bench, recipe: Recipe) -> Work:
-    """Two norms, two additions to the residual stream, rotation of queries and keys, the activation of the experts."""
+    """Returns the work of two norms, two residual additions, the rotary embedding of queries and keys, and the experts'
+    activation."""
     model, functional = recipe.architecture, bench.torch.nn.functional
     hidden, tokens = model.hidden_size, tokens_of(recipe)
     query, key, _ = (int(each) for each in attention_channels(model))
@@ -151,7 +152,7 @@ def memory_bound(bench: Bench, recipe: Recipe) -> Work:
 
 
 def permute(bench: Bench, recipe: Recipe) -> Work:
-    """Router probabilities and top-k, tokens sorted by expert, and back."""
+    """Returns the work of router probabilities and top-k, and of tokens permuted by expert and back."""
     model, tokens = recipe.architecture, tokens_of(recipe)
     stream = bench.tensor(tokens, expert_input(model), grad=True)
     scores = bench.tensor(tokens, model.num_moe_experts or 1, grad=True)
@@ -167,7 +168,7 @@ def permute(bench: Bench, recipe: Recipe) -> Work:
 
 
 def quantize(bench: Bench, recipe: Recipe) -> Work:
-    """Scaling and rounding of the inputs of a layer's products to FP8."""
+    """Returns the work of scaling the inputs of a layer's GEMMs and casting them to FP8."""
     model, narrow = recipe.architecture, getattr(bench.torch, "float8_e4m3fn", None)
     if narrow is None:
         raise NotHereError("this torch has no FP8")

@@ -1,4 +1,4 @@
-"""Measures the host: launches of a layer, single ones, a synchronisation, a collection of garbage."""
+"""Measures the host: launches of a layer, single launches, a synchronization, a garbage collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAUNCHES = 200
 
 
 def layer(bench: Bench, row: Row) -> list[float]:
-    """Returns the time of a layer forward and backward that hardly computes."""
+    """Returns the µs of a layer, forward and backward, on so few tokens that the host's launches take most of it."""
     from trainer.engines.megatron.one_layer import one_layer
 
     with one_layer(row.recipe(bench.recipe), bench.device, moe=bool(row.sizes["moe"])) as found:
@@ -33,7 +33,7 @@ def launch_profiled(bench: Bench, row: Row) -> list[float]:
 
 
 def _launched(bench: Bench, one: object) -> float:
-    """Returns the µs of a launch, of many that wait for nothing."""
+    """Returns the mean µs per launch of many launches without synchronization."""
     bench.device.synchronize()
     began = time.perf_counter()
     for _ in range(LAUNCHES):

@@ -1,4 +1,4 @@
-"""Collectives, sends, dispatches and copies between the ranks of a probe."""
+"""Measures collectives, sends, dispatches and copies between the ranks of a probe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ GB = 1e9
 
 
 def ring(bench: Bench, row: Row) -> list[float]:
-    """A reduce-scatter; an all-gather of as many bytes on CPUs, where gloo has no other."""
+    """Returns the µs of a reduce-scatter; on CPUs of an all-gather of as many bytes, because gloo has no
+    reduce-scatter."""
     count, stride = int(row.sizes["ranks"]), int(row.sizes["stride"])
     group = bench.group(count, stride)
     share = max(1, int(row.sizes["gb"] * GB / 4 / count))
@@ -29,7 +30,7 @@ def ring(bench: Bench, row: Row) -> list[float]:
 
 
 def send(bench: Bench, row: Row) -> list[float]:
-    """From the lower rank of every pair to the other."""
+    """Returns the µs of a send from the lower rank of every pair to the higher."""
     stride = int(row.sizes["stride"])
     group, ranks = bench.group(2, stride), bench.ranks(2, stride)
     data = bench.tensor(max(1, int(row.sizes["gb"] * GB / 4)), dtype=bench.torch.float32)
@@ -49,7 +50,7 @@ def dispatch(bench: Bench, row: Row) -> list[float]:
 
 
 def dispatching(bench: Bench, recipe: Recipe) -> Callable[[], object]:
-    """Returns one dispatch of a layer's micro batch by the recipe's library, at an even load."""
+    """Returns the work of one dispatch of a layer's micro batch by the recipe's library, at a balanced load."""
     ep = recipe.parallelism.expert_model_parallel_size
     group = bench.group(ep, 1)
     kind = str(recipe.knob("moe_token_dispatcher_type"))
@@ -68,7 +69,7 @@ def dispatching(bench: Bench, recipe: Recipe) -> Callable[[], object]:
 
 
 def _all_to_all(bench: Bench, tokens: Any, topk: int, ep: int, group: Any) -> Callable[[], object]:
-    """Every copy of a token, as many to each rank."""
+    """Returns the all-to-all of every copy of a token, as many to each rank."""
     rows = max(1, len(tokens) * topk // ep) * ep
     sent = bench.tensor(rows, tokens.shape[-1])
     arrived = bench.torch.empty_like(sent)
@@ -76,7 +77,7 @@ def _all_to_all(bench: Bench, tokens: Any, topk: int, ep: int, group: Any) -> Ca
 
 
 def notify(bench: Bench, row: Row) -> list[float]:
-    """The counts of tokens for every expert, from every rank, until the host has them."""
+    """Returns the µs of gathering the token counts of every expert from every rank, until the host has them."""
     recipe = row.recipe(bench.recipe)
     ep = recipe.parallelism.expert_model_parallel_size
     group = bench.group(ep, 1)

@@ -1,4 +1,4 @@
-"""Memory of one layer alone, and what of a GPU its allocator does not see or cannot use."""
+"""Measures the memory of one layer, and the GPU memory that the allocator does not see or cannot use."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def fragmentation(bench: Bench, row: Row) -> list[float]:
 
 
 def second_step(bench: Bench, row: Row) -> list[float]:
-    """Returns how much the peak of a layer's second step is over that of its first, less the optimizer's state, which
-    is made between them."""
+    """Returns the growth of a layer's peak from the first step to the second, GiB, less the optimizer's state, which is
+    allocated between them."""
     from trainer.engines.megatron.one_layer import one_layer
 
     moe = bench.recipe.architecture.num_moe_experts is not None

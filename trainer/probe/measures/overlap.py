@@ -1,4 +1,5 @@
-"""Measures how an exchange and compute slow each other: two streams of one GPU, each alone and then together."""
+"""Measures how much communication and compute slow each other down: in two streams of one GPU, each alone and both at
+once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ REDUCED_BYTES = 1 << 28
 
 
 def beside(bench: Bench, row: Row) -> list[float]:
-    """Returns the time of a layer's kernels and of its exchanges in a stream beside them, until both are done."""
+    """Returns the µs until both are done of a layer's kernels and, in a second stream, its expert exchanges."""
     recipe = row.recipe(bench.recipe)
     works = [build(bench, recipe) for build in OF_A_LAYER.values()]
     exchange, stream = dispatching(bench, recipe), bench.torch.cuda.Stream()
@@ -32,17 +33,17 @@ def beside(bench: Bench, row: Row) -> list[float]:
 
 
 def contention(bench: Bench, row: Row) -> list[float]:
-    """Returns the time of a product beside longer exchanges over alone."""
+    """Returns the ratio of a GEMM's time during longer exchanges to its time alone."""
     return _over_alone(bench, _product(bench), dispatching(bench, row.recipe(bench.recipe)))
 
 
 def slowed(bench: Bench, row: Row) -> list[float]:
-    """Returns the time of an exchange beside longer products over alone."""
+    """Returns the ratio of an exchange's time during longer GEMMs to its time alone."""
     return _over_alone(bench, dispatching(bench, row.recipe(bench.recipe)), _product(bench))
 
 
 def dp_beside(bench: Bench, row: Row) -> list[float]:
-    """Returns the rate of a reduction of gradients beside longer products over alone."""
+    """Returns the ratio of a gradient reduction's rate during longer GEMMs to its rate alone."""
     part = bench.tensor(REDUCED_BYTES // 4 // bench.world, dtype=bench.torch.float32)
     whole = bench.tensor(len(part) * bench.world, dtype=bench.torch.float32)
     reduction = bench.dist.reduce_scatter_tensor
@@ -62,7 +63,7 @@ def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
 
 
 def _beside_us(bench: Bench, work: Work, other: Work, times: int) -> float:
-    """Returns the µs of `work` by the device's clock while `other` runs so many `times` in a stream of its own."""
+    """Returns the µs of `work` by CUDA events while `other` runs `times` times in a second stream."""
     stream = bench.torch.cuda.Stream()
     began, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
     bench.dist.barrier()

@@ -1,4 +1,4 @@
-"""Tries the software that recipes ask for: each piece is used, not only looked for."""
+"""Tries the software that recipes ask for: each piece is used, not only imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ RANGE = "probe"  # name of a range that a profile must show
 
 
 def _try(attempt: Callable[[Bench], object]) -> Callable[[Bench, Row], list[float]]:
-    """Returns a measure that is 1 where the attempt returns; what it raises is the reason why it does not work."""
+    """Returns a measure that is 1 if the attempt returns; an exception of the attempt is the reason why it does not
+    work."""
 
     def measure(bench: Bench, row: Row) -> list[float]:
         attempt(bench)
