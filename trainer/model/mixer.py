@@ -46,7 +46,7 @@ class Scan:
     projections. `exchanged` channels go to the ranks of their heads and back if ranks share the sequence."""
 
     elements: float
-    dealt: float
+    exchanged: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ class Mixers:
         if kind in ("a2a", "a2a+p2p"):
             sizes = self.recipe.knob("hierarchical_context_parallel_sizes") if kind == "a2a+p2p" else None
             among = float(sizes[0]) if sizes else self.cp
-            half = [self._dealt(among)] if among > 1 else []
+            half = [self._head_all_to_all(among)] if among > 1 else []
             return [*half, *self._around_the_ring(core, kv, self.cp / among), *half]
         if kind == "all_gather":
             us = self.rates.ring_us(kv * (self.cp - 1), self.cp, stride=stride)
@@ -171,7 +171,7 @@ class Mixers:
             return [gather, core]
         return self._around_the_ring(core, kv, self.cp)
 
-    def _dealt(self, ranks: float) -> Op:
+    def _head_all_to_all(self, ranks: float) -> Op:
         """Returns one of the two all-to-alls of a pass that distribute heads over `ranks` neighbouring context
         ranks."""
         every = self.tokens * (2 * self.query + self.key + self.value) / self.tp * 2 / GIGA

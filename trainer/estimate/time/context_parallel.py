@@ -12,7 +12,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
-from trainer.estimate.time.links import GB, collective_s, deal_s, ring_s
+from trainer.estimate.time.links import GB, all_to_all_s, collective_s, ring_s
 from trainer.estimate.time.work import Forward
 from trainer.model.layer import attention_channels
 from trainer.model.mixers import mixers
@@ -22,7 +22,7 @@ HIERARCHICAL = "a2a+p2p"
 TINY = 1e-9  # of the layers, where none attends
 
 
-def dealt_among(candidates: Candidates) -> Floats:
+def all_to_all_ranks(candidates: Candidates) -> Floats:
     """Returns the number of neighbouring context ranks over which heads are distributed; 1 without an all-to-all."""
     sizes = candidates.column("hierarchical_context_parallel_sizes")
     first = sizes.each(lambda written: float(written[0]) if written else 1.0)
@@ -44,24 +44,29 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
     shares = model_shares(model)
     each = candidates.tokens / candidates.tp * wide_bytes(candidates) / GB
     kept, stride = each * (key + value), candidates.tp
-    among = dealt_among(candidates)
-    deals = 2 * deal_s(candidates, values, each * (query + key + value + output), among, stride=stride)
+    among = all_to_all_ranks(candidates)
+    exchanged = 2 * all_to_all_s(candidates, values, each * (query + key + value + output), among, stride=stride)
     whole, exposed = _ring(candidates, values, forward, kept, among, max(shares.attends, TINY))
     gathers = candidates.among("cp_comm_type", "all_gather")
     gathered = 3 * ring_s(candidates, values, candidates.cp * kept, candidates.cp, stride=stride)
-    heads = sum((share * _dealt(candidates, values, each, name) for name, share in shares.scans.items()), np.zeros(()))
-    whole, exposed = (shares.attends * np.where(gathers, gathered, deals + ring) + heads for ring in (whole, exposed))
+    heads = sum(
+        (share * _mixer_all_to_all_s(candidates, values, each, name) for name, share in shares.scans.items()),
+        np.zeros(()),
+    )
+    whole, exposed = (
+        shares.attends * np.where(gathers, gathered, exchanged + ring) + heads for ring in (whole, exposed)
+    )
     return values["cp_time"] * whole, values["cp_time"] * exposed
 
 
-def _dealt(candidates: Candidates, values: Constants, gb: Floats, mixer: str) -> Floats:
+def _mixer_all_to_all_s(candidates: Candidates, values: Constants, gb: Floats, mixer: str) -> Floats:
     """Returns the seconds of a linear mixer's all-to-alls, whichever exchange attention uses
     (mamba_context_parallel.py): heads for sequence before the mixer and back after it, the same for gradients. `gb`:
     one channel of a rank's tokens."""
     scan = mixers()[mixer].scan
     assert scan is not None
-    return 2 * deal_s(
-        candidates, values, gb * scan(candidates.base.architecture).dealt, candidates.cp, stride=candidates.tp
+    return 2 * all_to_all_s(
+        candidates, values, gb * scan(candidates.base.architecture).exchanged, candidates.cp, stride=candidates.tp
     )
 
 

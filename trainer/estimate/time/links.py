@@ -68,7 +68,7 @@ def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks
     return np.where(ranks > 1, gb / rate + np.where(inside, near_s, far_s), 0.0)
 
 
-def deal_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+def all_to_all_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
     """Returns the seconds of an all-to-all that distributes `gb` of each rank evenly among `ranks` ranks `stride`
     apart, its own part included; 0 for one rank. Traffic inside the domain and traffic that leaves it use different
     links."""

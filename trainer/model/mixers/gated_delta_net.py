@@ -53,7 +53,8 @@ def _scan(model: Architecture) -> Scan:
     keys, values = 2 * model.linear_num_key_heads * key, heads * value
     chunks = 2 * heads * key * value / DELTA_CHUNK
     return Scan(
-        elements=2 * (keys + values) + 2 * keys + 8 * values + chunks + 3 * values, dealt=keys + 3 * values + 2 * heads
+        elements=2 * (keys + values) + 2 * keys + 8 * values + chunks + 3 * values,
+        exchanged=keys + 3 * values + 2 * heads,
     )
 
 

@@ -45,7 +45,7 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 def _scan(model: Architecture) -> Scan:
     """Returns the traffic of the chunks and their states, the norm and the gate."""
     width = _width(model)
-    return Scan(elements=4 * width + 2 * width * model.linear_key_head_dim / CHUNK + 4 * width, dealt=4 * width)
+    return Scan(elements=4 * width + 2 * width * model.linear_key_head_dim / CHUNK + 4 * width, exchanged=4 * width)
 
 
 MIXER = Mixer(

@@ -56,7 +56,7 @@ def _scan(model: Architecture) -> Scan:
     heads, inner, states = _sizes(model)
     chunks = 4 * inner * model.mamba_state_dim / MAMBA_CHUNK
     return Scan(
-        elements=2 * (inner + states) + (2 * inner + states) + chunks + 3 * inner, dealt=3 * inner + states + heads
+        elements=2 * (inner + states) + (2 * inner + states) + chunks + 3 * inner, exchanged=3 * inner + states + heads
     )
 
 

@@ -59,7 +59,7 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
 def _scan(model: Architecture) -> Scan:
     """Returns the traffic of the convolution, the scan (its states stay in registers), the step sizes and the gate."""
     inner, chosen = _sizes(model)
-    return Scan(elements=8 * inner + chosen, dealt=3 * inner)
+    return Scan(elements=8 * inner + chosen, exchanged=3 * inner)
 
 
 MIXER = Mixer(

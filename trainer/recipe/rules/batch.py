@@ -1,4 +1,4 @@
-"""Batch and sequence over ranks: micro batches that come out whole, sequence shares that can be cut."""
+"""Rules of batch and sequence over ranks: batches must divide into micro batches, sequences into equal shares."""
 
 from math import prod
 
@@ -13,8 +13,8 @@ HIERARCHY_LEVELS = 2
 NO_HIERARCHY = fixed(cp_comm_type="p2p", hierarchical_context_parallel_sizes=None)
 
 
-def _dealt_among(recipe: Settings) -> int:
-    """Returns the number of context ranks among which heads are dealt out."""
+def _all_to_all_ranks(recipe: Settings) -> int:
+    """Returns the number of context ranks over which heads are distributed."""
     sizes = recipe.knob(HIERARCHY) if recipe.knob("cp_comm_type") == "a2a+p2p" else None
     return sizes[0] if sizes else layout_of(recipe).cp
 
@@ -25,7 +25,8 @@ def _batch_broken(recipe: Settings) -> bool:
 
 
 def _cuts(recipe: Settings, cp: int) -> bool:
-    """Every context rank holds two equal chunks, one from each end, so that causal work is even."""
+    """Returns True if every context rank can get two equal chunks, one from each end, which balances causal
+    attention."""
     return cp == 1 or recipe.training.seq_length % (2 * cp) == 0
 
 
@@ -34,7 +35,7 @@ def _sequence_shares(recipe: Settings, tp: int) -> bool:
 
 
 def _attention_shares(recipe: Settings, cp: int) -> bool:
-    """Heads and query groups of a tensor rank, dealt out whole to the context ranks."""
+    """Returns True if a tensor rank's heads and query groups divide evenly over the context ranks."""
     model, tp = recipe.architecture, layout_of(recipe).tp
     groups = model.num_query_groups or model.num_attention_heads
     return model.num_attention_heads // tp % cp == 0 and max(1, groups // tp) % cp == 0
@@ -109,7 +110,7 @@ ROWS = (
         broken=all_of(
             above_one(CP),
             among("cp_comm_type", "a2a", "a2a+p2p"),
-            lambda recipe: not _attention_shares(recipe, _dealt_among(recipe)),
+            lambda recipe: not _attention_shares(recipe, _all_to_all_ranks(recipe)),
         ),
         message="cp_comm_type {cp_comm_type} splits {num_attention_heads} heads and {num_query_groups} query groups "
         "over TP {tp} and CP {cp}: they do not divide evenly",
