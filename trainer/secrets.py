@@ -1,7 +1,7 @@
-"""Passwords, keys and tokens: known by the name they go by or by how they begin, named and never shown.
+"""Recognizes passwords, keys and tokens, by their names or by their first characters, and masks them.
 
-What people hand on (recipes, journals, outcomes, logs, reports, exports, errors) holds none. A job has them from the
-environment in which it is started.
+Files that users share (recipes, journals, outcomes, logs, reports, exports, errors) hold none; a job gets them from its
+environment.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ def is_secret(name: str, value: str = "") -> bool:
 
 
 def is_secret_flag(flag: str) -> bool:
-    """Returns whether the flag's name is that of a secret: --wandb-api-key, not --eod-token."""
+    """Returns whether the flag names a secret: --wandb-api-key, not --eod-token."""
     name = flag.lstrip("-").rpartition(".")[2].replace("-", "_")
     return _FLAGS.search(name) is not None and not _IS_PATH.search(name)
 
 
 def is_key(value: str) -> bool:
-    """Returns whether the value itself is secret: a service's key, an address with a password in it, or a text that has
-    one."""
+    """Returns whether the value itself is or contains a secret: a service's key, or an address with a password."""
     return _VALUES.match(value) is not None or masked(value, {}) != value
 
 
@@ -75,7 +74,7 @@ def secrets_in(argv: Iterable[str]) -> Iterator[str]:
 
 
 def redacted(words: Iterable[str]) -> tuple[str, ...]:
-    """Returns a command's words, in which each NAME=value of a secret and each flag's secret is <left out>."""
+    """Returns a command's words with the value of each secret, NAME=value or flag, replaced by <left out>."""
     found: list[str] = []
     for word in words:
         flag = found[-1] if found and found[-1].startswith("-") and "=" not in found[-1] else ""
@@ -90,22 +89,22 @@ def redacted(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Returns a text as others may read it: without values of the environment's secrets (None: of this process),
-    without whole keys, and without what follows a name such as WANDB_API_KEY."""
+    """Returns a text without values of secrets of the environment (None: of this process), without keys, and without
+    what follows a name such as WANDB_API_KEY."""
     for value in _values(os.environ if environment is None else environment):
         text = text.replace(value, LEFT_OUT)
     return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
 
 
 def mask_file(path: Path) -> None:
-    """Masks a file in place; a process that has it open to append continues after it."""
+    """Masks a file in place; a process that has it open for appending can continue."""
     text = path.read_bytes().decode(errors="surrogateescape")
     if (said := masked(text)) != text:
         path.write_bytes(said.encode(errors="surrogateescape"))
 
 
 def names_in(environment: Mapping[str, str]) -> list[str]:
-    """Variables whose values are looked for in texts."""
+    """Returns the variables whose values are searched in texts."""
     return [
         name
         for name, value in environment.items()
@@ -114,7 +113,7 @@ def names_in(environment: Mapping[str, str]) -> list[str]:
 
 
 def _values(environment: Mapping[str, str]) -> list[str]:
-    """The longest first: one may be the beginning of another."""
+    """Returns the values to search, longest first, because one may be a prefix of another."""
     return sorted({environment[name] for name in names_in(environment)}, key=len, reverse=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def knob_value(value: Any) -> str:
-    """Formats a knob's value as YAML writes it on one line."""
+    """Returns a knob's value as YAML writes it on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""Worker that torchrun starts on every rank: imports once, then runs the bursts it is given until it is asked to stop.
+"""Worker that torchrun starts on every rank: imports once, then runs bursts until it is stopped.
 
-`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. Importing Megatron-Core
-costs more than most bursts, which is why a rank stays up between them.
+`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. A rank stays alive between
+bursts because importing Megatron-Core takes longer than most bursts.
 """
 
 from __future__ import annotations

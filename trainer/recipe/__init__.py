@@ -1,4 +1,4 @@
-"""The description of a training job: the recipe, its knobs, the rules that make it legal, known models and GPUs."""
+"""Recipes: the description of a training job, its knobs, the rules that make it legal, known models and GPUs."""
 
 from trainer.recipe.load import load_recipe, packaged_examples
 from trainer.recipe.schema import Recipe

@@ -1,6 +1,6 @@
-"""GPUs that are announced and lack a published figure that estimates need: rows of `announced.csv`.
+"""GPUs that are announced but lack a published figure that estimates need: rows of `announced.csv`.
 
-A recipe that names one is refused with what is missing, and told how to give it.
+A recipe that names one is refused; the error says which figures are missing and how to give them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainer.recipe.tables import read_table
 
 @cache
 def announced() -> dict[str, tuple[str, str]]:
-    """Returns, by the name a recipe writes, (the fact, the next step)."""
+    """Returns {GPU name in recipes: (the fact, the next step)} for the error."""
     found = {}
     for row in read_table("announced.csv"):
         missing = row["missing"].split()

@@ -29,8 +29,8 @@ MOST_PARTS = 100_000  # heads, experts
 
 
 class Section(BaseModel):
-    """A part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1), no number
-    without end."""
+    """One part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1), no
+    infinite number or NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -154,14 +154,14 @@ class Architecture(Section):
 
     @property
     def hybrid_pattern(self) -> str | None:
-        """The letters of a hybrid model that `hybrid` starts with, without those that split the pipeline; None for a
-        model of GPT layers."""
+        """Returns the layer letters at the start of `hybrid`, without those that split the pipeline; None for a model
+        of GPT layers."""
         letters = HYBRID_LETTERS.match(self.hybrid or "")
         return letters[0].replace("|", "") if letters else None
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:
-        """bool[L]: which layers are MoE: by the letters of a hybrid model, else as Megatron-Core's
+        """Returns bool[L], True for MoE layers: by the letters of a hybrid model, else as Megatron-Core's
         `get_moe_layer_pattern` reads `moe_layer_freq`."""
         if self.num_moe_experts is None:
             return (False,) * self.num_layers
@@ -174,7 +174,7 @@ class Architecture(Section):
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """LayerKind[L]: what mixes tokens and what feeds forward in each layer.
+        """Returns LayerKind[L]: mixer and feed-forward block of each layer.
 
         Source: Megatron-Core `get_linear_attention_pattern`; `mamba_hybrid_layer_allocation.py` for the letters.
         """
@@ -187,7 +187,7 @@ class Architecture(Section):
         )
 
     def _mixers(self) -> tuple[str, ...]:
-        """The mixer of each layer of a model that is not said in letters."""
+        """Returns the mixer of each layer of a model without hybrid letters."""
         variant, every, layers = self.experimental_attention_variant, self.linear_attention_freq, self.num_layers
         if variant == "dsa":
             return (variant,) * layers
@@ -200,8 +200,8 @@ class Architecture(Section):
 
     @property
     def mtp_kind(self) -> LayerKind:
-        """One layer of multi-token prediction: as the last decoder layer, with a ratio of its own where it has one, or
-        what its own letters add up to."""
+        """Returns the kind of a multi-token-prediction layer: that of the last decoder layer (with the compression
+        ratio given for MTP, if any), or the sum of the MTP pattern's letters."""
         if not self.mtp_hybrid_override_pattern:
             own = (self.csa_compress_ratios or ())[self.num_layers : self.num_layers + 1]
             last = self.layer_kinds[-1]
@@ -212,7 +212,7 @@ class Architecture(Section):
 
     @property
     def windowed_layers(self) -> tuple[bool, ...]:
-        """bool[L]: which layers see a window only. Source: Megatron-Core `is_layer_window_attention`."""
+        """Returns bool[L], True for layers with window attention. Source: Megatron-Core `is_layer_window_attention`."""
         skip = self.window_attn_skip_freq
         if self.window_size is None:
             return (False,) * self.num_layers
@@ -222,7 +222,10 @@ class Architecture(Section):
 
 
 class LayerKind(NamedTuple):
-    """A layer of a hybrid model may have only one of both: the other is `none`, and so is its norm."""
+    """Mixer and feed-forward block of a layer.
+
+    A layer of a hybrid model may lack one of them (`none`) with its norm.
+    """
 
     mixer: str  # the name of a file of trainer/model/mixers
     feed: Literal["dense", "moe", "none"]

@@ -9,12 +9,12 @@ import yaml
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """Keys in their order, lists of plain values on one line."""
+    """Returns the data as YAML: keys in their order, lists of plain values on one line."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=110)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of plain values on one line."""
+    """YAML dumper that writes lists of plain values on one line."""
 
 
 def _flow_list(dumper: yaml.SafeDumper, values: list[Any] | tuple[Any, ...]) -> yaml.Node:

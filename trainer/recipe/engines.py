@@ -1,4 +1,4 @@
-"""The engines a recipe may name; each is one file or folder of `trainer/engines`, loaded when it is opened."""
+"""Engines that a recipe may name; each is one file or folder of `trainer/engines`, imported when it is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that people name: a regular one of a sane size is read, anything else is refused before a byte is."""
+"""Reads files that users name: only regular files up to a size limit; anything else is refused before it is read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainer.errors import BadInputError, refused
 
 
 def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> bytes:
-    """The bytes of a regular file of at most `most_mib`. `instead` says what to name where a folder, a pipe, a device
-    or a larger file is named.
+    """Returns the bytes of a regular file of at most `most_mib` MiB. `instead` is the error's hint.
 
-    BadInputError for those and for what cannot be read, FileNotFoundError where there is nothing.
+    Raises BadInputError for a folder, a pipe, a device, a larger file or one that cannot be read; FileNotFoundError if
+    there is none.
     """
     most = most_mib * 2**20
     try:
@@ -36,7 +36,7 @@ def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> byte
 
 
 def text_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> str:
-    """The same file as UTF-8 text. Also BadInputError for what is no text."""
+    """Returns a file's UTF-8 text. Raises the errors of `bytes_of`, and BadInputError if the content is not text."""
     try:
         text = bytes_of(path, where=where, instead=instead, most_mib=most_mib).decode("utf-8")
     except UnicodeDecodeError:

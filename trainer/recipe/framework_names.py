@@ -1,4 +1,4 @@
-"""Lists the names that `trainer.kind` takes: of the folders of `trainer/frameworks`, none of which is loaded here."""
+"""Lists the values of `trainer.kind`: the folders of `trainer/frameworks`, which are not imported here."""
 
 from __future__ import annotations
 

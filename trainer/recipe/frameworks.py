@@ -1,7 +1,8 @@
-"""Checks a recipe for one framework in one version: by its own rules and Megatron-Core's, no other framework's.
+"""Checks a recipe for one framework in one version: by its own rules and Megatron-Core's, not those of other
+frameworks.
 
-A rule is a warning to everyone where only one framework, or only older releases, refuse the recipe or train it wrongly:
-to that framework, in such a version, it is an error. It stays a warning where that may happen only, or is slight.
+A rule that only one framework, or only older releases, break on is a warning in general, and an error for that
+framework in such a version. It stays a warning if the failure is only possible, or slight.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ NOT_EXPRESSED = "not-expressed"  # id of the finding that no words say it: the j
 
 
 def check_for(recipe: Recipe, framework: FrameworkName, version: str = NEWEST) -> list[Finding]:
-    """Every rule that binds the framework and holds in the version ("0.16.1", "head"), errors first."""
+    """Returns the findings of every rule that applies to the framework in this version ("0.16.1", "head"), errors
+    first."""
     bound = (rule for rule in RULES if _binds(rule, framework, version))
     found = [_said_by(rule, finding, framework, version) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
 def _binds(rule: Rule, framework: FrameworkName, version: str) -> bool:
-    """True if the rule speaks of this framework, or of the Megatron-Core under it, in this version."""
+    """Returns True if the rule applies to this framework, or to the Megatron-Core under it, in this version."""
     if rule.core_refuses is not None:
         return framework in rule.binds or is_among(rule.core_refuses, version)
     return bool({FrameworkName.CORE, framework} & set(rule.binds)) and is_among(rule.versions, version)
 
 
 def _said_by(rule: Rule, finding: Finding, framework: FrameworkName, version: str) -> Finding:
-    """The finding, as an error where this framework in this version stops at it."""
+    """Returns the finding, as an error if this framework in this version stops at it."""
     past = rule.kind is FindingKind.WARNING and not is_among(rule.versions, NEWEST) and rule.effect in CERTAIN
     refused = framework in rule.refuses
     if rule.core_refuses is not None:

@@ -1,7 +1,7 @@
 """A GPU that a recipe describes by its figures instead of naming a row of `hardware.csv`.
 
-What estimates cannot go without is required. The rest is optional: where it is missing, estimates, rules and the
-simulation say so (`Hardware.unknown`), widen their intervals or refuse, and take no other GPU's figure.
+Figures that estimates cannot do without are required, the rest is optional: if one is missing, estimates, rules and the
+simulation report it (`Hardware.unknown`), widen their intervals or refuse, and use no other GPU's figure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GpuFigures(Section):
 
 
 def hardware_of(gpu: str | GpuFigures, gpus_per_node: int | None, network_gbit_s: float | None) -> Hardware:
-    """Returns the device of a cluster: a row of the table or the figures given, behind the cluster's own network."""
+    """Returns the device of a cluster, from the table or from given figures, with the cluster's own network."""
     if isinstance(gpu, str) and network_gbit_s is None:
         return known_hardware()[gpu]
     return _composed(gpu, gpus_per_node, network_gbit_s)

@@ -1,7 +1,7 @@
-"""The kinds of device a recipe may train on: rows of `hardware.csv`, the CPU among them, and GPUs given by figures.
+"""Devices that a recipe may train on: rows of `hardware.csv`, the CPU among them, and GPUs given by figures.
 
-What differs between architectures (number formats, dispatch libraries, the copies that FP8 weights keep, the fitted
-constants of estimates) is a column, so that a new GPU is a row. An empty cell means that the figure is not known.
+All that differs between architectures (number formats, dispatch libraries, the copies that FP8 weights keep, the fitted
+constants of estimates) is a column, so that a new GPU is a row. An empty cell is an unknown figure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ UNFITTED = "unfitted"  # constants of an architecture that no published run was 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """One kind of device. Rates are datasheet peaks, one way where the name does not say otherwise; None is a figure
-    that is not known."""
+    """One kind of device.
+
+    Rates are datasheet peaks, one way unless the name says otherwise; None is an unknown figure.
+    """
 
     name: str  # as a recipe writes it: "h100"
     architecture: str  # "hopper", "blackwell", "cpu", …
@@ -69,7 +71,7 @@ class Hardware:
 
     @property
     def nvlink_fabric(self) -> str:
-        """The row of links.csv for its NVLink domain."""
+        """Returns the fabric of links.csv for its NVLink domain."""
         return "nvlink72" if self.nvlink_domain_gpus > 8 else "nvlink8"
 
     @property
@@ -83,22 +85,22 @@ class Hardware:
 
     @property
     def rated(self) -> Hardware:
-        """The device whose peak and power the fitted shares are of."""
+        """Returns the device whose peak and power the fitted efficiencies refer to."""
         return self.reference or self
 
     def runs(self, precision: str) -> bool | None:
-        """Returns whether its units, or an emulation, compute in a precision; None where that is not known."""
+        """Returns whether the device computes in a precision, natively or emulated; None if unknown."""
         if precision == "fp32" or self.is_cpu:
             return True
         return None if self.precisions is None else precision in (*self.precisions, *self.emulated_precisions)
 
     def peak_tflops(self, precision: str) -> float:
-        """Dense peak of a precision, TFLOP/s; BF16's where the precision has no units of its own or no known figure."""
+        """Returns the dense peak of a precision, TFLOP/s; BF16's if the precision has no units of its own or no known
+        figure."""
         return self.dense_tflops.get(precision) or self.dense_tflops["bf16"]
 
     def unknown(self, precision: str) -> tuple[str, ...]:
-        """Returns the figures that an estimate in this precision would use and that are not known, as a recipe's `gpu`
-        names them."""
+        """Returns the unknown figures that an estimate in this precision would use, named as in a recipe's `gpu`."""
         if self.is_cpu:
             return ()
         computed: Precision = "bf16" if precision == "fp32" else precision  # type: ignore[assignment]
@@ -114,7 +116,7 @@ class Hardware:
 
 
 def _number(text: str) -> float | None:
-    """The first number of a cell: "200 nominal / ~160 effective" is 200."""
+    """Returns the first number of a cell: 200 for "200 nominal / ~160 effective"."""
     match = re.match(r"\s*([\d.]+)", text)
     return float(match.group(1)) if match else None
 
@@ -188,7 +190,7 @@ def _refuse_gaps(row: dict[str, str], rows: dict[str, dict[str, str]]) -> None:
 
 @cache
 def known_hardware() -> dict[str, Hardware]:
-    """Every row by the name a recipe writes. BadInputError for a row without a figure that estimates need."""
+    """Returns every row by its name in recipes. Raises BadInputError for a row without a figure that estimates need."""
     rows = {_name(row): row for row in read_table("hardware.csv")}
     for row in rows.values():
         _refuse_gaps(row, rows)

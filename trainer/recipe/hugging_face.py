@@ -1,9 +1,9 @@
-"""A model from the `config.json` of Hugging Face transformers, in Megatron-Core's field names.
+"""Reads a model from the `config.json` of Hugging Face transformers into Megatron-Core's field names.
 
-One row of `hugging_face.csv` a field and family: the key there, the field here, how one becomes the other. Rows without
-a field name keys that change nothing of the model, some of them at one value only; a key without a row is named as
-unread. Source: the configuration and modelling files of transformers 4.57 and 5.23, src/transformers/models/
-<model_type>, and those that models bring along (bailing_moe, minimax_text_01).
+`hugging_face.csv` has one row per field and family: the key there, the field here, the conversion. Rows without a field
+list keys that do not change the model, some of them at one value only; a key without a row is reported as unread.
+Source: the configuration and modelling files of transformers 4.57 and 5.23, src/transformers/models/<model_type>, and
+those shipped with models (bailing_moe, minimax_text_01).
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ _YARN = {
 
 
 def model_types() -> tuple[str, ...]:
-    """The families that the table knows."""
+    """Returns the model families of the table."""
     return tuple(dict.fromkeys(kind for row in _rows() for kind in row["model_types"].split() if kind != "*"))
 
 
 def is_hugging_face(data: Any) -> bool:
-    """Returns whether data are a configuration of transformers: those of language models have a `model_type`."""
+    """Returns whether data are a configuration of a transformers language model, which has a `model_type`."""
     return isinstance(data, dict) and isinstance(data.get("model_type"), str)
 
 
 def model_fields(data: Config, *, where: str) -> dict[str, Any]:
-    """Fields of the architecture. BadInputError for a family that is not in the table, or a config without sizes."""
+    """Returns the fields of the architecture.
+
+    Raises BadInputError for a family that is not in the table, or a config without sizes.
+    """
     config = _language_part(data)
     kind = str(config.get("model_type"))
     if kind not in model_types():
@@ -77,7 +80,7 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
 
 
 def parts_left_out(data: Config) -> tuple[str, ...]:
-    """Keys of parts beside the language model: vision towers, audio encoders."""
+    """Returns the keys of parts that are not the language model: vision towers, audio encoders."""
     if _language_part(data) is data:
         return ()
     parts = (key for key, value in data.items() if key.endswith("_config") and isinstance(value, dict))
@@ -85,8 +88,8 @@ def parts_left_out(data: Config) -> tuple[str, ...]:
 
 
 def keys_unread(data: Config) -> tuple[str, ...]:
-    """Keys of the language model that no field is read from, and that may change the model: unknown ones, and known
-    ones at a value that Megatron-Core has no field for."""
+    """Returns the keys of the language model that are not read and may change the model: unknown ones, and known ones
+    at a value that Megatron-Core has no field for."""
     config = _language_part(data)
     effectless: dict[str, str] = {}
     read: set[str] = set()
@@ -104,7 +107,7 @@ def keys_unread(data: Config) -> tuple[str, ...]:
 
 
 def _has_no_effect(form: str, value: Any) -> bool:
-    """Returns whether a row without a field says that this value changes nothing; absent and null never do."""
+    """Returns whether a row without a field declares this value without effect; absent and null always are."""
     if form == "ignored" or value is None:
         return True
     word, _, text = form.partition(" ")
@@ -117,13 +120,19 @@ def _rows_of(kind: str) -> list[dict[str, str]]:
 
 
 def _experts_lacking(kind: str, said: Mapping[str, Any]) -> list[str]:
-    """The key of a mixture's number of experts where it is not written: without it the model would be dense."""
+    """Returns the missing key of the number of experts of an MoE family: without it the model would be dense.
+
+    Else [].
+    """
     keys = [row["key"] for row in _rows() if row["field"] == "num_moe_experts" and kind in row["model_types"].split()]
     return keys if keys and not said.get("num_moe_experts") else []
 
 
 def read_config(path: Path, *, where: str) -> Config:
-    """A `config.json`. BadInputError where there is none, or it is no configuration of transformers."""
+    """Returns the data of a `config.json`.
+
+    Raises BadInputError if there is none, or it is not a configuration of transformers.
+    """
     instead = "name a config.json of Hugging Face"
     try:
         data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MOST_MIB))
@@ -148,7 +157,7 @@ def _rows() -> list[dict[str, str]]:
 
 
 def _language_part(data: Config) -> Config:
-    """Models that also see keep their language model's settings below `text_config`."""
+    """Returns the part of the language model: multimodal models keep it in `text_config`."""
     inner = data.get("text_config")
     return inner if isinstance(inner, dict) and "num_hidden_layers" in inner else data
 
@@ -165,26 +174,27 @@ def _field(row: Mapping[str, str], config: Config) -> dict[str, Any]:
 
 
 def _sparse_step(step: int, config: Config) -> Any:
-    """A flag a layer, or 1 where every layer has experts."""
+    """Returns one flag per layer, 1 for experts; or 1 if every layer has experts."""
     dense = set(config.get("mlp_only_layers") or ())
     flags = [int((layer + 1) % step == 0 and layer not in dense) for layer in range(config["num_hidden_layers"])]
     return 1 if all(flags) else tuple(flags)
 
 
 def _first_dense(first: int, config: Config) -> Any:
-    """Dense layers at the start, then every `moe_layer_freq`-th has experts."""
+    """Returns one flag per layer: dense layers first, then experts in every `moe_layer_freq`-th layer; 1 if every layer
+    has experts."""
     every = config.get("moe_layer_freq") or 1
     flags = [int(layer >= first and layer % every == 0) for layer in range(config["num_hidden_layers"])]
     return 1 if all(flags) else tuple(flags)
 
 
 def _linear(kinds: Any, config: Config) -> Any:
-    """N where every N-th layer keeps full attention; else a flag a layer: 1 where it has the linear mixer."""
+    """Returns N if every N-th layer keeps full attention; else one flag per layer, 1 for the linear mixer."""
     return _frequency([int(kind == "linear_attention") for kind in _by_layer(kinds, config)])
 
 
 def _by_layer(values: Any, config: Config) -> list[Any]:
-    """The list, one a layer. ValueError for anything else."""
+    """Returns the list if it has one value per layer. Raises ValueError for anything else."""
     layers = config.get("num_hidden_layers")
     if not isinstance(values, list) or len(values) != layers:
         raise ValueError(f"{json.dumps(values)[:SHOWN]} is not a list of one value for each of the {layers} layers")
@@ -198,13 +208,14 @@ def _frequency(flags: list[int]) -> int | tuple[int, ...]:
 
 
 def _mlp_types(kinds: Any, config: Config) -> Any:
-    """A flag a layer, or 1 where every layer has experts."""
+    """Returns one flag per layer, 1 for experts; or 1 if every layer has experts."""
     flags = tuple(int(kind != "dense") for kind in _by_layer(kinds, config))
     return 1 if all(flags) else flags
 
 
 def _between(first: int, config: Config) -> Any:
-    """Experts from a first layer to a last one, in every so many."""
+    """Returns one flag per layer: experts in every `moe_layer_interval`-th layer from a first to a last one; 1 if every
+    layer has experts."""
     end, layers = config.get("moe_layer_end_index"), config["num_hidden_layers"]
     last = layers - 1 if end in (None, -1) else end
     every = config.get("moe_layer_interval") or 1
@@ -226,7 +237,10 @@ _LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_atten
 
 
 def _letters(kinds: Any) -> str:
-    """The letter of each layer in Megatron-Core's hybrid pattern. ValueError for a word that has none."""
+    """Returns the letter of each layer in Megatron-Core's hybrid pattern.
+
+    Raises ValueError for a layer type that has none.
+    """
     unknown = sorted({kind for kind in kinds if kind not in _LETTERS})
     if unknown:
         raise ValueError(f"layers of kind {', '.join(unknown)} have no letter in Megatron-Core's hybrid pattern")
@@ -234,7 +248,7 @@ def _letters(kinds: Any) -> str:
 
 
 def _hybrid(pattern: str) -> dict[str, Any]:
-    """ValueError for a letter that Megatron-Core's pattern has not."""
+    """Returns the fields of a hybrid pattern. Raises ValueError for a letter that Megatron-Core does not have."""
     unknown = "".join(sorted(set(pattern) - set(_LETTERS.values())))
     if unknown or not pattern:
         raise ValueError(f"{pattern!r} is no pattern of layers: {unknown or 'it is empty'}")
@@ -246,7 +260,7 @@ def _hybrid(pattern: str) -> dict[str, Any]:
 
 
 def _alike(value: Any, config: Config) -> Any:
-    """The value, or that of every layer of a list. ValueError where layers differ."""
+    """Returns the value, or the one value of a list by layer. Raises ValueError if layers differ."""
     if not isinstance(value, list):
         return value
     if len(set(value)) != 1:
@@ -259,14 +273,14 @@ def _shared_alike(count: Any, config: Config) -> Any:
 
 
 def _relu2(word: str, config: Config) -> dict[str, Any]:
-    """ValueError for an activation without a field."""
+    """Returns the fields of squared ReLU. Raises ValueError for another activation."""
     if word != "relu2":
         raise ValueError(f"mlp_hidden_act {word!r} is not known")
     return {"activation_func": "squared_relu", "gated_linear_unit": False}
 
 
 def _rope(scaling: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Fields of a way to scale rotation; theta stands here too from transformers 5 on."""
+    """Returns the fields of a rotary scaling; since transformers 5 its mapping has `rope_theta` too."""
     kind = _rope_kind(scaling)
     fields: dict[str, Any] = {}
     if "rope_theta" in scaling:
@@ -291,7 +305,7 @@ def _rope_kind(scaling: Mapping[str, Any]) -> str | None:
 
 
 def _no_rope(layers: Any, config: Config) -> Any:
-    """Every N-th layer, or a flag a layer: 1 where there is no rotation."""
+    """Returns N if every N-th layer has no rotary embedding; else one flag per layer, 1 for no rotary embedding."""
     flags = tuple(int(not rotates) for rotates in layers)
     if not any(flags):
         return None

@@ -1,8 +1,8 @@
-"""The canonical form of a recipe, from which `Recipe.digest` is computed: equal for the same experiment.
+"""Canonical form of a recipe, from which `Recipe.digest` is computed: equal for equal experiments.
 
 A knob that has no effect given the others (recompute modules without selective recompute, a flex backend without the
-flex dispatcher) takes its default here, and spellings of one setting become one. Names, tuning settings, deadlines
-and the number of steps measured change nothing that is measured, and stay out.
+flex dispatcher) has its default here, and different spellings of a setting become one. Names, tuning settings,
+deadlines and the number of measured steps are left out: they do not change what is measured.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ ACTS_WHEN: dict[str, Test] = {
 
 
 def _granularity(recipe: Settings, value: str | None) -> str | None:
-    """Selective recompute of no module is no recompute."""
+    """Returns the granularity; None for selective recompute of no modules, which recomputes nothing."""
     return None if value == "selective" and recipe.knob("recompute_modules") == () else value
 
 
@@ -169,14 +169,13 @@ def acts(recipe: Settings, name: str) -> bool:
 
 
 def requested_knobs(recipe: Settings) -> list[str]:
-    """Lists knobs that the recipe sets and that can act; null requests nothing."""
+    """Returns the knobs that the recipe sets to a value other than null and that have an effect."""
     named = [name for name, knob in KNOBS.items() if knob.section != "knobs" or name in recipe.knobs]
     return [name for name in named if recipe.knob(name) is not None and acts(recipe, name)]
 
 
 def effective(recipe: Settings, name: str) -> Any:
-    """The knob's value in its one spelling; its default where it cannot act. Lists of words are sorted, they are
-    sets."""
+    """Returns the knob's canonical value; its default if it has no effect. Lists of words are sets: they are sorted."""
     if not acts(recipe, name):
         return KNOBS[name].default
     return _spelled(recipe, name, recipe.knob(name))
@@ -190,8 +189,8 @@ def _spelled(recipe: Settings, name: str, value: Any) -> Any:
 
 
 def canonical(recipe: Settings) -> dict[str, Any]:
-    """Everything a measurement can depend on, as JSON types; fields that are not in FIRST_FIELDS only where they are
-    not at their defaults."""
+    """Returns everything a measurement can depend on, as JSON types; of fields not in FIRST_FIELDS, only those that
+    differ from their defaults."""
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     return {
@@ -210,19 +209,22 @@ def canonical(recipe: Settings) -> dict[str, Any]:
 
 
 def _hardware(recipe: Settings) -> dict[str, Any]:
-    """The GPU, by its name or its figures, and the network where it is not the table's."""
+    """Returns the GPU's name or figures, and the network if the recipe overrides the table's."""
     gpu, network = recipe.cluster.gpu, recipe.cluster.network_gbit_s
     named = gpu if isinstance(gpu, str) else gpu.model_dump(mode="json", exclude_defaults=True)
     return {"gpu": named} | ({} if network is None else {"network_gbit_s": network})
 
 
 def _as_json(section: Section, field: str) -> dict[str, Any]:
-    """Returns the section as JSON types without its new keys that are at their default. `field` is its key."""
+    """Returns the section as JSON types, without fields that are not in FIRST_FIELDS and at their default.
+
+    `field` is the section's key.
+    """
     return section.model_dump(mode="json", exclude=_new_defaults(section, field))
 
 
 def _new_defaults(section: Section, field: str) -> dict[Any, Any]:
-    """The fields that are not in FIRST_FIELDS and at their defaults, nested as pydantic's `exclude` takes them."""
+    """Returns the fields that are not in FIRST_FIELDS and at their defaults, nested as in pydantic's `exclude`."""
     found: dict[Any, Any] = {}
     for name, value in section:
         place = f"{field}.{name}"
@@ -244,7 +246,7 @@ def _default(section: Section, name: str) -> Any:
 
 
 def _knobs(recipe: Settings) -> dict[str, Any]:
-    """Every knob's effective value; of a new one, only a value that is not its default's."""
+    """Returns every knob's effective value; of knobs not in FIRST_FIELDS, only values other than the default."""
     values = {name: effective(recipe, name) for name in KNOBS}
     return {
         name: value
@@ -254,7 +256,8 @@ def _knobs(recipe: Settings) -> dict[str, Any]:
 
 
 def _architecture(recipe: Settings) -> dict[str, Any]:
-    """The model's fields; of those that only change numbers, where these are computed, what is not at its default."""
+    """Returns the model's fields; NUMBERS_ONLY fields only where they differ from the default and the engine is not
+    simulated."""
     model = recipe.architecture
     moved = model.model_dump(exclude_defaults=True)
     simulated = recipe.burst.engine == "simulated"
@@ -267,9 +270,9 @@ def _architecture(recipe: Settings) -> dict[str, Any]:
 
 
 def _as_simulated(recipe: Settings) -> dict[str, Any]:
-    """Words of older fields that a simulation cannot tell apart either, as recorded simulations have them: their noise
-    is drawn from the digest. A router with an expert bias is a sigmoid one whatever it was called; of models without
-    latent attention it was called softmax."""
+    """Returns older spellings of fields that a simulation does not distinguish, so that recorded simulations, whose
+    noise is seeded by the digest, stay reproducible. A router with an expert bias was recorded as softmax if the model
+    has no latent attention."""
     model = recipe.architecture
     fields = {}
     if model.position_embedding_type in ("yarn", "none"):

@@ -1,9 +1,8 @@
 """Every knob of a training job: one row of `knobs.csv` each, read once.
 
-A row says where the knob is written in a recipe, what Megatron-Core, Megatron-LM and Megatron-Bridge call it, which
-values it takes, its default and whose default that is, in which phase it is tuned, which walls it acts on, whether
-moving it changes the numbers that training computes, and what a tuner tries of it. How knobs depend on each other is
-for `rules`.
+A row has the section of the knob in a recipe, its names in Megatron-Core, Megatron-LM and Megatron-Bridge, its values,
+its default and whose default that is, the phase that tunes it, the walls it acts on, whether changing it changes the
+numbers that training computes, and the values a tuner tries. Dependencies between knobs are in `rules`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _PYTHON_TYPES: dict[Kind, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """The values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b`, `any a|b` or `sizes>=1`, a list of whole
-    numbers; `?` lets it be null."""
+    """Values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b`, `any a|b` or `sizes>=1`, a list of whole
+    numbers; `?` also allows null."""
 
     kind: Kind
     words: tuple[str, ...] = ()  # of `one` and `any`
@@ -46,7 +45,7 @@ class Domain:
     nullable: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """Returns why `value` is not in the domain; None if it is."""
+        """Returns the reason why `value` is not in the domain; None if it is."""
         if value is None:
             return None if self.nullable else "it cannot be null"
         if not self._has_type(value):
@@ -61,7 +60,7 @@ class Domain:
         return None if all(low <= number <= high for number in numbers) else f"{value} is not {self}"
 
     def canonical(self, value: Any) -> Any:
-        """The value as a recipe keeps it: lists as tuples, whole numbers of a fraction as floats."""
+        """Returns the value as a recipe stores it: lists as tuples, integers of a float domain as floats."""
         if self.kind in ("any", "sizes") and isinstance(value, list):
             return tuple(value)
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
@@ -98,7 +97,10 @@ class Domain:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One row. `default_from` is "megatron" where an unwritten knob means the same there, "ours" where we differ."""
+    """One row of knobs.csv.
+
+    `default_from` is "megatron" if an unset knob means the same in Megatron, "ours" if we differ.
+    """
 
     name: str
     section: SectionName
@@ -119,7 +121,7 @@ class Knob:
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """The values to choose from where they can be listed, null last; None for numbers, lists and text."""
+        """Returns the possible values, null last, if they can be listed; None for numbers, lists and text."""
         listed: dict[str, tuple[Any, ...]] = {"bool": (False, True), "one": self.domain.words}
         if self.domain.kind not in listed:
             return None
@@ -137,7 +139,7 @@ def _described(value: Any) -> str:
 
 @cache
 def parse_domain(text: str) -> Domain:
-    """A cell of the `values` column. ValueError for a text that is none of the forms `Domain` names."""
+    """Parses a cell of the `values` column. Raises ValueError for a text that is not in a form that `Domain` lists."""
     body, nullable = text.removesuffix("?"), text.endswith("?")
     match = re.fullmatch(r"(bool|int|float|text|one|any|sizes)(?:>=([\d.]+)| ([\d.]+)\.\.([\d.]+)| ([\w|+]+))?", body)
     if match is None:
@@ -154,7 +156,7 @@ def parse_domain(text: str) -> Domain:
 
 
 def _value(domain: Domain, word: str) -> Any:
-    """Returns the value of a word of the `tries` column."""
+    """Parses one word of the `tries` column."""
     return word if domain.kind in ("one", "text") else domain.canonical(json.loads(word))
 
 

@@ -1,4 +1,4 @@
-"""The launcher that starts a recipe's ranks: `burst.launcher`, its kind and the settings of each kind."""
+"""The `burst.launcher` of a recipe, which starts its ranks: its kind and the settings of each kind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Words = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class SlurmSettings(Section):
-    """Launcher slurm: a step of the allocation that the tuner runs in, or a job of its own for each burst. `allocate`
-    are words of sbatch: where the tuner is in no allocation, it submits one job for the study and runs itself in it.
+    """Settings of launcher slurm: a job step in the tuner's own allocation, or one job per burst.
 
-    `srun` and `sbatch` are further words for either, passed on as they are; a word of theirs for what is set by us
-    takes its place.
+    `allocate` are sbatch arguments: outside an allocation, the tuner submits one job for the study and runs itself in
+    it. `srun` and `sbatch` are further arguments for either, passed unchanged; they replace arguments that the launcher
+    would set.
     """
 
     job: Literal["allocation", "per-burst"] = "allocation"  # allocation: of the salloc or sbatch around the tuner
@@ -42,7 +42,7 @@ class SlurmSettings(Section):
     @field_validator("allocate")
     @classmethod
     def _is_of_one_job(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Words that a shell would read, of a job that holds the nodes."""
+        """Refuses unbalanced quotes, and `allocate` together with one job per burst."""
         if value is None:
             return None
         if info.data.get("job") == "per-burst":
@@ -52,7 +52,7 @@ class SlurmSettings(Section):
 
 
 class HostsSettings(Section):
-    """`{hosts: [n1, n2], …}`: launcher hosts, over ssh. More hosts than the recipe has nodes are spares."""
+    """`{hosts: [n1, n2], …}`: settings of launcher hosts (ssh). Hosts beyond the recipe's nodes are spares."""
 
     hosts: Annotated[Words, Field(min_length=1)]
     ssh: Words = ()  # further words of ssh: [-p, "2222"], [-F, cluster.conf]
@@ -62,7 +62,7 @@ class HostsSettings(Section):
 
 
 class Launching(Section):
-    """`{slurm: {…}}`: a launcher with settings."""
+    """`{slurm: {…}}`: a launcher given with settings."""
 
     slurm: SlurmSettings
 
@@ -81,17 +81,17 @@ Launcher = Annotated[
 
 
 def kind_of(launcher: str | Launching | HostsSettings) -> str:
-    """local, slurm, …: all of a launcher that a measurement can depend on."""
+    """Returns the launcher's name (local, slurm, …): its settings do not change what is measured."""
     if isinstance(launcher, str):
         return launcher
     return "hosts" if isinstance(launcher, HostsSettings) else "slurm"
 
 
 def slurm_settings(launcher: str | Launching | HostsSettings) -> SlurmSettings:
-    """Returns the settings of launcher slurm; the defaults where only its name is written."""
+    """Returns the settings of launcher slurm; the defaults if only its name is given."""
     return launcher.slurm if isinstance(launcher, Launching) else SlurmSettings()
 
 
 def hosts_settings(launcher: str | Launching | HostsSettings) -> HostsSettings | None:
-    """Returns the settings of launcher hosts; None where only its name is written."""
+    """Returns the settings of launcher hosts; None if only its name is given."""
     return launcher if isinstance(launcher, HostsSettings) else None

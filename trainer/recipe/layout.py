@@ -1,7 +1,7 @@
-"""The division of the ranks: every parallel size of a recipe, for attention's grid and for the experts' grid.
+"""The parallel sizes of a recipe, for attention's grid of ranks and for the experts' grid.
 
-Attention: world = TP·CP·PP·DP. Experts, folded over the same ranks: world = ETP·EP·PP·EDP. EP does not multiply
-into the model-parallel product (source: Megatron-Core parallel_state.py, arXiv 2504.14960).
+Attention: world = TP·CP·PP·DP. Experts, folded over the same ranks: world = ETP·EP·PP·EDP. EP does not multiply into
+the model-parallel product (source: Megatron-Core parallel_state.py, arXiv 2504.14960).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of one recipe, each computed on access: reading TP depends on no other size."""
+    """Parallel sizes of one recipe, each computed on access."""
 
     recipe: Settings
 
@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def dp(self) -> int:
-        """Rounded down where the layout is illegal, at least 1."""
+        """Returns the DP size, at least 1; rounded down if the layout is illegal."""
         return self.recipe.data_parallel_size
 
     @property
@@ -53,12 +53,12 @@ class Layout:
 
     @property
     def edp(self) -> int:
-        """Rounded down where the layout is illegal, at least 1."""
+        """Returns the experts' DP size, at least 1; rounded down if the layout is illegal."""
         return max(1, self.world // (self.etp * self.ep * self.pp))
 
     @property
     def vpp(self) -> int:
-        """Model chunks a rank holds, 1 without interleaving."""
+        """Returns the model chunks per rank, 1 without interleaving."""
         written = self.recipe.parallelism.virtual_pipeline_model_parallel_size
         return written or max(1, len(stages_of(self.recipe)) // self.pp)
 
@@ -75,15 +75,16 @@ def grid_fits(recipe: Settings) -> bool:
 
 
 def sizes_of(recipe: Settings) -> tuple[int, int, int, int, int, int]:
-    """TP, PP, VPP, CP, EP, ETP: what names a layout."""
+    """Returns TP, PP, VPP, CP, EP, ETP, which identify a layout."""
     now = layout_of(recipe)
     return now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp
 
 
 def pipeline_stages(text: str) -> list[str]:
-    """Megatron's layout text as one string of E, t, m, L a stage: "Et*2|(t|)*2mL" → ["Ett", "t", "t", "mL"].
+    """Returns the stages of Megatron's layout text, each as letters of E, t, m, L: "Et*2|(t|)*2mL" → ["Ett", "t", "t",
+    "mL"].
 
-    [] for an empty text. ValueError for anything that is no such text.
+    Returns [] for an empty text. Raises ValueError for an invalid one.
     """
     plain = text.replace(",", "").replace(" ", "")
     while (expanded := _GROUP.sub(lambda m: _repeated(m[1], m[2] or "1"), plain)) != plain:
@@ -95,14 +96,14 @@ def pipeline_stages(text: str) -> list[str]:
 
 
 def _repeated(text: str, digits: str) -> str:
-    """ValueError for more letters than any model has layers."""
+    """Returns the text repeated. Raises ValueError for more letters than any model has layers."""
     if len(digits) > 5 or len(text) * int(digits) > MOST_LETTERS:
         raise ValueError(f"*{digits} is not valid in a pipeline layout: no model has so many layers")
     return text * int(digits)
 
 
 def stages_of(recipe: Settings) -> list[str]:
-    """The stages of the recipe's own layout; [] without one, or with one that cannot be read (a rule says so)."""
+    """Returns the stages of the recipe's pipeline layout; [] if it has none or an invalid one, which a rule reports."""
     try:
         return pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
     except ValueError:
@@ -126,7 +127,8 @@ def layers_of_ranks(recipe: Settings) -> list[list[list[int]]]:
 
 
 def mtp_layers_of_ranks(recipe: Settings) -> list[int]:
-    """Multi-token-prediction layers of each pipeline rank (int[PP]): on the last one, or where a layout says."""
+    """Returns the multi-token-prediction layers of each pipeline rank, int[PP]: by the pipeline layout, else on the
+    last rank."""
     pp = layout_of(recipe).pp
     if stages := stages_of(recipe):
         return [sum(stage.count("m") for stage in stages[rank::pp]) for rank in range(pp)]
@@ -134,12 +136,13 @@ def mtp_layers_of_ranks(recipe: Settings) -> list[int]:
 
 
 def _chunked(by_rank: list[int], chunks: int) -> list[int]:
-    """Layers of every stage in order, each rank's spread evenly over its chunks, the first ones fuller."""
+    """Returns the layers of every stage, in order: each rank's layers spread evenly over its chunks, the first ones
+    fuller."""
     return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]
 
 
 def layers_by_stage(recipe: Settings) -> list[int]:
-    """Decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
+    """Returns the decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers
     if stages := stages_of(recipe):
         return [sum(stage.count("t") for stage in stages[rank :: layout.pp]) for rank in range(layout.pp)]

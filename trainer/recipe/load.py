@@ -1,4 +1,4 @@
-"""From a file, a packaged example or plain data to a `Recipe`."""
+"""Loads a `Recipe` from a file, a packaged example or plain data."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def load_recipe(path_or_example: str) -> Recipe:
 
 
 def recipe_from(source: Source) -> Recipe:
-    """Returns the recipe of plain data. Raises BadInputError with every problem found."""
+    """Builds a recipe from plain data. Raises BadInputError with every problem found."""
     recipe = validated(Recipe, _with_model(_with_machine(source)))
     _refuse_absent_places(recipe, source)
     return recipe
 
 
 def _refuse_absent_places(recipe: Recipe, source: Source) -> None:
-    """BadInputError where the machine file names nodes or ranks that the cluster does not have."""
+    """Raises BadInputError if the machine file names nodes or ranks that the cluster does not have."""
     machine = recipe.burst.machine
     if machine is None:
         return
@@ -51,7 +51,7 @@ def _refuse_absent_places(recipe: Recipe, source: Source) -> None:
 
 
 def _with_machine(source: Source) -> Source:
-    """Reads the machine file that the recipe names, so that the recipe contains its values."""
+    """Replaces the name of a machine file in the recipe by the file's values."""
     burst = source.data.get("burst")
     named = burst.get("machine") if isinstance(burst, dict) else None
     if not isinstance(named, str):
@@ -63,7 +63,7 @@ def _with_machine(source: Source) -> Source:
 
 
 def _with_model(source: Source) -> Source:
-    """Reads the model from the Hugging Face config.json that the recipe names, so that it contains its values."""
+    """Replaces the path of a Hugging Face config.json in the recipe by the model's fields."""
     named = source.data.get("model") if isinstance(source.data, dict) else None
     if not isinstance(named, str) or not named.endswith(".json"):
         return source

@@ -1,4 +1,4 @@
-"""From a packaged name or a file to a `MachineFile`, and to the `Machine` that a simulation reads of it."""
+"""Loads a `MachineFile`, packaged or from a path, and the `Machine` that a simulation uses of it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trainer.recipe.validation import validated
 
 @cache
 def packaged_machines() -> tuple[str, ...]:
-    """Names of the machine files that come with the package."""
+    """Returns the names of the machine files that come with the package."""
     found = (files("trainer.recipe") / "machines").iterdir()
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
 
 
 def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = "burst.machine") -> Machine:
-    """Returns the simulation's keys of `load_machine_file`."""
+    """Returns the part of `load_machine_file` that a simulation uses."""
     return load_machine_file(name_or_file, beside=beside, where=where).machine
 
 
 def load_machine_file(name_or_file: str, *, beside: Path | None = None, where: str = "--machine") -> MachineFile:
-    """A packaged machine, or a file; a relative path is taken from `beside`, the folder of the recipe.
+    """Loads a packaged machine or a file; a relative path starts at `beside`, the recipe's folder.
 
-    BadInputError names every problem of the file; `where` is what named it.
+    Raises BadInputError with every problem of the file; `where` is the key or option that names it.
     """
     if name_or_file in packaged_machines():
         packaged = files("trainer.recipe") / "machines" / f"{name_or_file}.yaml"

@@ -1,7 +1,8 @@
-"""A machine file: how a simulated cluster differs from the tables and the published runs; every key, unit and default.
+"""A machine file: every key, unit and default.
 
-Factors multiply what `rates.csv` of the simulated engine and `hardware.csv` say; 1 is "as published". What is absent
-has its default, so a file holds only what is special about its cluster. `load_machine.py` reads one.
+It describes how a simulated cluster differs from the tables and the published runs. Factors multiply the values of
+`rates.csv` of the simulated engine and of `hardware.csv`; 1 is "as published". Absent keys have their defaults, so a
+file holds only what is special about its cluster. `load_machine.py` reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Compute(Section):
-    """Factors on the rates of rates.csv: 0.8 is a fifth slower."""
+    """Factors on the rates of rates.csv: 0.8 is 20 % slower."""
 
     dense_gemm: Factor = Field(1.0, description="rate of dense GEMMs")
     grouped_gemm: Factor = Field(1.0, description="rate of the experts' grouped GEMMs")
@@ -30,7 +31,7 @@ class Compute(Section):
 
 
 class Links(Section):
-    """Factors on the measured bandwidths and latencies."""
+    """Factors on the measured bandwidths and latencies of links."""
 
     nvlink: Factor = Field(1.0, description="bandwidth inside the NVLink domain")
     network: Factor = Field(1.0, description="bandwidth between domains")
@@ -44,7 +45,7 @@ class Links(Section):
 
 
 class Overlap(Section):
-    """Interference between concurrent streams."""
+    """Interference between concurrent CUDA streams."""
 
     sm_contention: Factor = Field(1.0, description="compute lost beside communication, over the SMs it occupies")
     ep: Share = Field(1.0, description="share of EP communication that can run beside compute, with EP overlap")
@@ -53,7 +54,7 @@ class Overlap(Section):
 
 
 class Host(Section):
-    """The CPU that launches."""
+    """Figures of the CPU that launches kernels."""
 
     launch: Factor = Field(1.0, description="time of a launch, Python around it included")
     sync_us: float = Field(0.0, ge=0, description="additional µs per synchronisation of host and device")
@@ -65,14 +66,14 @@ class Host(Section):
 
 
 class Routing(Section):
-    """Imbalance of the load of experts where nothing forces balance."""
+    """Imbalance of the experts' load if nothing forces balance."""
 
     skew: float = Field(0.25, ge=0, le=20, description="relative standard deviation of an expert's load over the mean")
     drift: Share = Field(0.1, description="share of the skew that is redrawn every step")
 
 
 class Memory(Section):
-    """Memory of a GPU beyond what the recipe counts."""
+    """Memory of a GPU that the recipe does not account for."""
 
     activations: Factor = Field(1.0, description="factor on the counted activations")
     fragmentation: Share = Field(0.03, description="share of the allocator's memory that cannot be used")
@@ -81,14 +82,14 @@ class Memory(Section):
 
 
 class Noise(Section):
-    """Relative standard deviations."""
+    """Noise of measurements, as relative standard deviations."""
 
     step: Share = Field(0.004, description="of a step around its burst's mean")
     burst: Share = Field(0.003, description="of a burst's mean around the truth")
 
 
 class Straggler(Section):
-    """Some ranks that are slower: a rank, or every rank of a node."""
+    """Slowdown of some ranks: of one rank, or of every rank of a node."""
 
     rank: int | None = Field(None, ge=0, description="one rank")
     node: int | None = Field(None, ge=0, description="or every rank of one node")
@@ -98,7 +99,7 @@ class Straggler(Section):
 
 
 class Fault(Section):
-    """Something that goes wrong, in bursts chosen by chance."""
+    """Failure injected at one rank and step, in bursts chosen by chance."""
 
     kind: Literal["dies", "hangs", "nan", "node_lost"] = Field(description="what happens")
     rank: int = Field(0, ge=0, description="to which rank, or to the node that it is on")
@@ -108,7 +109,7 @@ class Fault(Section):
 
 
 class Startup(Section):
-    """Time of a burst before its first step."""
+    """Durations of a burst's start, before its first step."""
 
     launch_s: float = Field(45.0, ge=0, description="s to start ranks and import")
     per_1024_ranks_s: float = Field(20.0, ge=0, description="additional s per 1,024 ranks: process groups")

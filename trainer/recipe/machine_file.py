@@ -1,7 +1,7 @@
-"""The whole of a machine file: the simulation's keys, and figures that bursts or a probe learned of a cluster.
+"""A complete machine file: the simulation's keys, and figures that bursts or a probe measured on a cluster.
 
-The second section, `estimate`, holds factors on the constants of the closed forms of `estimate` and `plan`. The
-simulation does not read it: a recipe takes the keys of the file, and its digest does not depend on that section.
+The latter, in section `estimate`, are factors on the constants that `estimate` and `plan` use. The simulation does not
+read that section, and a recipe's digest does not depend on it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from trainer.recipe.machine import Machine
 
 
 class Learned(Section):
-    """One learned figure: its mean on the scale of its factor, 0 as in the tables, and its standard deviation."""
+    """One fitted factor: its mean on the factor's scale, where 0 is the value of the tables, and its standard
+    deviation."""
 
     mean: float = Field(description="on a log scale for rates and times, on a logit scale for shares; 0: the table's")
     deviation: float = Field(ge=0, description="standard deviation of the mean, on the same scale")
 
 
 class Estimate(Section):
-    """Figures that a study or a probe learned of this cluster, for `estimate` and `plan`."""
+    """Factors that a study or a probe fitted for this cluster, used by `estimate` and `plan`."""
 
     source: str = Field(description="the study or the probe")
     trials: int = Field(0, ge=0, description="measured recipes of the study")
@@ -37,5 +38,5 @@ class MachineFile(Machine):
 
     @property
     def machine(self) -> Machine:
-        """Returns the simulation's keys alone."""
+        """Returns the keys that a simulation uses."""
         return Machine(**{name: getattr(self, name) for name in Machine.model_fields})

@@ -1,6 +1,6 @@
 """Model presets: one row of `models.csv` each, with its sources, as an `Architecture`.
 
-Sizes that most models have are columns; those that few have are in `more_fields`, as JSON in Megatron-Core's names.
+Sizes that most models have are columns; others are in `more_fields`, as JSON in Megatron-Core's names.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ NEEDED = (
 
 
 def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
-    """Megatron's `moe_layer_freq` text: "[0]*3+[1]*58" → a flag a layer; "all" → 1. ValueError for anything else.
+    """Parses Megatron's `moe_layer_freq` text: "[0]*3+[1]*58" → one flag per layer; "all" → 1.
 
-    Megatron evaluates such text as Python; here only lists of 0 and 1, repetition and addition are read.
+    Raises ValueError for anything else: Megatron evaluates the text as Python, here only lists of 0 and 1, repetition
+    and addition are read.
     """
     if pattern == "all":
         return 1
@@ -64,7 +65,7 @@ def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
 
 
 def _hybrid(pattern: str) -> dict[str, Any]:
-    """Fields of a pattern that mixes other layers with attention; {} when it does not."""
+    """Returns the fields of a pattern that mixes attention with other layers; {} if it does not."""
     letters = HYBRID_LETTERS.match(pattern)
     if letters and pattern[0] == "M":
         return {"hybrid": pattern, "moe_layer_freq": tuple(int(letter == "E") for letter in letters[0])}
@@ -100,5 +101,5 @@ def _architecture(row: dict[str, str]) -> Architecture:
 
 @cache
 def presets() -> dict[str, Architecture]:
-    """Every row by the name a recipe writes: the model's name in lower case."""
+    """Returns every row by its name in recipes: the model's name in lower case."""
     return {row["model"].lower(): _architecture(row) for row in read_table("models.csv")}

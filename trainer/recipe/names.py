@@ -1,4 +1,4 @@
-"""The valid names of a recipe: a study's folder takes the recipe's name, so it must be a valid folder name."""
+"""Valid names of recipes: a study's folder has the recipe's name, so it must be a valid folder name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNNAMED = "recipe"
 
 
 def name_problem(name: str) -> str | None:
-    """Returns why `name` is not a valid name of a recipe; None if it is."""
+    """Returns the reason why `name` is not a valid recipe name; None if it is."""
     if not name.strip():
         return "the name is empty"
     if wrong := next((character for character in name if _is_wrong(character)), None):
@@ -24,7 +24,7 @@ def name_problem(name: str) -> str | None:
 
 
 def safe_name(text: str) -> str:
-    """The name nearest to a text, such as a file's name, that a recipe can have."""
+    """Returns the valid recipe name nearest to a text, such as a file name."""
     name = "".join("-" if _is_wrong(character) else character for character in text).lstrip(".")
     cut = name.encode()[:MOST_BYTES].decode(errors="ignore")
     return cut if cut.strip() else UNNAMED

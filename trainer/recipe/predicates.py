@@ -1,4 +1,4 @@
-"""Questions about a recipe that tables are written with: `all_of(on("cpu_offloading"), on_cpu)`."""
+"""Predicates on recipes, used in tables: `all_of(on("cpu_offloading"), on_cpu)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Test = Callable[[Settings], bool]
 
 
 def on(name: str) -> Test:
-    """The knob is set to something that is not null, false, zero or empty."""
+    """Returns a test that the knob is set and neither null, false, zero nor empty."""
     return lambda recipe: bool(recipe.knob(name))
 
 
@@ -29,7 +29,7 @@ def above_one(name: str) -> Test:
 
 
 def lists(name: str, *words: str) -> Test:
-    """A knob that is a list has one of the words."""
+    """Returns a test that a list knob has one of the words."""
     return lambda recipe: not set(words).isdisjoint(recipe.knob(name) or ())
 
 
@@ -68,12 +68,12 @@ def has_shared_experts(recipe: Settings) -> bool:
 
 
 def splits_experts(recipe: Settings) -> bool:
-    """ETP above 1, whether written or following TP."""
+    """Returns True if ETP is above 1, whether set or equal to TP by default."""
     return layout_of(recipe).etp > 1
 
 
 def interleaved(recipe: Settings) -> bool:
-    """A pipeline rank has several chunks, by VPP or by a layout."""
+    """Returns True if a pipeline rank has several chunks, by VPP or by a pipeline layout."""
     return layout_of(recipe).vpp > 1
 
 
@@ -89,7 +89,7 @@ recomputes: Test = all_of(
 
 
 def recomputed(*modules: str) -> Test:
-    """Selective recompute of one of the modules."""
+    """Returns a test that one of the modules is recomputed selectively."""
 
     def test(recipe: Settings) -> bool:
         written = recipe.knob("recompute_modules")

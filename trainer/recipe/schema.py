@@ -1,8 +1,8 @@
-"""The recipe: everything that decides how a training job runs, immutable, as people write it in YAML.
+"""The recipe: everything that decides how a training job runs, immutable, as users write it in YAML.
 
-The same schema goes in and comes out. Knobs are addressed by Megatron's name alone, whatever section they are
-written in: `recipe.knob("micro_batch_size")`, `recipe.replace({"tensor_model_parallel_size": 2})`; the table in
-`knobs.py` knows each one's section and default. Reading files is `load.py`, naming every problem `validation.py`.
+Input and output have the same schema. Knobs are addressed by Megatron's name only, in any section:
+`recipe.knob("micro_batch_size")`, `recipe.replace({"tensor_model_parallel_size": 2})`; the table in `knobs.py` has each
+one's section and default. `load.py` reads files, `validation.py` reports every problem.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Recipe(Section):
 
     @property
     def architecture(self) -> Architecture:
-        """The model's fields, whether written out or named as a preset."""
+        """Returns the model's fields, whether given in full or as a preset."""
         return presets()[self.model] if isinstance(self.model, str) else self.model
 
     @property
@@ -81,7 +81,8 @@ class Recipe(Section):
 
     @property
     def peak_tflops(self) -> float | None:
-        """Dense peak of one GPU in the recipe's precision, TFLOP/s; None where the table has none (CPU, fp32)."""
+        """Returns the dense peak of one GPU in the recipe's precision, TFLOP/s; None if the table has none (CPU,
+        fp32)."""
         return self.hardware.dense_tflops.get(self.training.precision)
 
     @property
@@ -94,37 +95,38 @@ class Recipe(Section):
 
     @property
     def data_parallel_size(self) -> int:
-        """World / (TP·PP·CP), rounded down where the layout is illegal, but at least 1."""
+        """Returns world / (TP·PP·CP), at least 1; rounded down if the layout is illegal."""
         layout = self.parallelism
         group = layout.tensor_model_parallel_size * layout.pipeline_model_parallel_size * layout.context_parallel_size
         return max(1, self.world_size // group)
 
     @property
     def expert_tensor_parallel_size(self) -> int:
-        """Returns the ETP size; TP where it is not written, as in Megatron."""
+        """Returns the ETP size; TP if it is not set, as in Megatron."""
         return self.parallelism.expert_tensor_parallel_size or self.parallelism.tensor_model_parallel_size
 
     @property
     def num_microbatches(self) -> int:
-        """Micro batches a rank works through in a step, at least 1."""
+        """Returns the micro batches per rank and step, at least 1."""
         return max(1, self.training.global_batch_size // (self.training.micro_batch_size * self.data_parallel_size))
 
     @property
     def memory_limit_gib(self) -> float | None:
-        """Per rank: the recipe's own, else the hardware table's."""
+        """Returns the memory limit per rank, GiB: the recipe's own, else the hardware table's."""
         return self.cluster.memory_gib if self.cluster.memory_gib is not None else self.hardware.memory_gib
 
     def knob(self, name: str) -> Any:
-        """A knob's value: as written, else the table's default. KeyError for a name that is no knob."""
+        """Returns a knob's value, or its default if it is not set. Raises KeyError for a name that is not a knob."""
         knob = KNOBS[name]
         if knob.section == "knobs":
             return self.knobs.get(name, knob.default)
         return getattr(getattr(self, knob.section), name)
 
     def replace(self, changes: dict[str, Any]) -> Recipe:
-        """A recipe with these knobs set (any section). Types are checked, legality is not: see `rules`.
+        """Returns a recipe with these knobs set (any section).
 
-        BadInputError names every knob that does not exist or cannot take its value.
+        Types are checked, legality is not: see `rules`. Raises BadInputError with every knob that does not exist or
+        cannot have its value.
         """
         data = self.model_dump()
         for name, value in changes.items():
@@ -132,13 +134,13 @@ class Recipe(Section):
         return validated(Recipe, Source(name=self.name, data=data))
 
     def diff(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
-        """{knob: (here, there)} for every knob whose value differs, defaults filled in."""
+        """Returns {knob: (value here, value in `other`)} for every knob whose value differs, defaults included."""
         pairs = {name: (self.knob(name), other.knob(name)) for name in KNOBS}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def digest(self) -> str:
-        """16 hex digits that two recipes share when no measurement could tell them apart: names, tuning settings,
-        deadlines and knobs that are inert beside the others do not count."""
+        """Returns 16 hex digits, equal for recipes that no measurement can distinguish: names, tuning settings,
+        deadlines and knobs without effect do not count."""
         return self._digest
 
     @cached_property
@@ -146,13 +148,13 @@ class Recipe(Section):
         return digest_of(self)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copies the recipe as pydantic does, without the digest that it keeps."""
+        """Copies the recipe as pydantic does, without its cached digest."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("_digest", None)
         return copied
 
     def to_yaml(self, *, resolved: bool = False) -> str:
-        """The recipe as YAML; `resolved` writes every default, knobs included."""
+        """Returns the recipe as YAML; `resolved` includes every default, knobs included."""
         return yaml_text(self.written(resolved=resolved))
 
     def written(self, *, resolved: bool = False) -> dict[str, Any]:

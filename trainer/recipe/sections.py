@@ -1,4 +1,4 @@
-"""The sections of a recipe below its model and knobs, each with what its fields may be."""
+"""The sections of a recipe other than its model and knobs, with the values that their fields allow."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class BurstSettings(Section):
 
     @property
     def keeps_ranks(self) -> bool:
-        """Returns whether ranks stay up between bursts: not those of the user's command, nor those of one job per
+        """Returns whether ranks stay alive between bursts: not those of the user's command, nor those of one job per
         burst."""
         per_burst = self.launcher_kind == "slurm" and slurm_settings(self.launcher).job != "allocation"
         return self.engine != "command" and not per_burst
@@ -132,8 +132,10 @@ class BurstSettings(Section):
 
 
 class TrainerSettings(Section):
-    """The user's own trainer, of engine command. `command` is what one rank runs; the recipe's words come behind it,
-    or where it says {args}."""
+    """The user's own trainer, for engine command.
+
+    `command` is run by each rank; the recipe's arguments follow it, or replace {args} in it.
+    """
 
     kind: str = DEFAULT
     version: str | None = None  # of Megatron-LM, whose words change from one to the next; None: the newest
@@ -181,7 +183,7 @@ class TuneSettings(Section):
     @field_validator("sampler", mode="before")
     @classmethod
     def _of_older_recipes(cls, sampler: Any) -> Any:
-        """Reads the word that recipes and journals of earlier versions have for the surrogate."""
+        """Replaces `model`, the word for the surrogate in recipes and journals of earlier versions."""
         return "surrogate" if sampler == "model" else sampler
 
     @field_validator("freeze")
@@ -194,7 +196,7 @@ class TuneSettings(Section):
 
 
 def knob_problem(name: str, value: Any) -> str | None:
-    """Returns why `knobs: {name: value}` is invalid; None if it is valid."""
+    """Returns the reason why `knobs: {name: value}` is invalid; None if it is valid."""
     knob = KNOBS.get(name)
     if knob is None:
         return "no such knob"

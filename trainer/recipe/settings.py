@@ -1,4 +1,4 @@
-"""The interface of a recipe that rules and estimates read; `Recipe` and a row of `Candidates` implement it."""
+"""Interface of a recipe for rules and estimates; `Recipe` and a row of `Candidates` implement it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.recipe.sections import (
 
 
 class Settings(Protocol):
-    """See `trainer.recipe.schema.Recipe` for what each means."""
+    """Interface of a recipe; `trainer.recipe.schema.Recipe` documents each member."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -51,4 +51,4 @@ class Settings(Protocol):
     def memory_limit_gib(self) -> float | None: ...
 
     def knob(self, name: str) -> Any:
-        """A knob's value: as written, else the table's default."""
+        """Returns a knob's value, or its default if it is not set."""

@@ -1,4 +1,4 @@
-"""From what the user named to plain data: finds the file or packaged example, reads its YAML, remembers the lines."""
+"""Finds the file or packaged example that the user named, and reads its YAML as plain data with line numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MOST_VALUES = 20_000  # of a document with its aliases written out; every knob w
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A recipe as read, not yet checked. `name` is what problems call it; `lines` the line of every key path."""
+    """A recipe as read, not yet checked. `name` is its name in problems; `lines` has the line of every key path."""
 
     name: str
     data: Any
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
-        """ "recipe.yaml:12 training.seq_length"; a key that is not written has its section's line."""
+        """Returns a place such as "recipe.yaml:12 training.seq_length"; an absent key has its section's line."""
         written = path
         while written and written not in self.lines:
             written = written[:-1]
@@ -37,13 +37,14 @@ class Source:
 
 
 def packaged_examples() -> tuple[str, ...]:
-    """Names of the recipes that come with the package."""
+    """Returns the names of the recipes that come with the package."""
     found = (files("trainer.recipe") / "examples").iterdir()
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` was probably meant to be: the first that continues it, else the most alike."""
+    """Returns the candidate that `word` was probably meant to be: the first that starts with it, else the most
+    similar."""
     lower = {candidate.lower(): candidate for candidate in candidates}
     longer = [name for name in lower if name.startswith(f"{word.lower()}-")]
     match = longer or difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
@@ -51,7 +52,8 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
-    """The candidates that look like `word` or share a part of its name, the likeliest first; [] where none does."""
+    """Returns the candidates similar to `word` or that share a part of its name, the most similar first; [] if there
+    are none."""
     known = list(candidates)
     alike = difflib.get_close_matches(word.lower(), known, n=most, cutoff=0.6)
     parts = set(word.lower().replace("_", "-").split("-"))
@@ -60,20 +62,23 @@ def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
 
 
 def read_source(path_or_example: str) -> Source:
-    """BadInputError if there is no such file or example, or it is not YAML mapping with distinct keys."""
+    """Reads a recipe file or example.
+
+    Raises BadInputError if there is none, or it is not a YAML mapping with distinct keys.
+    """
     file = source_file(path_or_example)
     return parse_source(_read_file(file), name=path_or_example if file == Path(path_or_example) else file.name)
 
 
 def source_file(path_or_example: str) -> Path:
-    """The file that is meant: the one of that path, there or not, or a packaged example's."""
+    """Returns the file of that path, existing or not, or that of a packaged example."""
     if path_or_example in packaged_examples() and not Path(path_or_example).is_file():
         return Path(str(files("trainer.recipe") / "examples" / f"{path_or_example}.yaml"))
     return Path(path_or_example)
 
 
 def parse_source(text: str, *, name: str) -> Source:
-    """YAML text as a `Source`; the same errors as `read_source`."""
+    """Parses YAML text as a `Source`. Raises BadInputError if it is not a YAML mapping with distinct keys."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if values_in(root) > MOST_VALUES:
@@ -103,7 +108,10 @@ _SHOWN = 5  # files of a folder
 
 
 def _read_file(path: Path) -> str:
-    """The file's text. BadInputError for a folder, a pipe, a device, what is larger than 1 MiB or no text."""
+    """Returns the file's text.
+
+    Raises BadInputError for a folder, a pipe, a device, more than 1 MiB, or content that is not text.
+    """
     name = str(path)
     instead = "a recipe is a YAML file; traces go to `diagnose`"
     if path.is_dir():
@@ -119,8 +127,8 @@ def _missing_hint(path: Path) -> str:
 
 
 def _nearby(path: Path, word: str) -> str:
-    """The YAML file beside `path` that is most like `word`, or the first of those that are there, as the end of a
-    sentence."""
+    """Returns the end of a sentence that names the YAML file in the folder of `path` most similar to `word`, or the
+    first ones there."""
     folder = path.parent
     there = sorted(p.name for p in folder.glob("*.y*ml") if p.name != path.name) if folder.is_dir() else []
     found = nearest(word, [*there, *packaged_examples()])
@@ -137,7 +145,7 @@ def _yaml_problem(name: str, error: yaml.MarkedYAMLError) -> tuple[str, str, str
 
 
 def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> list[Problem]:
-    """Fills `lines` and finds keys written twice, which YAML would let the last one win."""
+    """Fills `lines`; returns a problem for each key written twice, of which YAML would keep the last."""
     problems = []
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:

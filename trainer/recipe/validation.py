@@ -1,4 +1,4 @@
-"""From plain data to a recipe, or to every problem in it at once: where, what, and what to do about it."""
+"""Turns plain data into a recipe, or reports every problem in it at once: place, fact and next step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def validated(model: type[Model], source: Source) -> Model:
-    """Returns plain data as `model`, which is the whole recipe. Raises BadInputError with every problem found."""
+    """Returns plain data as `model`, the whole recipe. Raises BadInputError with every problem found."""
     data, problems = _spelled_out(source)
     problems += [*_knob_problems(source, data), *_secret_problems(source, data.get("trainer"))]
     if isinstance(data.get("knobs"), dict):
@@ -68,7 +68,7 @@ def validated(model: type[Model], source: Source) -> Model:
 
 
 def validated_part(model: type[Model], source: Source) -> Model:
-    """Returns plain data as `model`, which is a section. Raises BadInputError with every problem found."""
+    """Returns plain data as `model`, a section. Raises BadInputError with every problem found."""
     try:
         return model.model_validate(source.data)
     except ValidationError as error:
@@ -85,7 +85,8 @@ def _default_name(source: Source) -> str:
 
 
 def _spelled_out(source: Source) -> tuple[dict[str, Any], list[Problem]]:
-    """A copy of the data with the short names of parallelism spelled out; empty sections dropped."""
+    """Returns a copy of the data with full names of parallel sizes and without empty sections, and the problems
+    found."""
     data: dict[str, Any] = {
         key: dict(value) if isinstance(value, dict) else value
         for key, value in source.data.items()
@@ -117,7 +118,8 @@ def _knob_problems(source: Source, data: dict[str, Any]) -> list[Problem]:
 
 
 def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
-    """A recipe is copied into journals, reports and exports: it names what holds a secret, and never says it."""
+    """Yields a problem for each secret in the recipe, which is copied into journals, reports and exports: it names the
+    key, not the value."""
     env = trainer.get("env") if isinstance(trainer, dict) else None
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, str) and is_secret(str(name), value) and value != f"${{{name}}}":
@@ -188,7 +190,7 @@ def _unknown_hint(name: str, section: str, known: Iterable[str]) -> str:
 def _schema_problems(
     source: Source, data: dict[str, Any], errors: list[ErrorDetails], model: type[Section]
 ) -> list[Problem]:
-    """Pydantic's errors, one a key path, without the union members that were not meant."""
+    """Returns pydantic's errors as problems, one per key path, without those of union members that were not meant."""
     problems: dict[KeyPath, Problem] = {}
     for error in errors:
         if _other_union_member(data, error["loc"]):
@@ -204,7 +206,7 @@ NAME_OR_MAPPING: dict[KeyPath, str] = {("model",): "Architecture", ("cluster", "
 
 
 def _other_union_member(data: dict[str, Any], loc: tuple[int | str, ...]) -> bool:
-    """True if the error is about the name where a mapping is written, or the reverse."""
+    """Returns True if the error is of the union's name form where a mapping is given, or the reverse."""
     for path, mapping in NAME_OR_MAPPING.items():
         if loc[: len(path)] == path and len(loc) > len(path):
             written: Any = data
@@ -215,7 +217,7 @@ def _other_union_member(data: dict[str, Any], loc: tuple[int | str, ...]) -> boo
 
 
 def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
-    """The error's location as keys of the file: pydantic names union members in between."""
+    """Returns the error's location as keys of the file: pydantic inserts the names of union members."""
     path: list[str | int] = []
     for part in loc:
         written = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
@@ -235,7 +237,7 @@ def _problem(source: Source, path: KeyPath, error: ErrorDetails, model: type[Sec
 
 
 def _fields(model: type[Section], path: KeyPath) -> Known:
-    """The keys that may stand where the path leads, as deep as it goes through sections."""
+    """Returns the valid keys of the section at `path`."""
     found = [model]
     for key in path:
         fields = [field for each in found if (field := each.model_fields.get(str(key)))]
@@ -248,7 +250,7 @@ def _fields(model: type[Section], path: KeyPath) -> Known:
 
 
 def _sections_in(annotation: Any) -> Iterator[type[Section]]:
-    """The sections that a field may hold."""
+    """Yields the sections that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for each in get_args(annotation):

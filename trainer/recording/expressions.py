@@ -1,4 +1,4 @@
-"""Differences between two recordings, written back as the expressions that they came from."""
+"""Finds the bash expressions behind the differences between two recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPECIAL = re.compile(r'([\\$`"])')
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """A word of a command. Where it `expands`, its text stands between double quotes of bash."""
+    """One word of a command. If it `expands`, its text is inside double quotes of bash."""
 
     text: str
     kind: str
@@ -26,8 +26,10 @@ class Word:
 
 
 def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -> Word:
-    """Returns the word of which these are two values. `pairs`: values in the first and the second, and what gives
-    them."""
+    """Returns the word of which these are two values.
+
+    `pairs`: (value in the first, value in the second, the expression that gives them).
+    """
     if first == second:
         return Word(text=first, kind=SAME)
     pieces: list[str] = []
@@ -50,7 +52,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
 
 
 def _stands(value: str, text: str, at: int) -> bool:
-    """Returns whether the value is at this position of the text; a number must not be part of another."""
+    """Returns whether the value is at this position of the text; a number must not be part of a longer one."""
     if not text.startswith(value, at):
         return False
     around = text[at - 1 : at] * (at > 0) + text[at + len(value) : at + len(value) + 1]

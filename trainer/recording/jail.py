@@ -1,7 +1,7 @@
-"""Isolation of a launch script: what it changes is discarded, and it reaches no network and no process.
+"""Isolates a launch script: its changes are discarded, and it reaches no network and no process outside.
 
-Three kinds, the first that the system allows: namespaces (a scratch layer over every folder, no network, processes of
-its own), Landlock (files may be read, and written below one scratch folder), none.
+Three kinds, of which the first that the system allows is used: namespaces (an overlay over every folder, no network,
+own processes), Landlock (files can be read, and written only in one scratch folder), none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = 256 << 20  # bytes of the scratch layer, and of a file
 
 
 class Isolation(StrEnum):
-    """Isolation of a script, so that it changes nothing."""
+    """Kind of isolation of a script."""
 
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
@@ -32,8 +32,8 @@ class Isolation(StrEnum):
 
 
 def enter_namespaces(host: str) -> int:
-    """Makes this process, which must have one thread only, see a throw-away copy of the file system; its next child is
-    the first process of a pid namespace. Returns the old /proc. OSError where the system does not allow it."""
+    """Gives this process, which must have one thread only, a temporary copy of the file system; its next child is the
+    first process of a pid namespace. Returns the old /proc. Raises OSError if the system does not allow it."""
     user, group = os.geteuid(), os.getegid()
     old_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     try:
@@ -63,7 +63,7 @@ def enter_namespaces(host: str) -> int:
 
 
 def first_process(pid: int) -> None:
-    """In the first process of the namespace: its /proc, and the number of the next process."""
+    """Prepares the first process of the namespace: its /proc, and the number of the next process."""
     kernel.mount("proc", "/proc", "proc", kernel.NO_SUID | kernel.NO_DEV)
     _write("/proc/sys/kernel/ns_last_pid", str(pid - 1))
     kernel.make_read_only("/proc")
@@ -91,7 +91,8 @@ def _mount_points() -> list[str]:
 
 
 def _copy(source: str, target: str, points: list[str]) -> None:
-    """The folder's contents below `target`: folders under a layer each; what cannot have one is left out."""
+    """Copies the folder's contents below `target` as one overlay per folder; folders that cannot have one are left
+    out."""
     for entry in _entries(source):
         path, place = os.path.join(source, entry.name), os.path.join(target, entry.name)
         if entry.is_symlink():

@@ -1,4 +1,4 @@
-"""System calls of Linux that Python does not have: namespaces, mounts, Landlock, seccomp and ptrace.
+"""Linux system calls that Python does not have: namespaces, mounts, Landlock, seccomp and ptrace.
 
 Numbers are those of x86_64 and aarch64. Sources: ptrace(2), seccomp(2), landlock(7), mount_setattr(2) of Linux 6.
 """
@@ -34,7 +34,7 @@ _EPERM, _ENOSYS, _AUDIT = 1, 38, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Register layout of an architecture: places of a system call's number, arguments and stack pointer, each of 8
+    """Registers of one architecture: offsets of a system call's number, arguments and stack pointer, each of 8
     bytes."""
 
     name: str
@@ -45,7 +45,7 @@ class Machine:
 
 @cache
 def machine() -> Machine | None:
-    """Returns the machine's register layout; None: an architecture whose registers are not known here."""
+    """Returns this machine's registers; None for an architecture whose registers are not known here."""
     known = {
         "x86_64": Machine(name="x86_64", number=15, arguments=(14, 13, 12, 7), stack=19),
         "aarch64": Machine(name="aarch64", number=8, arguments=(0, 1, 2, 3), stack=31),
@@ -54,7 +54,7 @@ def machine() -> Machine | None:
 
 
 def number(name: str) -> int | None:
-    """Returns the system call's number on this machine; None where it has none."""
+    """Returns the system call's number on this machine; None if it has none."""
     found = machine()
     cells = next(row for row in _CALLS if row[0] == name)
     cell = "" if found is None else cells[1 + (found.name == "aarch64")]
@@ -62,7 +62,7 @@ def number(name: str) -> int | None:
 
 
 def names(*answers: str) -> list[str]:
-    """Returns the system calls that get one of these answers."""
+    """Returns the names of the system calls that get one of these answers."""
     return [row[0] for row in _CALLS if row[3] in answers]
 
 
@@ -87,13 +87,13 @@ def set_host_name(name: str) -> None:
 
 
 def make_read_only(folder: str) -> None:
-    """Makes the mount and all below it read-only. OSError before Linux 5.12."""
+    """Makes the mount and all mounts below it read-only. Raises OSError before Linux 5.12."""
     attributes = struct.pack("=QQQQ", 1 | 2 | 4, 0, 0, 0)  # read-only, no set-user-id, no devices
     _checked(_LIBC.syscall(442, -100, os.fsencode(folder), 0x8000, attributes, 32), f"mount_setattr {folder}")
 
 
 def give_up_privileges() -> None:
-    """Drops all capabilities for good, also from programs executed later."""
+    """Drops all capabilities for good, also for programs executed later."""
     for capability in range(64):
         _LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails where there are fewer
     _LIBC.prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
@@ -103,7 +103,7 @@ def give_up_privileges() -> None:
 
 
 def landlock(writable: Sequence[str]) -> None:
-    """Restricts changes of files to these folders from now on. OSError where the kernel cannot."""
+    """Restricts writes to these folders from now on. Raises OSError if the kernel has no Landlock."""
     version = _checked(_LIBC.syscall(444, None, 0, 1), "landlock")
     if version < 3:
         raise OSError(_ENOSYS, "Landlock cannot forbid to truncate files before Linux 6.2")
@@ -118,8 +118,9 @@ def landlock(writable: Sequence[str]) -> None:
 
 
 def filter_calls(*, changes_done: bool) -> None:
-    """System calls to trace, to refuse and to answer as done, of this process and its children for ever.
-    `changes_done`: also those that change files without opening one are answered and not done."""
+    """Installs a seccomp filter on this process and its children, for good: system calls are traced, refused or
+    answered as done. `changes_done`: calls that change files without opening one are answered as done and not
+    executed."""
     found = machine()
     assert found is not None
     rules = [(0x20, 0, 0, 4), (0x15, 1, 0, _AUDIT[found.name]), (0x06, 0, 0, _KILL), (0x20, 0, 0, 0)]
@@ -147,7 +148,7 @@ def filter_calls(*, changes_done: bool) -> None:
 
 
 def take_in_orphans() -> None:
-    """Makes this process the parent of its descendants whose own has ended, from now on."""
+    """Makes this process the new parent of descendants whose parent has ended."""
     _checked(_LIBC.prctl(36, 1, 0, 0, 0), "subreaper")
 
 
@@ -174,7 +175,7 @@ def set_registers(pid: int, values: Sequence[int]) -> None:
 
 
 def event_message(pid: int) -> int:
-    """Returns the process that a fork made."""
+    """Returns the pid of the child that a fork made."""
     found = ctypes.c_ulong()
     _checked(_LIBC.ptrace(0x4201, pid, None, ctypes.byref(found)), "ptrace")
     return found.value

@@ -1,5 +1,5 @@
-"""Decision on a program that a launch script starts: it runs, is replaced by what it would start, is recorded as
-training, or is answered without running. Pure but for looking at files."""
+"""Decides what happens to a program that a launch script starts: it runs, is replaced by what it would start, is
+recorded as training, or is answered without running. Only looks at files, changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ HERE = Path(__file__).parent
 
 
 def _rows(path: Path) -> list[list[str]]:
-    """Each line's first column and the rest. Without the package of recipes, which takes longer to load than to use."""
+    """Returns (first column, the rest) of each line.
+
+    Does not use `trainer.recipe`, whose import takes longer than a recording needs.
+    """
     return [line.split(",", 1) for line in path.read_text().splitlines()[1:]]
 
 
@@ -42,7 +45,7 @@ _SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """Values that only the job knows, as one recording has them. Two recordings differ in all of these."""
+    """Values that only the job has, in one recording. Two recordings differ in all of these."""
 
     time: int
     job: str
@@ -65,8 +68,10 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """A program as it is about to start: its arguments, exported variables and folder; `layer`: nothing that it changes
-    lasts; `launched`: launchers that its ancestors were started by."""
+    """A program before it starts: its arguments, exported variables and folder.
+
+    `layer`: its changes of files are discarded; `launched`: the launchers that started its ancestors.
+    """
 
     words: tuple[str, ...]
     env: Mapping[str, str]
@@ -78,8 +83,11 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Becomes:
-    """`run`: words to start for real; else `says` on standard output and ends well. `trains`: words to record.
-    `varies`: the expression whose value `says` is."""
+    """What a program becomes.
+
+    `run`: arguments to execute; without it, `says` goes to standard output with exit code 0. `trains`: the recorded
+    command. `varies`: the expression whose value `says` is.
+    """
 
     run: tuple[str, ...] | None = None
     says: str = ""
@@ -90,7 +98,7 @@ class Becomes:
 
 
 def becomes(process: Process, values: Values) -> Becomes:
-    """Decides on the program behind all launchers in front of it."""
+    """Decides what the program behind all launchers in front of it becomes."""
     env: list[tuple[str, str]] = []
     words, launched = process.words, process.launched
     for _ in range(MOST_PASSED):
@@ -131,7 +139,7 @@ def becomes(process: Process, values: Values) -> Becomes:
 
 
 def _interpreter(start: Start) -> tuple[str, ...]:
-    """Returns the Python that a launcher starts its program with: its own where it is named."""
+    """Returns the Python that a launcher runs its program with: its own if one is named."""
     words = (start.python or "").split()
     own = start.peeled[-1].words[0] if start.peeled else ""
     return (own, *words[1:]) if words and PYTHON.fullmatch(own) else tuple(words)
@@ -145,7 +153,7 @@ def _starts(word: str) -> bool:
 
 
 def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Returns the command given to the other machine's shell, and the words before it."""
+    """Returns the command for the remote shell, and the words before it."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + (len(words[at]) == 2 and words[at][1] in _SSH_VALUED)
@@ -158,7 +166,7 @@ _IN_A_FILE = "job=${MOE_RECORD_JOB:-/tmp/job}.$$.stdin; cat >$job"
 
 
 def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Becomes:
-    """Decides on sbatch: the job's script runs in the job's environment; the answer is sbatch's own."""
+    """Decides on sbatch: the job's script runs in the job's environment, and the output is sbatch's."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + ("=" not in words[at] and len(words[at]) == 2 and words[at][1] in "ACDJLNacdeinopqtwx")
@@ -176,7 +184,7 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
 
 
 def _reached(process: Process, values: Values) -> Becomes:
-    """Decides on a program that starts no other by its own arguments."""
+    """Decides on a program whose arguments start no other program."""
     words, name = process.words, os.path.basename(process.words[0])
     if name in DOES["shell"]:
         return Becomes(run=("bash", *words[1:]))
@@ -294,7 +302,7 @@ _ANSWERS: dict[str, Callable[[Sequence[str], Values], Becomes]] = {
 
 
 def headers_of(text: str) -> list[str]:
-    """Returns the words of the #SBATCH lines, which are before the first command."""
+    """Returns the words of the #SBATCH lines, which precede the first command."""
     found: list[str] = []
     for line in text.splitlines():
         if line.startswith("#SBATCH "):

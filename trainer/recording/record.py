@@ -1,4 +1,4 @@
-"""Records a command twice, as two different jobs: what is the same is what it is, what differs only the job knows."""
+"""Records a command twice, as two different jobs: what is equal is fixed, what differs depends on the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=2271
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A command and the job that it runs in. `job`: variables of the job; () of #SBATCH words where it is none."""
+    """A command and the job that it runs in. `headers`: words of the job's #SBATCH lines; () outside a job."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -45,7 +45,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """Both runs, and for each tested file the run in which it is the other way."""
+    """Both runs and, for each file that the script tests, a run with the opposite answer."""
 
     isolation: Isolation
     first: dict[str, Any]
@@ -55,13 +55,15 @@ class Recording:
 
 
 class NotIsolatedError(RuntimeError):
-    """Nothing was run: the system allows no isolation."""
+    """Raised if the system allows no isolation; nothing was run."""
 
 
 @cache
 def isolation_here(*, trust: bool = False) -> Isolation:
-    """Returns the first isolation that this system allows, tried with a command that does nothing. NotIsolatedError
-    where there is none and `trust` does not permit none."""
+    """Returns the first isolation that this system allows, tried with a command that does nothing.
+
+    Raises NotIsolatedError if there is none and `trust` is false.
+    """
     whys = []
     for isolation in Isolation:
         if isolation == Isolation.NONE and not trust:
@@ -74,7 +76,7 @@ def isolation_here(*, trust: bool = False) -> Isolation:
 
 
 def record(asked: Asked, isolation: Isolation) -> Recording:
-    """Runs it twice, and once more for each file that it tests."""
+    """Runs the command twice, and again for each file that it tests, with the opposite answer."""
     runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
@@ -103,7 +105,7 @@ def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
-    """Runs one recording in a process of its own, whose scratch folder is deleted with it."""
+    """Runs one recording in a separate process, and deletes its scratch folder."""
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
     own = {
@@ -132,7 +134,7 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
 
 
 def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
-    """Returns every value that only the job knows, longest first, with the expression that gives it."""
+    """Returns every value that depends on the job, longest first, with the expression that gives it."""
     one, two = runs
     found = [
         (a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False) if a[0] == b[0]

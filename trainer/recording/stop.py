@@ -1,4 +1,4 @@
-"""A process that ptrace stopped at a system call: what it asks for, read and rewritten in its registers and memory."""
+"""A process stopped by ptrace at a system call: reads and rewrites the call's arguments in its registers and memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stop:
         return found
 
     def write(self, block: bytes) -> int:
-        """Its address: below the stack, where nothing is."""
+        """Writes the block below the process's stack, where memory is unused; returns its address."""
         self.free = (self.free - len(block)) & ~15
         os.pwrite(self.memory, block, self.free)
         return self.free

@@ -1,7 +1,7 @@
-"""Runs a command and decides of every program that it or its children start what becomes of it (`programs.py`).
+"""Runs a command and decides for each program that it or its children start what it becomes (`programs.py`).
 
-Processes are stopped by ptrace at the system calls that start programs and name files: what is started is rewritten in
-place, and files that the script may not write are others.
+ptrace stops processes at system calls that start programs or name files: the program is rewritten in place, and files
+that the script may not write are replaced by scratch files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"/dev/(null|zero|full|tty|std(in|out|err)|fd/\d+)$|/proc/(s
 
 
 class StoppedError(Exception):
-    """The recording ends here, and why."""
+    """Raised if the recording cannot continue; the message says why."""
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class Tracer:
                     kernel.ptrace(kernel.PTRACE_CONT, each, deliver)
 
     def _stopped(self, pid: int, status: int, begun: set[int]) -> dict[int, int]:
-        """Deals with why a process stopped: the processes that go on, each with the signal to deliver."""
+        """Handles the stop of a process; returns the processes to continue, each with the signal to deliver."""
         event, given = status >> 16, os.WSTOPSIG(status)
         if event == kernel.EVENT_SECCOMP:
             with suppress(ProcessLookupError):
@@ -191,7 +191,7 @@ class Tracer:
             self.others.append(list(process.words))
 
     def _headers(self, each: Peeled, cwd: str) -> list[str]:
-        """Words that sbatch itself is given, and those of its script's #SBATCH lines."""
+        """Returns the arguments of sbatch, and the words of its script's #SBATCH lines."""
         words = each.words[1:]
         with suppress(OSError, IndexError):
             script = Path(self.moved.get(path := os.path.join(cwd, words[-1]), path))
@@ -199,7 +199,7 @@ class Tracer:
         return list(words)
 
     def _ancestors(self, pid: int) -> Any:
-        """Numbers of the process and of those above it, as bash knows them."""
+        """Yields the pids of the process and its ancestors, as the script's bash sees them."""
         at: int | None = pid
         while at is not None:
             yield self._number(at)
@@ -239,7 +239,7 @@ class Tracer:
         return os.readlink(f"{stop.pid}/cwd", dir_fd=self.proc)
 
     def _instead(self, path: str, name: str, opened: int) -> str | None:
-        """Returns another path in place of this one; None: it stays."""
+        """Returns the path to use instead of this one; None keeps it."""
         if path in self.absent or any(path.startswith(f"{each}/") for each in self.absent):
             return "/dev/null/absent"
         if path in self.moved:
@@ -261,7 +261,7 @@ class Tracer:
         return os.access(path if os.path.lexists(path) else os.path.dirname(path), os.W_OK)
 
     def _scratch_of(self, path: str, *, new: bool = False) -> str:
-        """A file of ours with what the other has; one that is to be `new` is not yet there."""
+        """Returns a scratch file with a copy of the file's content; with `new` it does not exist yet."""
         place = Path(self.scratch, f"file{len(self.moved)}")
         with suppress(OSError, ValueError):
             if not new:
@@ -277,7 +277,7 @@ class Tracer:
 
 
 def _named(path: str, typed: str) -> str:
-    """The program as the script has it; its file where it gives itself another name."""
+    """Returns the program's name as the script has it, or its file if the names differ."""
     return typed if os.path.basename(typed) == os.path.basename(path) else path
 
 
@@ -287,7 +287,7 @@ def _is_apart(each: Peeled) -> bool:
 
 
 def _found(word: str, variables: dict[str, str], cwd: str) -> str | None:
-    """Returns the program's file, also where the script's PATH does not lead to it."""
+    """Returns the program's file, also outside the script's PATH."""
     if "/" in word:
         found = os.path.join(cwd, word)
         return found if os.path.exists(found) else None
@@ -297,6 +297,6 @@ def _found(word: str, variables: dict[str, str], cwd: str) -> str | None:
 
 
 def _is_binary(path: str) -> bool:
-    """Not a script of pyenv or the like, which looks for the real one."""
+    """Returns True for a binary; False for a script, such as pyenv's, that would look for the real program."""
     with open(path, "rb") as file:
         return file.read(4) == b"\x7fELF"

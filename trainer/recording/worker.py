@@ -1,6 +1,7 @@
-"""One recording in a process of its own: a request as JSON on standard input, what was recorded on standard output.
+"""Runs one recording in a separate process: a request as JSON on standard input, the record on standard output.
 
-It isolates itself, starts the command under the tracer and ends all that the command left. Run by `record.py`.
+It isolates itself, starts the command under the tracer and ends every process that the command left. Started by
+`record.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BACKGROUND_S = 3  # for what runs on when the script has ended
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Makes one recording. OSError where the isolation that was asked for is not possible."""
+    """Makes one recording. Raises OSError if the requested isolation is not possible."""
     values, isolation = Values(**request["values"]), Isolation(request["isolation"])
     if kernel.machine() is None:
         raise OSError(38, "the registers of this machine are not known")
@@ -69,7 +70,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_of(child: int) -> int:
-    """Returns the child's exit code, once all that it left in the background has ended or had the time to."""
+    """Returns the child's exit code, once its background processes have ended or their time is over."""
     code = 0
     with suppress(ChildProcessError):
         while True:
@@ -82,7 +83,7 @@ def _last_of(child: int) -> int:
 
 
 def _end(pids: set[int]) -> None:
-    """Kills what is left and waits until it is gone."""
+    """Kills the remaining processes and waits for their end."""
     stopped = time.monotonic() + BACKGROUND_S
     with suppress(ChildProcessError):
         while pids or time.monotonic() < stopped:
@@ -95,7 +96,7 @@ def _end(pids: set[int]) -> None:
 
 def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...], isolation: Isolation, values: Values,
            scratch: str) -> None:  # fmt: skip
-    """The first process: it starts the command and takes in what that leaves. Does not return."""
+    """Starts the command as the first process and becomes the parent of its orphans. Does not return."""
     reported, *outputs = files
     try:
         os.setsid()

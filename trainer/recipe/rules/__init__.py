@@ -1,4 +1,4 @@
-"""The rules that make a recipe legal, as rows grouped by subject, and their findings."""
+"""Rules that make a recipe legal, as rows grouped by subject, and their findings."""
 
 from trainer.recipe.rules.check import RULES, check, nearest_valid
 from trainer.recipe.rules.rule import Finding, FindingKind, Rule

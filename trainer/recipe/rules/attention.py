@@ -1,4 +1,5 @@
-"""Attention and layers by their fields: gated delta net, windows, biases, dropout, who builds the layers."""
+"""Rules of attention and layer fields: gated delta net, windows, biases, dropout, and which implementation builds the
+layers."""
 
 from typing import Any
 
@@ -59,7 +60,7 @@ def _has_window(recipe: Settings) -> bool:
 
 
 def _captured(*scopes: str) -> Test:
-    """A graph holds one of these parts, whole layers or the whole iteration."""
+    """Returns a test that a CUDA graph captures one of these scopes, whole layers or the whole iteration."""
     whole = any_of(off(SCOPE), lists(SCOPE, "full_iteration"))
     return all_of(has_graphs, any_of(whole, lists(SCOPE, *scopes)))
 

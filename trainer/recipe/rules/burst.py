@@ -1,4 +1,4 @@
-"""Rules of the burst: its engine exists."""
+"""Rules of the burst: its engine must exist."""
 
 from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules.rule import Rule, example

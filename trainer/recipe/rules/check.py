@@ -1,4 +1,4 @@
-"""Runs every rule on a recipe, and finds the nearest legal one."""
+"""Checks a recipe against every rule, and finds the nearest legal recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.recipe.schema import Recipe
 
 
 def _discovered() -> tuple[Rule, ...]:
-    """`RULES` of every file of this package, in file order."""
+    """Returns the `RULES` of every file of this package, in order of file names."""
     modules = (import_module(f"{rules.__name__}.{module.name}") for module in iter_modules(rules.__path__))
     return tuple(rule for module in modules for rule in getattr(module, "ROWS", ()))
 
@@ -24,17 +24,18 @@ ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingK
 
 
 def check(recipe: Recipe) -> list[Finding]:
-    """Every general rule that the recipe breaks, errors first."""
+    """Returns a finding for every general rule that the recipe breaks, errors first."""
     findings = [finding for rule in GENERAL if (finding := rule.finding(recipe))]
     return sorted(findings, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
 def nearest_valid(recipe: Recipe) -> Recipe | None:
-    """The legal recipe with the fewest and smallest changes of knobs; None where no change of knobs makes it legal."""
+    """Returns the legal recipe with the fewest and smallest changes of knobs; None if no change of knobs makes it
+    legal."""
     changes = Repair(errors=errors_of, rules={rule.id: rule for rule in RULES}).changes(recipe)
     return None if changes is None else recipe.replace(changes)
 
 
 def errors_of(recipe: Recipe) -> list[Finding]:
-    """Returns the findings of the rules that make the recipe illegal."""
+    """Returns the findings that make the recipe illegal."""
     return [finding for rule in ERRORS if (finding := rule.finding(recipe))]

@@ -1,4 +1,4 @@
-"""Device connections (CUDA_DEVICE_MAX_CONNECTIONS): one orders TP and CP kernels, many let EP dispatch overlap."""
+"""Rules of CUDA_DEVICE_MAX_CONNECTIONS: 1 orders TP and CP kernels, more let EP dispatch overlap."""
 
 from trainer.recipe.predicates import above_one, all_of, among, any_of, negated, off, on
 from trainer.recipe.rules.nearest import CP, TP

@@ -1,4 +1,4 @@
-"""Rules of CPU runs: a CPU has none of a GPU's number formats, Transformer Engine's kernels or NCCL."""
+"""Rules of CPU runs: a CPU has no GPU number formats, no Transformer Engine kernels and no NCCL."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def _row(
 
 
 def _switched_off(knob: str, why: str, source: str = TRIED, **beside: Any) -> Rule:
-    """A knob that is true or false and stays false on CPUs."""
+    """Returns the rule of a bool knob that must be false on CPUs."""
     return _row(
         knob.replace("_", "-"),
         when=on(knob),

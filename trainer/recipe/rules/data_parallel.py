@@ -1,4 +1,5 @@
-"""Data parallel: what overlapped gathers and several optimizer instances need, and buffers registered with NCCL."""
+"""Rules of data parallel: requirements of overlapped gathers, several optimizer instances, and buffers registered with
+NCCL."""
 
 from packaging.specifiers import SpecifierSet
 
@@ -13,7 +14,8 @@ EXPANDABLE = "expandable_segments:True"
 
 
 def expandable(recipe: Settings) -> bool:
-    """The allocator may remap memory: what registers addresses (NCCL buffers, graphs) must not meet it."""
+    """Returns True if the allocator may remap memory, which is incompatible with registered addresses (NCCL buffers,
+    graphs)."""
     return EXPANDABLE in (recipe.knob(ALLOCATOR) or "").split(",")
 
 

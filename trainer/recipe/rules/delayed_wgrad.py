@@ -1,4 +1,4 @@
-"""Weight gradients delayed behind EP communication, beside graphs that hold the layers they belong to."""
+"""Rules of weight gradients delayed behind EP communication, combined with graphs that capture their layers."""
 
 from typing import Any
 

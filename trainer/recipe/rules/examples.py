@@ -1,4 +1,4 @@
-"""The plain, legal recipe that the examples of rules are written against."""
+"""The legal base recipe of the rules' examples, which give differences from it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CPU_CLUSTER: dict[str, Any] = {"gpu": "cpu", "nodes": 1, "gpus_per_node": 16}
 
 
 def recipe_of(example: Example) -> Recipe:
-    """The plain recipe with the example's differences."""
+    """Returns the base recipe with the example's differences."""
     data = {
         "name": "example",
         "model": MODEL | dict(example.model),

@@ -1,4 +1,4 @@
-"""Dispatcher `flex`: which backend runs where, what it takes beside it, and what is dispatched without it."""
+"""Rules of dispatcher `flex`: where each backend runs, what it requires, and what it is incompatible with."""
 
 from packaging.specifiers import SpecifierSet
 
@@ -39,7 +39,7 @@ def _beyond_domain(recipe: Settings) -> bool:
 
 
 def _topology(recipe: Settings) -> Suggestion:
-    """Returns the values that Megatron-Bridge's scripts set: as many ranks of EP as an NVLink domain holds."""
+    """Returns the values that Megatron-Bridge's scripts set: as many EP ranks as an NVLink domain has GPUs."""
     domain = recipe.hardware.nvlink_domain_gpus
     return dict(zip(TOPOLOGY, (min(layout_of(recipe).ep, domain), domain, int(_on_nvl72(recipe))), strict=True))
 

@@ -1,4 +1,4 @@
-"""Megatron FSDP: what it excludes, and what the frameworks change on their own where it is asked for."""
+"""Rules of Megatron FSDP: incompatible knobs, and knobs that the frameworks change if it is on."""
 
 from packaging.specifiers import SpecifierSet
 

@@ -1,4 +1,5 @@
-"""CUDA graphs of layers: scopes that can be captured, what must be static, what recompute and overlap leave."""
+"""Rules of CUDA graphs of layers: which scopes can be captured, what must be static, conflicts with recompute and
+overlap."""
 
 from typing import Any
 
@@ -50,7 +51,7 @@ def _with_router(recipe: Settings) -> Suggestion:
 
 
 def graphs(**knobs: Any) -> dict[str, Any]:
-    """A Transformer Engine graph over attention, with these knobs."""
+    """Returns the knobs of a Transformer Engine graph over attention, plus `knobs`."""
     plain: dict[str, Any] = {IMPL: "transformer_engine", SCOPE: ("attn",), "use_te_rng_tracker": True}
     return plain | knobs
 

@@ -1,4 +1,4 @@
-"""Norms, loss scales and counts that releases compute otherwise than meant, as the issue trackers report them."""
+"""Rules of norms, loss scales and counts that releases compute wrongly, by reports in the issue trackers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""CUDA graphs of the whole iteration: how they are asked for, what they need, who refuses them."""
+"""Rules of CUDA graphs of the whole iteration: how to request them, their requirements, and who refuses them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Recipes that a release starts and that hang or crash later, as the issue trackers report them."""
+"""Rules of recipes that a release starts and that hang or crash later, by reports in the issue trackers."""
 
 from packaging.specifiers import SpecifierSet
 
@@ -33,7 +33,8 @@ def _has_mtp(recipe: Settings) -> bool:
 
 
 def _dense_stage(recipe: Settings) -> bool:
-    """True if a pipeline stage has no MoE layer. Interleaved ranks have chunks from everywhere: they are not judged."""
+    """Returns True if a pipeline stage has no MoE layer; False with interleaving, where a rank's chunks are spread over
+    the model."""
     now = layout_of(recipe)
     if now.pp == 1 or now.vpp > 1:
         return False

@@ -1,4 +1,5 @@
-"""Megatron-Core's own layers, without those of Transformer Engine: what they cannot do, and engine megatron refuses."""
+"""Rules of Megatron-Core's local layers (without Transformer Engine): what they cannot do, and what engine megatron
+refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NEEDING_FIELDS = ("softmax_type", "window_size", "moe_latent_size")
 
 
 def needing(recipe: Settings) -> dict[str, Any]:
-    """Returns the recipe's acting knobs that need Transformer Engine, with their values."""
+    """Returns the recipe's active knobs that need Transformer Engine, with their values."""
     asked = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
     return {
         knob: value

@@ -1,4 +1,4 @@
-"""Mixers in place of attention: which trainers can build them, and the fields that they need."""
+"""Rules of mixers other than attention: which trainers can build them, and the fields they need."""
 
 from packaging.specifiers import SpecifierSet
 

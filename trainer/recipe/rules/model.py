@@ -1,4 +1,4 @@
-"""The model over its ranks, and the model in itself: heads, groups, experts, router, layer pattern."""
+"""Rules of the model, alone and over its ranks: heads, groups, experts, router, layer pattern."""
 
 from packaging.specifiers import SpecifierSet
 
@@ -62,7 +62,7 @@ def _idle_expert_width(recipe: Settings) -> bool:
 
 
 def _mixed(recipe: Settings) -> bool:
-    """The layer pattern leaves some layers dense."""
+    """Returns True if the layer pattern has dense layers."""
     frequency = recipe.architecture.moe_layer_freq
     return frequency > 1 if isinstance(frequency, int) else 0 in frequency
 

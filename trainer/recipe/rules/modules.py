@@ -1,4 +1,5 @@
-"""Selective recompute: modules that the model has, and what else holds or drops their activations."""
+"""Rules of selective recompute: the modules must exist in the model, and their activations must not be offloaded or
+dropped otherwise."""
 
 from typing import Any
 
@@ -36,7 +37,7 @@ def _is_mla(recipe: Settings) -> bool:
 
 
 def _grouped(recipe: Settings) -> Suggestion:
-    """Grouped GEMM, or another choice of modules where a CPU in fp32 has none."""
+    """Returns grouped GEMM, or other recompute modules on a CPU in fp32, which has none."""
     if recipe.hardware.is_cpu and recipe.training.precision == "fp32":
         return without(MODULES, "moe_act")(recipe)
     return {"moe_grouped_gemm": True}

@@ -1,4 +1,4 @@
-"""Experts: tensor parallel beside them, dispatchers, shared experts, capacity, router."""
+"""Rules of experts: combinations with tensor parallel, dispatchers, shared experts, capacity, router."""
 
 from packaging.specifiers import SpecifierSet
 

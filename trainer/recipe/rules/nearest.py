@@ -1,4 +1,4 @@
-"""The nearest value that a rule allows: fewest knobs changed, then smallest ratio, then the smaller value."""
+"""The nearest values that a rule allows: fewest knobs changed, then smallest ratio, then the smaller value."""
 
 from __future__ import annotations
 
@@ -31,12 +31,16 @@ def divisors(number: int) -> list[int]:
 
 
 def closest(value: int, candidates: Iterable[int]) -> int:
-    """The candidate with the smallest ratio to `value`, the smaller of two alike. ValueError for none."""
+    """Returns the candidate with the smallest ratio to `value`; of two equal ratios the smaller.
+
+    Raises ValueError for none.
+    """
     return min(candidates, key=lambda candidate: (abs(math.log(candidate / value)), candidate))
 
 
 def size_where(name: str, allowed: Callable[[Settings, int], bool]) -> Callable[[Settings], Suggestion]:
-    """The size nearest to the current one for which `allowed` holds, among the divisors of the world size."""
+    """Returns a function that gives the size, among divisors of the world size, nearest to the current one for which
+    `allowed` holds."""
 
     def nearest(recipe: Settings) -> Suggestion:
         sizes = [size for size in divisors(recipe.world_size) if allowed(recipe, size)]
@@ -46,7 +50,8 @@ def size_where(name: str, allowed: Callable[[Settings, int], bool]) -> Callable[
 
 
 def grid(recipe: Settings) -> Suggestion:
-    """TP, PP and CP whose product divides the world, heads over TP and layers over PP where that can be."""
+    """Returns TP, PP and CP whose product divides the world size; heads divide over TP and layers over PP if
+    possible."""
     now, model = layout_of(recipe), recipe.architecture
     sizes = divisors(now.world)
 
@@ -62,7 +67,8 @@ def grid(recipe: Settings) -> Suggestion:
 
 
 def split_over(recipe: Settings, pp: int) -> Suggestion:
-    """The layout of layers that do not divide over another PP; {} where they do, or where the split is written."""
+    """Returns a pipeline layout if the layers do not divide over another PP; {} if they do, or if the split is
+    given."""
     now = layout_of(recipe)
     whole = pp == now.pp or recipe.architecture.num_layers % pp == 0
     if whole or recipe.knob(LAYOUT) or any(recipe.knob(name) for name in UNEVEN):
@@ -71,7 +77,8 @@ def split_over(recipe: Settings, pp: int) -> Suggestion:
 
 
 def expert_grid(recipe: Settings) -> Suggestion:
-    """EP and ETP whose product with PP divides the world; EP divides the experts, and EP=1 keeps ETP equal to TP."""
+    """Returns EP and ETP whose product with PP divides the world size; EP divides the experts, and EP=1 keeps ETP equal
+    to TP."""
     now, experts = layout_of(recipe), recipe.architecture.num_moe_experts or 1
     legal = [
         (ep, etp)
@@ -86,13 +93,13 @@ def expert_grid(recipe: Settings) -> Suggestion:
 
 
 def distance(choice: Iterable[int], now: Iterable[int]) -> tuple[float, ...]:
-    """Returns the distance of sizes from the current ones: count of changes, sum of |log ratio|, sum of log ratio."""
+    """Returns the distance of sizes from the current ones: number of changes, sum of |log ratio|, sum of log ratio."""
     ratios = [math.log(there / here) for there, here in zip(choice, now, strict=True)]
     return sum(ratio != 0 for ratio in ratios), sum(abs(ratio) for ratio in ratios), sum(ratios)
 
 
 def changed(recipe: Settings, suggestion: Suggestion) -> Suggestion:
-    """Without what the recipe has already; an unwritten ETP counts as what it stands for."""
+    """Returns the suggestion without values that the recipe already has; an unset ETP counts as its default."""
     now = {name: recipe.knob(name) for name in suggestion}
     if ETP in now:
         now[ETP] = recipe.expert_tensor_parallel_size
@@ -100,15 +107,15 @@ def changed(recipe: Settings, suggestion: Suggestion) -> Suggestion:
 
 
 def stages(recipe: Settings) -> Suggestion:
-    """PP that divides the layers where one is near; else a layout that spreads them over the stages there are."""
+    """Returns a PP near the current one that divides the layers; if there is none, a pipeline layout for the current
+    PP."""
     layers, pp = recipe.architecture.num_layers, layout_of(recipe).pp
     near = [size for size in divisors(recipe.world_size) if layers % size == 0 and 0.5 <= size / pp <= 2]
     return {PP: closest(pp, near)} if near else {LAYOUT: even_layout(recipe, pp)} | no_uneven(recipe)
 
 
 def even_layout(recipe: Settings, pp: int) -> str:
-    """The layout text of as many stages as PP and the recipe's VPP make, the first ones a layer fuller, MTP in the
-    last."""
+    """Returns the pipeline layout text of PP·VPP stages: the first ones have one layer more, MTP is in the last."""
     model, number = recipe.architecture, pp * layout_of(recipe).vpp
     each, over = divmod(model.num_layers, number)
     first = _alike(each + 1, over) if over else ""
@@ -116,7 +123,7 @@ def even_layout(recipe: Settings, pp: int) -> str:
 
 
 def _alike(layers: int, number: int) -> str:
-    """Stages of as many layers, each with its end: "(t*2|)*3"."""
+    """Returns equal stages as layout text: "(t*2|)*3"."""
     stage = f"{_layers(layers)}|"
     return stage * number if number < 2 else f"({stage})*{number}"
 
@@ -130,7 +137,8 @@ def no_uneven(recipe: Settings) -> Suggestion:
 
 
 def chunks(recipe: Settings) -> Suggestion:
-    """VPP that divides the layers of every stage; without interleaving nothing is left to overlap."""
+    """Returns a VPP that divides the layers of every stage; if there is none, no interleaving and no overlap of its
+    communication."""
     now = layout_of(recipe)
     shared = math.gcd(*layers_by_stage(recipe))
     sizes = [size for size in divisors(shared) if size > 1] if shared else []
@@ -144,8 +152,10 @@ def no_interleaving(recipe: Settings) -> Suggestion:
 
 
 def batch(recipe: Settings) -> Suggestion:
-    """Micro batch that divides a rank's share of the global batch. Where no share is whole: a global batch, or, where
-    that is frozen, a DP that divides it."""
+    """Returns a micro batch that divides a rank's share of the global batch.
+
+    If no share is whole: a global batch, or, if that is frozen, parallel sizes whose DP divides it.
+    """
     rows, over = divmod(recipe.training.global_batch_size, recipe.data_parallel_size)
     if not over and rows:
         return {"micro_batch_size": closest(recipe.training.micro_batch_size, divisors(rows))}
@@ -156,7 +166,8 @@ def batch(recipe: Settings) -> Suggestion:
 
 
 def dividing(recipe: Settings) -> Suggestion:
-    """The nearest TP, PP and CP with which DP divides the global batch, and a micro batch that divides a share."""
+    """Returns the nearest TP, PP and CP with which DP divides the global batch, and a micro batch that divides a rank's
+    share."""
     now, batch_size, micro = layout_of(recipe), recipe.training.global_batch_size, recipe.training.micro_batch_size
     sizes = divisors(now.world)
     shares = {

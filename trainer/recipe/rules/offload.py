@@ -1,4 +1,4 @@
-"""Memory kept on the host: optimizer state, whole layers, single activations."""
+"""Rules of offload to host memory: optimizer state, whole layers, single activations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GPUs by other vendors, or given by figures: what only NVIDIA's libraries are known to have, and what is not known."""
+"""Rules of GPUs by other vendors or given by figures: features of NVIDIA's libraries, and unknown figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _unknown_capability(recipe: Settings) -> bool:
 
 
 def _nvidia_only(knob: str, why: str, when: Test | None = None, **beside: Any) -> Rule:
-    """A switch that acts through a library of NVIDIA's: unknown on any other GPU."""
+    """Returns the rule of a switch that uses an NVIDIA library: its effect on any other GPU is unknown."""
     value = beside.pop(knob, True)
     return Rule(
         id=f"nvidia-{knob.lower().replace('_', '-')}",

@@ -1,4 +1,5 @@
-"""Communication behind compute: EP dispatch and combine, delayed weight gradients, TP, data parallel, connections."""
+"""Rules of communication overlapped with compute: EP dispatch and combine, delayed weight gradients, TP, data parallel,
+connections."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pipeline stages: layers that come out even, interleaving, micro batches enough to fill it."""
+"""Rules of pipeline stages: equal layers per stage, interleaving, enough micro batches to fill the pipeline."""
 
 from trainer.recipe.layout import grid_fits, layers_by_stage, layout_of
 from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, interleaved, negated, off, on
@@ -23,7 +23,7 @@ uneven: Test = any_of(*map(on, UNEVEN))
 
 
 def _no_chunks(recipe: Settings) -> Suggestion:
-    """No interleaving, and no layout where that is what asks for it."""
+    """Returns no interleaving; also no pipeline layout if it is what interleaves."""
     layout: Suggestion = {LAYOUT: None} if recipe.knob(LAYOUT) else {}
     return layout | no_interleaving(recipe)
 
@@ -63,7 +63,8 @@ def _fills(batches: int, group: int, pp: int) -> bool:
 
 
 def _fill(recipe: Settings) -> Suggestion:
-    """The largest micro batch that leaves enough micro batches; else no interleaving."""
+    """Returns no group size if it is what breaks the schedule; else the largest micro batch that leaves enough micro
+    batches; else no interleaving."""
     pp, rows = layout_of(recipe).pp, recipe.training.global_batch_size // recipe.data_parallel_size
     if recipe.knob(GROUP) and _fills(recipe.num_microbatches, pp, pp):
         return {GROUP: None}

@@ -1,4 +1,4 @@
-"""Number formats: FP8 and FP4 recipes that suit the GPU, FP8 parameters, dtypes of the optimizer's state."""
+"""Rules of number formats: FP8 and FP4 recipes by GPU, FP8 parameters, dtypes of the optimizer's state."""
 
 from packaging.specifiers import SpecifierSet
 

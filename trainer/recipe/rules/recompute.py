@@ -1,4 +1,5 @@
-"""Activation recompute: what full and selective need, how layers are grouped, saved activations spread over TP."""
+"""Rules of activation recompute: requirements of full and selective, number of layers, saved activations distributed
+over TP."""
 
 from typing import Any
 
@@ -33,7 +34,7 @@ _DISTRIBUTED: dict[str, Any] = {
 
 
 def _chunks(recipe: Settings) -> list[int]:
-    """Layers of every chunk of every pipeline rank: recompute counts within one."""
+    """Returns the number of layers of every chunk of every pipeline rank: recompute counts layers within a chunk."""
     return [len(layers) for rank in layers_of_ranks(recipe) for layers in rank]
 
 
@@ -47,7 +48,7 @@ def _groups_overrun(recipe: Settings) -> bool:
 
 
 def _group(recipe: Settings) -> Suggestion:
-    """The size next below that divides every chunk."""
+    """Returns the largest smaller number of layers that divides every chunk."""
     chunks = _chunks(recipe)
     fitting = [size for size in range(1, recipe.knob(LAYERS)) if not any(layers % size for layers in chunks)]
     return {LAYERS: max(fitting, default=1)}

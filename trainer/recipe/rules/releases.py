@@ -1,4 +1,4 @@
-"""Releases of Megatron-Core as specifiers of `packaging`: whether a release is among them, and how pages name them.
+"""Releases of Megatron-Core as specifiers of `packaging`, and their names on pages.
 
 Only `>=` and `<` of two-part versions are used: a rule holds from one minor release on, or between two.
 """
@@ -18,7 +18,8 @@ _HEAD = Version("1!0")  # an epoch above that of every release
 
 @cache
 def is_among(releases: SpecifierSet, version: str) -> bool:
-    """True if the version ("0.16.1", "head") is one of the releases; a candidate of a release counts as the release."""
+    """Returns True if the version ("0.16.1", "head") is one of the releases; a release candidate counts as its
+    release."""
     known = _HEAD if version == NEWEST else Version(Version(version).base_version)
     return known in releases
 

@@ -1,8 +1,8 @@
-"""The nearest legal recipe: the fewest and smallest knob changes that leave no error and move nothing frozen.
+"""Finds the nearest legal recipe: the fewest and smallest knob changes that leave no error and change no frozen knob.
 
-Best first over sets of changes, each one cure longer than another: what a broken rule suggests, or another value of
-one of its knobs. The search is bounded; past the bound the suggestions are followed one by one and what turned out
-not to be needed is taken back.
+Best-first search over sets of changes, each extended by one repair: the suggestion of a broken rule, or another value
+of one of its knobs. The number of checked sets is bounded; beyond it, the suggestions are followed one by one, and
+changes that turn out not to be needed are undone.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ Cost = tuple[int, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """`errors` are those a recipe has now, `rules` the rows by id."""
+    """Search for the nearest legal recipe. `errors` returns the errors of a recipe; `rules` are the rules by id."""
 
     errors: Errors
     rules: dict[str, Rule]
 
     def changes(self, recipe: Recipe) -> Suggestion | None:
-        """The changes that lead to the nearest legal recipe, {} for a legal one; None where none was found."""
+        """Returns the changes that lead to the nearest legal recipe, {} for a legal one; None if none was found."""
         found = self._best_first(recipe)
         return found if found is not None else self._followed(recipe)
 
     def _best_first(self, recipe: Recipe) -> Suggestion | None:
-        """Sets of changes by what they cost and by how many errors apart from each other they leave at least."""
+        """Searches sets of changes in order of their cost plus a lower bound of the changes still needed; None at the
+        bound."""
         start: tuple[Cost, int, Suggestion, list[Finding]] = ((0, 0.0), 0, {}, self.errors(recipe))
         queue, seen = [start], {_key({})}
         while queue and len(seen) <= MOST_CHECKED:
@@ -57,14 +58,14 @@ class Repair:
         return None
 
     def _further(self, recipe: Recipe, changes: Suggestion, errors: list[Finding]) -> Iterator[Suggestion]:
-        """The changes with one cure more of any error; what is back at its old value is no change."""
+        """Yields the changes extended by one repair of any error, without knobs that are back at their old value."""
         here = moved(recipe, changes)
         for error in errors:
             for cure in self._cures(here, error):
                 yield {name: value for name, value in (changes | cure).items() if recipe.knob(name) != value}
 
     def _cures(self, recipe: Recipe, error: Finding) -> Iterator[Suggestion]:
-        """Changes after which this rule is no longer broken; the rule's own suggestion first. No frozen knob moves."""
+        """Yields changes that repair this error, the rule's own suggestion first. No frozen knob changes."""
         rule = self.rules[error.rule]
         if not (error.suggestion or rule.wanted(recipe)):
             return
@@ -76,7 +77,8 @@ class Repair:
                     yield {name: value}
 
     def _followed(self, recipe: Recipe) -> Suggestion | None:
-        """Suggestion after suggestion of the first error, without those changes that turned out not to be needed."""
+        """Applies the suggestion of the first error until none is left; undoes changes that turn out not to be
+        needed."""
         changes: Suggestion = {}
         for _ in range(MOST_STEPS):
             errors = self.errors(moved(recipe, changes))
@@ -100,7 +102,7 @@ def _key(changes: Suggestion) -> tuple[tuple[str, Any], ...]:
 
 
 def moved(recipe: Recipe, changes: Suggestion) -> Recipe:
-    """The recipe with these values, not validated: they come from the knobs' own domains."""
+    """Returns the recipe with these values, not validated: they come from the knobs' own domains."""
     sections: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         sections.setdefault(KNOBS[name].section, {})[name] = value
@@ -115,8 +117,10 @@ def moved(recipe: Recipe, changes: Suggestion) -> Recipe:
 
 
 def cost(recipe: Recipe, changes: Suggestion) -> Cost:
-    """Changes counted by weight (those that change the numbers of training count for several), then how far they go:
-    factors of two, or one for a word."""
+    """Returns (weighted number of changes, their total size).
+
+    Changes of the training's numerics weigh more; size is in factors of two, or one for a word.
+    """
     weight = sum(_weight(name) for name in changes)
     return weight, sum(_size(recipe.knob(name), value) for name, value in changes.items())
 
@@ -135,7 +139,8 @@ def _size(here: Any, there: Any) -> float:
 
 
 def apart(errors: list[Finding]) -> int:
-    """Counts errors that share no knob with each other (greedy): a lower bound of the changes that a repair needs."""
+    """Returns the number of errors that share no knob with each other (greedy): a lower bound of the changes that a
+    repair needs."""
     taken: set[str] = set()
     number = 0
     for error in sorted(errors, key=lambda error: len(error.knobs)):
@@ -146,7 +151,8 @@ def apart(errors: list[Finding]) -> int:
 
 
 def other_values(recipe: Recipe, name: str) -> list[Any]:
-    """Values one knob could take instead: every word, a list less one word, the sizes that divide something."""
+    """Returns other values of one knob: every word; a list less one word; an even layout; divisors of the world size or
+    the global batch."""
     knob, here = KNOBS[name], recipe.knob(name)
     values: list[Any] = list(knob.values or ())
     if knob.domain.kind == "any":

@@ -1,4 +1,4 @@
-"""The type of a rule: a row with its condition, its reason, and the nearest value that satisfies it."""
+"""The type of a rule: a row with its condition, its reason, and the nearest values that satisfy it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FindingKind(StrEnum):
 
 
 class Effect(StrEnum):
-    """The outcome of a recipe that no check stops, in the releases that the rule holds for."""
+    """Effect of a recipe that no check refuses, in the releases that the rule holds for."""
 
     FAILS = "fails"  # no check says so: it hangs or crashes after its start
     TRAINS_WRONGLY = "trains-wrongly"  # nothing stops it: its gradients or its updates are wrong
@@ -39,7 +39,7 @@ CERTAIN = (None, Effect.FAILS, Effect.TRAINS_WRONGLY)  # no release that is know
 
 
 class FrameworkName(StrEnum):
-    """A reader of recipes that rules name. What Megatron-Core refuses, every framework refuses."""
+    """Framework that a rule applies to. A rule of Megatron-Core applies to every framework."""
 
     CORE = "core"
     MEGATRON_LM = "megatron-lm"  # the command line of pretrain_gpt.py
@@ -56,8 +56,10 @@ LM_AND_BRIDGE = (FrameworkName.MEGATRON_LM, FrameworkName.MEGATRON_BRIDGE)
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One broken rule. `suggestion` gives knobs the nearest values that satisfy it, {} when no knob can or none that
-    the recipe does not freeze."""
+    """One broken rule.
+
+    `suggestion` has the nearest values of knobs that satisfy it; {} if no knob that is not frozen can.
+    """
 
     rule: str
     kind: FindingKind
@@ -72,13 +74,13 @@ class Finding:
 
     @property
     def settled(self) -> Suggestion:
-        """The suggestion where it suits every release; {} where only some are known to get the recipe wrong."""
+        """Returns the suggestion if it holds for every release; {} if only some releases are known to be wrong."""
         return self.suggestion if self.effect is None or self.kind is FindingKind.ERROR else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A recipe by what differs from the plain one of `examples.py`. `model` and `cluster` replace fields."""
+    """Recipe given by its differences from the base recipe of `examples.py`. `model` and `cluster` replace fields."""
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -97,35 +99,34 @@ def example(
 
 
 def fixed(**suggestion: Any) -> Callable[[Settings], Suggestion]:
-    """The same suggestion for every recipe."""
+    """Returns a function that suggests the same for every recipe."""
     return lambda recipe: dict(suggestion)
 
 
 def nothing(recipe: Settings) -> Suggestion:
-    """No knob can cure it."""
+    """Returns {}: no knob can satisfy the rule."""
     return {}
 
 
 def without(name: str, *words: str) -> Callable[[Settings], Suggestion]:
-    """A list knob without these words."""
+    """Returns a function that suggests a list knob without these words."""
     return lambda recipe: {name: tuple(word for word in recipe.knob(name) or () if word not in words)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
-    parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} when none can.
+    parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} if none can.
 
-    It is an error when the newest Megatron-Core, or a framework, refuses the recipe or trains it wrongly, and no other
-    framework is known to run it. What only older releases, or one framework of two, refuse is a warning that says so.
+    It is an error if the newest Megatron-Core, or a framework, refuses the recipe or trains it wrongly, and no other
+    framework is known to run it. It is a warning if only older releases, or one of two frameworks, do.
 
-    `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release where
-    it says one), the thread of an issue tracker (Megatron-LM#2272) or the measurement it came from; `versions` names
-    the Megatron-Core releases it holds for, `binds` the frameworks. `breaking` and `passing` are examples: the
-    conformance tests run every one.
+    `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release if it
+    names one), an issue (Megatron-LM#2272) or a measurement; `versions` are the Megatron-Core releases it holds for,
+    `binds` the frameworks. `breaking` and `passing` are examples: the conformance tests run every one.
 
-    `effect` is None where a check of the release or the framework stops the recipe, or where it only costs. Otherwise
-    no check does: it says what follows, and `source` names the thread.
+    `effect` is None if a check of the release or framework refuses the recipe, or if it only costs time or memory.
+    Otherwise no check refuses it: `effect` says what happens, and `source` names the issue.
     """
 
     id: str
@@ -147,13 +148,13 @@ class Rule:
 
     @property
     def releases_text(self) -> str:
-        """The releases and the note as pages show them: "0.18 and later; before, nothing refuses it"."""
+        """Returns the releases and the note as pages show them: "0.18 and later; before, nothing refuses it"."""
         refused = self.core_refuses
         said = releases_text(self.versions) if refused is None else f"refused by Megatron-Core {releases_text(refused)}"
         return f"{said}; {self.versions_note}" if self.versions_note else said
 
     def wanted(self, recipe: Settings) -> Suggestion:
-        """The nearest values that satisfy the rule, frozen or not; {} when no knob can."""
+        """Returns the nearest values that satisfy the rule, frozen or not; {} if no knob can."""
         return {knob: value for knob, value in self.nearest(recipe).items() if recipe.knob(knob) != value}
 
     def finding(self, recipe: Settings) -> Finding | None:
@@ -177,7 +178,7 @@ class Rule:
 
 
 def set_hint(suggestion: Suggestion) -> str:
-    """ "set a to 1 and b to null"."""
+    """Returns a hint such as "set a to 1 and b to null"."""
     return "set " + " and ".join(f"{knob} to {_plain(value)}" for knob, value in suggestion.items())
 
 
@@ -187,7 +188,7 @@ def _thaw_hint(wanted: Suggestion, frozen: list[str]) -> str:
 
 
 class _Facts(dict[str, Any]):
-    """The values that a message may name, looked up on access: knobs, sizes of the layout, fields of the model."""
+    """Values that a message may name, looked up on access: knobs, parallel sizes, fields of the model."""
 
     def __init__(self, recipe: Settings) -> None:
         super().__init__()

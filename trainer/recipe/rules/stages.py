@@ -1,4 +1,4 @@
-"""Pipeline layouts: the text that says which layers a stage holds, and one way only to split a model."""
+"""Rules of pipeline layouts: the text that assigns layers to stages, and only one way to split a model."""
 
 from packaging.specifiers import SpecifierSet
 
@@ -34,7 +34,10 @@ def _stages(recipe: Settings) -> int:
 
 
 def _mtp_misplaced(recipe: Settings) -> bool:
-    """Stage s is chunk s // PP of rank s % PP."""
+    """Returns True if MTP layers are in several stages or in a chunk other than the last.
+
+    Stage s is chunk s // PP of rank s % PP.
+    """
     stages, now = stages_of(recipe), layout_of(recipe)
     if len(stages) % now.pp:
         return False  # another rule's

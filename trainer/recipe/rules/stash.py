@@ -1,4 +1,4 @@
-"""Paged stash and the fused grouped MLP: expert activations held in pages, experts run as one operation."""
+"""Rules of paged stash (expert activations in pages) and of the fused grouped MLP (experts as one operation)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ranks into grids: attention's TP·PP·CP·DP and, apart from it, the experts' ETP·EP·PP·EDP."""
+"""Rules of the rank grids: attention's TP·PP·CP·DP and, separately, the experts' ETP·EP·PP·EDP."""
 
 from packaging.specifiers import SpecifierSet
 

@@ -1,4 +1,5 @@
-"""Gradients, weights and activations that a release gets wrong without an error, as the issue trackers report them."""
+"""Rules of gradients, weights and activations that a release computes wrongly without an error, by reports in the issue
+trackers."""
 
 from typing import Any
 
@@ -40,7 +41,7 @@ _MXFP8: dict[str, Any] = {"cluster": {"gpu": "b200"}, "precision": "mxfp8", PARA
 
 
 def _lone_group(recipe: Settings) -> bool:
-    """True if one rank alone holds some gradients: a data parallel group of dense or of expert weights is of size 1."""
+    """Returns True if a data parallel group, of dense or of expert weights, has size 1."""
     now = layout_of(recipe)
     return now.dp * now.cp == 1 or (recipe.architecture.num_moe_experts is not None and now.edp == 1)
 
