@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from autotune.looks.quantities import counted
-from policies.surrogate.learned import learned_cluster, unknown_figures
-from trainer.engines.simulated import simulated_step_s
 from trainer.errors import BadInputError, Problem
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.recipe import Recipe
@@ -39,6 +37,8 @@ class ChosenMachine:
 
     @property
     def cluster(self) -> LearnedCluster:
+        from policies.surrogate.learned import learned_cluster  # imports the surrogate, and SciPy with it
+
         return learned_cluster(self.estimate, name=self.named)
 
     @property
@@ -50,7 +50,7 @@ class ChosenMachine:
             "trials": self.estimate.trials,
             "gpu": self.estimate.gpu,
             "factors": len(self.estimate.factors),
-            "unknown": unknown_figures(self.estimate),
+            "unknown": self._unknown,
         }
 
     @property
@@ -58,12 +58,20 @@ class ChosenMachine:
         """Returns one line: the machine, and the study or probe it was learned from."""
         learned = f"{counted(len(self.estimate.factors), 'factor')} learned from {self.estimate.source}"
         trials = f", {counted(self.estimate.trials, 'recipe')} on {self.estimate.gpu}" if self.estimate.trials else ""
-        unknown = unknown_figures(self.estimate)
-        left_out = f"; not known to this version, left out: {', '.join(unknown)}" if unknown else ""
+        left_out = f"; not known to this version, left out: {', '.join(self._unknown)}" if self._unknown else ""
         return f"machine {self.file.name} ({self.named}): {learned}{trials}{left_out}"
+
+    @property
+    def _unknown(self) -> list[str]:
+        """Returns the figures of the file that this version does not know."""
+        from policies.surrogate.learned import unknown_figures
+
+        return unknown_figures(self.estimate)
 
     def simulated_step_s(self, recipe: Recipe) -> float:
         """Returns the step of the recipe in a simulation of the machine, seconds."""
+        from trainer.engines.simulated import simulated_step_s
+
         return simulated_step_s(recipe, self.file.machine)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtr
 
 from policies.constants import constant
@@ -183,6 +182,8 @@ def fit_memory(
 
     Without evidence, returns `prior` (None: that of the tables). Pure.
     """
+    from scipy.optimize import minimize  # takes half a second to import
+
     prior = prior or table_memory_prior()
     limit_gib = _limit_met(evidence, limit_gib, prior)
     mean, spread = prior.mean, prior.spread

@@ -17,7 +17,6 @@ from functools import cache, cached_property
 
 import numpy as np
 from scipy.linalg import block_diag, cholesky, solve_triangular
-from scipy.optimize import least_squares
 
 from policies.constants import constant
 from policies.noise import PINNED
@@ -203,6 +202,8 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]
 
     Factors that affect no measurement, and are not correlated with one that does, keep their prior.
     """
+    from scipy.optimize import least_squares  # takes half a second to import
+
     mean, spreads = prior.mean.copy(), prior.covariance.copy()
     before, hardware = _named(factors(), mean), form.hardware
     there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
