@@ -1,6 +1,6 @@
 """Makes the starter recipe of `moe-autotune init`: `plan`'s first choice for a model and a cluster, with comments.
 
-On CPUs there is no plan, because no table has their speeds: the experts are spread over the ranks.
+On CPUs, whose speeds are in no table, nothing is planned: the experts are spread over the ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_SUGGESTIONS = 8  # suggestions of rules that are applied, one after the othe
 
 
 class InitDocument(TypedDict):
-    """`init --json`."""
+    """Document of `init --json`."""
 
     schema: int
     yaml: str  # the recipe, with its comments
@@ -76,7 +76,10 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
 
 
 def _base(model: str, gpu: str, gpus: int) -> Recipe:
-    """Returns the recipe before planning: model, cluster, batch; simulated where engine megatron has no such layers."""
+    """Returns the recipe before planning: model, cluster and batch.
+
+    Its engine is `simulated` if engine megatron cannot build the model.
+    """
     if gpu in announced():
         fact, hint = announced()[gpu]
         raise BadInputError(Problem(where="--gpu", what=fact, hint=f"start from a recipe: {hint}"))
@@ -106,12 +109,12 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
 
 
 def _fails(choice: Choice) -> bool:
-    """Returns whether a release of Megatron-Core is known to fail with it, though no rule forbids it."""
+    """Returns whether a release of Megatron-Core is known to fail with the choice although it is legal."""
     return any(finding.effect is Effect.FAILS for finding in check(choice.recipe))
 
 
 def _with_suggestions(recipe: Recipe) -> Recipe:
-    """Applies the suggestions of the rules that the recipe violates, but for those that make another error."""
+    """Applies the suggestions of the rules that the recipe violates, except those that cause another error."""
     for _ in range(MAX_SUGGESTIONS):
         changed = (recipe.replace(finding.settled) for finding in check(recipe) if finding.settled)
         better = next((each for each in changed if len(errors_of(each)) <= len(errors_of(recipe))), None)
@@ -160,7 +163,7 @@ def _model(name: str) -> Architecture:
 
 
 def _short_name(model: str) -> str:
-    """Returns the preset's name, or the name of the folder with the config.json, usually that of the model."""
+    """Returns the preset's name; for a config.json the name of its folder, usually that of the model."""
     path = Path(model)
     return safe_name(path.resolve().parent.name) if path.suffix == ".json" else model
 

@@ -61,7 +61,10 @@ WORDS = {
 
 
 def written(recipe: Recipe, *, model: str, because: Sequence[str]) -> str:
-    """Returns text that `load_recipe` reads back; `model` as it is named in it, `because` at the top."""
+    """Returns the text, which `load_recipe` reads back.
+
+    `model`: its name in the text; `because`: lines of the comment at the top.
+    """
     return TEMPLATE.format(
         because="".join(f"# {line}\n" for line in because),
         name=recipe.name,

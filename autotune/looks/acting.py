@@ -1,4 +1,5 @@
-"""Leaves out changes that do nothing: another order of a list, a value of a part that is off, a default written out."""
+"""Leaves out changes without effect: a list in another order, a setting of a feature that is off, a default made
+explicit."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ Changes = Mapping[str, tuple[Any, Any]]  # knob → (value before, value after)
 
 
 def acting_changes(recipe: Recipe, changes: Changes) -> dict[str, tuple[Any, Any]]:
-    """Returns the changes that led to `recipe`, without those that leave what it does as it was. A knob that this
-    version does not know is kept."""
+    """Returns the changes that led to `recipe`, without those that have no effect.
+
+    A knob that this version does not know is kept.
+    """
     back = {knob: was for knob, (was, _) in changes.items() if knob in KNOBS}
     before = recipe.replace(back) if back else recipe
     return {

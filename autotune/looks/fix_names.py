@@ -1,6 +1,6 @@
-"""Names a step by the fixes of its change, the largest share first.
+"""Names a change by the fixes in it, the largest share first.
 
-A part that no fix covers is a knob by itself. It is shown with its values, so that it is not taken for a fix.
+A part that no fix covers is named by its knob, with its values, so that it is not taken for a fix.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ UNKNOWN = "not known"  # shown for the share of a part that cannot be removed by
 
 
 def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
-    """Returns the named parts of a proposal; for journals of versions before `fixes` those decomposed from its change,
-    without shares. Empty for the base recipe."""
+    """Returns the named parts of a proposal; () for the base recipe.
+
+    Journals of versions before `fixes` have no parts: the change is divided again, without shares.
+    """
     if proposal.fixes or proposal.parent is None:
         return proposal.fixes
     if proposal.fix != SEARCH:
@@ -33,26 +35,26 @@ def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
 
 
 def names_text(proposal: Proposal, changes: Changes, *, most: int | None = None) -> str:
-    """Returns `micro_batch_up + drop_recompute + moe_router_fusion false → true`; beyond `most` parts, the number of
-    the rest."""
+    """Returns `micro_batch_up + drop_recompute + moe_router_fusion false → true`; at most `most` parts, then the number
+    of the others."""
     names = [_name(part, changes) for part in parts_of(proposal, changes)]
     return _joined(names or [proposal.fix], most)
 
 
 def short_names(trial: Trial, most: int = 2) -> str:
-    """Returns the first names without values, for a row of a table."""
+    """Returns at most `most` names without values, for a row of a table."""
     parts = parts_of(trial.proposal, trial.changes)
     return _joined([part.fix for part in parts] or [trial.proposal.fix], most)
 
 
 def titles_text(trial: Trial, most: int | None = NAMED) -> str:
-    """Returns the titles of the fixes instead of their names, for headings."""
+    """Returns the titles of the fixes, for headings."""
     titles = [title_of(part, trial.changes) for part in parts_of(trial.proposal, trial.changes)]
     return _joined(titles or [name_title(trial.proposal.fix)], most)
 
 
 def title_of(part: FixShare, changes: Changes) -> str:
-    """Returns the title of a part: a fix's own, or a knob by itself with its values."""
+    """Returns the title of a part: that of its fix, or its knob with both values."""
     return FIXES[part.fix].title if part.fix in FIXES else _name(part, changes)
 
 
@@ -62,8 +64,8 @@ def name_title(name: str) -> str:
 
 
 def shares_text(proposal: Proposal) -> str:
-    """Returns `micro_batch_up (host) +12.0 %, drop_recompute (memory) +8.1 %, interaction −1.0 %`, or the memory that
-    each part frees if the parent does not fit. Empty for one part or without known shares."""
+    """Returns `micro_batch_up (host) +12.0 %, drop_recompute (memory) +8.1 %, interaction −1.0 %`; the memory that each
+    part frees, if the parent does not fit. Empty for one part or without known shares."""
     parts = proposal.fixes
     if len(parts) < 2 or all(part.predicted_share is None and part.frees_gib is None for part in parts):
         return ""
@@ -89,7 +91,7 @@ def _share(part: FixShare) -> str:
 
 
 def is_spelled_out(proposal: Proposal, changes: Changes) -> bool:
-    """Returns True if the names contain every changed knob with its values."""
+    """Returns True if the names already contain every changed knob with its values."""
     parts = parts_of(proposal, changes)
     return all(part.fix not in FIXES and set(part.knobs) == {part.fix} for part in parts)
 

@@ -1,4 +1,4 @@
-"""The page of a fix as paragraphs: Markdown for the documentation, plain text for terminals and reports."""
+"""Writes the page of a fix as paragraphs: Markdown for the documentation, plain text for terminals and reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def markdown_paragraphs(page: Page) -> tuple[str, ...]:
 
 
 def plain_paragraphs(page: Page) -> tuple[str, ...]:
-    """Returns the same paragraphs without Markdown syntax."""
+    """Returns the page as plain text: summary, what the fix is, how it shows, what it costs, when it does not apply,
+    source."""
     return tuple(without_code_marks(paragraph).replace("*", "") for paragraph in markdown_paragraphs(page))
 
 

@@ -51,7 +51,7 @@ def short_name(name: str, width: int = 60) -> str:
 
 
 def _without_signature(name: str) -> str:
-    """Shortens `R f<T>(int, g)` to `f<T>`; names that are not C++ functions, and ranges, are unchanged."""
+    """Shortens `R f<T>(int, g)` to `f<T>`. Names that are not C++ functions, such as those of ranges, are unchanged."""
     outside = _outside_brackets(name)
     opens = next((at for at in outside if at and name[at] == "("), None)
     if opens is None or not (name[opens - 1].isalnum() or name[opens - 1] in "_>"):
@@ -64,7 +64,7 @@ def _without_signature(name: str) -> str:
 
 
 def _outside_brackets(name: str) -> list[int]:
-    """Returns the indices of the characters that no bracket encloses; a `>` inside of (…) is a comparison."""
+    """Returns the indices of the characters outside all brackets; a `>` inside (…) is a comparison."""
     closing: list[str] = []
     outside = []
     for at, character in enumerate(name):
@@ -89,7 +89,7 @@ def _applied(arguments: str) -> str | None:
 
 
 def cut(name: str, width: int) -> str:
-    """Returns the start and the end of a name, both of which identify it: `Cijk_Alik_Bljk…MO40_NTn1`."""
+    """Returns the start and the end of a name, which both identify it: `Cijk_Alik_Bljk…MO40_NTn1`."""
     if len(name) <= width:
         return name
     tail = (width - 1) // 3

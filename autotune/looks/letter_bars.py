@@ -1,4 +1,4 @@
-"""Stacked bars of letters, one letter per kind of time: readable without colour, and after copying as text.
+"""Draws stacked bars of letters, one letter per kind of time: readable without colour, and as copied text.
 
 On a terminal the background is the colour of the wall that the time is lost to.
 """
@@ -36,7 +36,10 @@ def print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> N
 
 
 def _bar(parts: Sequence[Segment], longest: float, columns: int) -> Text:
-    """Draws letters in proportion to time, rounding the ends, so that the bar is as long as its sum."""
+    """Draws letters in proportion to time.
+
+    Segment ends are rounded, not segment lengths, so that the bar has the right length.
+    """
     bar, done = Text(), 0.0
     for part in parts:
         start = round(done / longest * columns)

@@ -1,4 +1,4 @@
-"""Replacement letters for terminals and pipes whose encoding lacks the ones used here."""
+"""Replaces characters that the encoding of a terminal or pipe lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PLAIN = {
 
 
 def use_plain_letters(*streams: TextIO) -> None:
-    """Makes the streams write replacement letters for what they cannot encode, a question mark if there is none."""
+    """Makes the streams write a replacement for each character that they cannot encode, a question mark if there is
+    none."""
     codecs.register_error(HANDLER, _plain)
     for stream in streams:
         if hasattr(stream, "reconfigure"):  # a test or a notebook may have replaced it

@@ -1,4 +1,4 @@
-"""Table rows that end in a name from a trace: short in the table, the full name as its tooltip."""
+"""Makes table rows that end in a name from a trace: short in the table, the full name as its tooltip."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class NamedRow:
 
 
 def named_row(figures: tuple[str, ...], name: str, *, after: str = "") -> NamedRow:
-    """Returns a row; `after` follows the short name."""
+    """Returns a row of the figures and the name; `after` follows the short name."""
     full = printable(name)[:FULL_NAME_CHARACTERS]
     return NamedRow(figures=figures, name=short_name(name, NAME_CHARACTERS) + after, full=full)

@@ -1,4 +1,5 @@
-"""Renders the reasons of proposals, of a search's end and of untried ideas: evidence first, then the prediction."""
+"""Renders the reasons of proposals, of the end of a search and of rejected ideas: evidence first, then the
+prediction."""
 
 from __future__ import annotations
 

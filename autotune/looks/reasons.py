@@ -19,7 +19,7 @@ MAX_BAND = 1.0
 
 
 class Reasoned(Protocol):
-    """A proposal or an end recorded in the journal: `because` is the text of versions before reasons."""
+    """A proposal or an end in the journal. `because`: its text in journals of versions without `reason`."""
 
     @property
     def reason(self) -> Reason | None: ...
@@ -38,19 +38,19 @@ DECIDED_BY = {
 
 
 def verdict_text(trial: Trial) -> str:
-    """Returns the reason of a trial's verdict; for journals of versions before reasons, their own text."""
+    """Returns the reason of a trial's verdict in words."""
     text = sentence(trial.verdict_reason) if trial.verdict_reason else trial.verdict_because
     return f"{text}; {provisional_text(trial)}" if trial.provisional else text
 
 
 def proposal_text(proposal: Reasoned) -> str:
-    """Returns why a recipe was proposed; for journals of versions before reasons, their own text."""
+    """Returns the reason of a proposal in words; the recorded text in journals of versions without reasons."""
     return sentence(proposal.reason) if proposal.reason else proposal.because
 
 
 def as_imagined(reason: Reason) -> Reason:
-    """Returns the reason of a proposal after predicted bursts: nothing was learned from them, and a recipe that did not
-    fit did so by estimate."""
+    """Returns the reason of a proposal that follows predicted bursts, not measured ones: no trials were learned from,
+    and memory failures are by estimate."""
     figures = dict(reason.figures)
     if "learned" in figures:
         figures["learned"] = {**figures["learned"], "trials": 0, "imagined": True}
@@ -60,7 +60,7 @@ def as_imagined(reason: Reason) -> Reason:
 
 
 def end_text(ended: Reasoned) -> str:
-    """Returns why a study ended; for journals of versions before reasons, their own text."""
+    """Returns the reason why a study ended in words; the recorded text in journals of versions without reasons."""
     return sentence(ended.reason) if ended.reason else ended.because
 
 
@@ -83,7 +83,7 @@ def divergence_text(figures: Figures) -> str:
 
 def _compared(figures: Figures) -> str:
     """Returns `+12.0 % over trial 3 in wall-clock time (2 interleaved pairs, noise ±3.0 %), +9.0 % in CPU time (noise
-    ±1.0 %)`, with the bursts of each gain, since the gain of all bursts may differ."""
+    ±1.0 %)`. Each gain names its bursts."""
     wall, cpu = figures["wall"], figures["cpu"]
     said = f"{gain(wall['gain'])} over trial {figures['against']} in wall-clock time ({_bursts(wall)}, {_noise(wall)})"
     return said if cpu is None else f"{said}, {gain(cpu['gain'])} in CPU time ({_noise(cpu)})"

@@ -30,8 +30,8 @@ def fidelity_words(fidelity: Fidelity | None) -> str:
 
 
 def setting_words(recipe: Recipe) -> str:
-    """Returns the main settings besides the layout: precision, recompute, dispatcher, exchange of context ranks where
-    it is written, overlap, graphs."""
+    """Returns the main settings besides the layout: precision, recompute, dispatcher, CP exchange if set, overlap, CUDA
+    graphs."""
     granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
     recompute = "recompute " + (
         " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"

@@ -1,4 +1,4 @@
-"""Renders a template to a self-contained page: the style sheet and the scripts are inside."""
+"""Renders a template to a self-contained page with its style sheet and scripts inline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: str, **values: Any) -> str:
-    """Renders a template of TEMPLATE_FOLDERS to a page. Raises if the template uses a name that `values` lacks."""
+    """Renders a template of TEMPLATE_FOLDERS to a page. Raises UndefinedError if `values` lacks a name that it uses."""
     return (
         _environment().get_template(template).render(css=Markup(_text("page.css")), page_js=script("page.js"), **values)
     )
@@ -37,7 +37,7 @@ def coded(text: str) -> Markup:
 
 
 def script(name: str) -> Markup:
-    """Returns the text of a script file of these folders, to embed in a page."""
+    """Returns the text of a script file in TEMPLATE_FOLDERS, to embed in a page."""
     return Markup(_text(name))
 
 

@@ -1,8 +1,7 @@
 """Splits a step's partition into the segments of one stacked bar, for the report and the terminal.
 
-One row of `KINDS` is one segment: its words and how it is read from a partition. It has the colour of the wall it is
-lost to, as that wall's file says, so that a colour has one meaning everywhere. Times are microseconds; the segments of
-a partition add up to its duration.
+A row of `KINDS` is one segment: its words and how it is read from a partition. Its colour is that of the wall it is
+lost to, as defined in the wall's file. Times are microseconds; the segments of a partition add up to its duration.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from analyzers.wording import ACTIVITY_NAMES
 
 
 class NoWall(StrEnum):
-    """The family of time that no wall of this rank counts."""
+    """Family of the time that is lost to no wall."""
 
     WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank
     UNKNOWN = "unknown"
@@ -76,8 +75,7 @@ def _waits_for_stage(step: Partition) -> float:
 
 
 def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
-    """Returns a function that splits a kind's exposed time into waiting for other ranks and transfer; empty if
-    unknown."""
+    """Returns a function that splits a kind's exposed time into waiting for other ranks and transfer; {} if unknown."""
 
     def within(step: Partition) -> Mapping[str, float]:
         exposed, waits = _communication(step).get(name, 0.0), step.waiting_by_kind.get(name, 0.0)
@@ -179,7 +177,7 @@ NOISE_US = 1e-5  # 0.01 ns, below any clock's resolution: rounding of the sums
 
 
 def families() -> tuple[Family, ...]:
-    """The walls that have segments, in order, and what is lost to none."""
+    """Returns the walls that have segments, in order, then the families without a wall."""
     return (*(wall for wall, kind in wall_kinds().items() if kind.segments), *NoWall)
 
 
@@ -202,12 +200,12 @@ def compute_classes(steps: Sequence[Partition]) -> list[tuple[str, float]]:
 
 
 def words_of(key: str) -> str:
-    """Returns a compute class or a host activity in words."""
+    """Returns the words of a compute class or a host activity."""
     return PARTS_WORDS.get(key, key.replace("_", " "))
 
 
 def within(kind: Kind, steps: Sequence[Partition]) -> list[tuple[str, float]]:
-    """Returns (key, microseconds) that the average step's time of a kind consists of, largest first."""
+    """Returns (key, microseconds) of the times that make up a kind in the average step, largest first."""
     return [(name, us) for name, us in by_size(mean_of(steps, kind.within)) if us > NOISE_US]
 
 
@@ -228,7 +226,7 @@ def steps_of(trace: TraceReport) -> list[Partition]:
 
 
 def counted_steps(trace: TraceReport) -> list[Partition]:
-    """Returns the steps that averages are taken over: all but those of the warm-up."""
+    """Returns the steps of averages: all except warm-up."""
     return [step for step in steps_of(trace) if step.name not in trace.warm_up]
 
 
@@ -237,7 +235,7 @@ def mean_step_us(trace: TraceReport) -> float:
 
 
 def judged_steps(analysis: Analysis) -> list[Partition]:
-    """Returns the steps that the walls are judged by, each of its slowest rank; those of the slowest rank if the
+    """Returns the steps on which the verdict rests, each of its slowest rank; all steps of the slowest rank if the
     analysis does not record them."""
     steps = [
         next(step for step in steps_of(analysis.traces[judged.trace]) if step.name == judged.step)
@@ -259,8 +257,8 @@ def rank_time(analysis: Analysis, trace: TraceReport) -> RankTime | None:
 
 
 def slowest(analysis: Analysis) -> TraceReport | None:
-    """Returns the trace of the rank that most steps are judged by; else the one with the most own time per step if
-    known, else with the longest steps. None without traces."""
+    """Returns the trace of the rank that is slowest in most judged steps; else that with the most own time per step,
+    else with the longest steps. None without traces."""
     if analysis.judged:
         return analysis.traces[Counter(one.trace for one in analysis.judged).most_common(1)[0][0]]
 

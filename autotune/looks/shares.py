@@ -1,4 +1,4 @@
-"""Words of the tuned recipe's changes: their predicted and obtained shares, and the verdict on each."""
+"""Words for the changes of the tuned recipe: predicted and obtained shares, and the verdict on each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def share_rows(changes: Sequence[ChangeShare]) -> tuple[tuple[str, ...], ...]:
 
 
 def share_lines(changes: Sequence[ChangeShare]) -> Iterator[str]:
-    """Yields `drop_recompute: predicted share +8.1 %, obtained +7.9 % (+7.0 to +8.8 %), needed: measured` each."""
+    """Yields per change `drop_recompute: predicted share +8.1 %, obtained +7.9 % (+7.0 to +8.8 %), needed:
+    measured`."""
     for each in changes:
         predicted = [] if each.predicted_share is None else [f"predicted share {gain(each.predicted_share)}"]
         obtained = [f"obtained {text}"] if (text := obtained_text(each)) else []
@@ -44,7 +45,7 @@ def share_lines(changes: Sequence[ChangeShare]) -> Iterator[str]:
 
 
 def obtained_text(change: ChangeShare) -> str:
-    """Returns `+0.1 % (−0.4 to +0.6 %), with 2 others`; empty where nothing was measured."""
+    """Returns `+0.1 % (−0.4 to +0.6 %), with 2 others`; empty if it was not measured."""
     if change.obtained_share is None or change.obtained_low is None or change.obtained_high is None:
         return ""
     together = f", with {counted(len(change.obtained_with), 'other')}" if change.obtained_with else ""

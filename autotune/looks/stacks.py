@@ -1,5 +1,7 @@
-"""Stacked figures: horizontal bars on one scale, and columns below a limit. Every piece has its numbers as a
-tooltip."""
+"""Draws stacked figures: horizontal bars on one scale, and columns below a limit.
+
+Every piece has its numbers as a tooltip.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ WIDE_FROM = 0.16
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One part of a stack: `key` names its colour (`k-…` of the style sheet), `said` is the value in human units."""
+    """One part of a stack. `key`: its colour (`k-…` of the style sheet); `said`: the value in human units."""
 
     key: str
     words: str
@@ -29,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A bar of pieces that begins at `start` of the scale."""
+    """A bar of pieces from `start` on the scale."""
 
     label: str
     pieces: tuple[Piece, ...]
@@ -41,8 +43,10 @@ class Stack:
 
 
 def bar(stack: Stack, *, longest: float, mark: float | None = None, shares: bool = True) -> Markup:
-    """Draws a label and the stacked bar below it; `longest` fills the width, `mark` draws a limit, `shares` writes
-    each piece's share into it where there is room."""
+    """Draws a label and the stacked bar below it.
+
+    `longest` fills the width, `mark` is a limit; with `shares`, pieces that are wide enough show their share.
+    """
     total = stack.total or 1.0
     drawn: list[Markup] = []
     x = stack.start / longest

@@ -1,4 +1,4 @@
-"""SVG elements of the figures: horizontal positions in per cent, vertical ones in pixels.
+"""Makes SVG elements: horizontal positions in per cent, vertical ones in pixels.
 
 A figure without a viewBox is as wide as its column and keeps its font size, on a phone and on paper. Axis labels are in
 the padding left of the drawing (negative x). All text is escaped.
@@ -116,7 +116,7 @@ def round_step(rough: float) -> float:
 
 
 def numbers_below(count: int, height: float, *, first: Sequence[str]) -> list[Markup]:
-    """Draws the labels of `count` columns below a figure, leaving some out if they would not fit."""
+    """Draws the labels of `count` columns below a figure; labels that would overlap are left out."""
     every = max(1, math.ceil(count / 20))
     return [
         tag("text", first[i], x=place((i + 0.5) / count), y=f"{height:.1f}", class_="axis middle")

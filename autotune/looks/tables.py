@@ -1,4 +1,4 @@
-"""A table, as rendered by pages, Markdown and terminals."""
+"""Defines a table, which pages, Markdown and terminals render."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Table:
 
     @property
     def is_wide(self) -> bool:
-        """Returns True if the table is wider than a page of 600 px: its rows are shown one below the other there."""
+        """Returns True if the table is wider than a page of 600 px, which then shows its rows one below the other."""
         widths = (self._least_width(index) for index in range(len(self.columns)))
         return sum(widths) + GAP_LETTERS * len(self.columns) > NARROW_LETTERS
 
     def _least_width(self, index: int) -> int:
-        """Returns the letters of a column's longest unbreakable text: a figure, or a word."""
+        """Returns the characters of a column's longest unbreakable text: a figure, or a word."""
         cells = [row[index] for row in self.rows]
         words = [
             word for text in (self.columns[index], *([] if index in self.numbers else cells)) for word in text.split()

@@ -1,4 +1,4 @@
-"""Tables in a terminal: columns of text that wrap instead of being cut off, at any width."""
+"""Prints tables to a terminal: columns of text wrap instead of being cut off, at any width."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    """Wraps a cell into lines with the indent of the first."""
+    """Wraps a cell into lines, each with the indent of the first."""
     indent = " " * (len(cell) - len(cell.lstrip()))
     return [cell] if len(cell) <= width else wrapped(cell, width, indent=indent)
 

@@ -1,4 +1,4 @@
-"""A progress line for long work: what is being done and for how long, removed at the end.
+"""Shows a progress line during long work: the work and its duration, removed at the end.
 
 It is written to stderr, only on a terminal, and only after a second.
 """
@@ -19,8 +19,7 @@ EVERY_S = 0.2
 
 @contextmanager
 def working(words: str, *, stream: TextIO | None = None, after_s: float = AFTER_S) -> Iterator[None]:
-    """Shows a progress line during one long piece of work. No process may be forked inside: a thread writes the
-    line."""
+    """Shows a progress line during one long piece of work. Do not fork inside: a thread writes the line."""
     line, ended = _Line(stream or sys.stderr, after_s), Event()
     thread = Thread(target=_tick, args=(line, words, ended), daemon=True)
     if line.seen:
@@ -38,8 +37,10 @@ def working(words: str, *, stream: TextIO | None = None, after_s: float = AFTER_
 def counting(
     words: str, *, stream: TextIO | None = None, after_s: float = AFTER_S
 ) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress line for many pieces; yields a function (done, total) that updates it. No thread, so forking is
-    safe."""
+    """Shows a progress line for many pieces; yields a function (done, total) that updates it.
+
+    Uses no thread: forking is safe.
+    """
     line = _Line(stream or sys.stderr, after_s)
     try:
         yield lambda done, of: line.show(f"{words}: {done} of {of}")
@@ -53,7 +54,7 @@ def _tick(line: _Line, words: str, ended: Event) -> None:
 
 
 class _Line:
-    """The last line of a terminal, overwritten on each update. `seen`: whether the stream is a terminal."""
+    """The last line of a terminal, overwritten on each update. `seen`: True if the stream is a terminal."""
 
     def __init__(self, stream: TextIO, after_s: float) -> None:
         self._stream, self._after_s = stream, after_s

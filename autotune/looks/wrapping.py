@@ -22,13 +22,13 @@ UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 class _ShowingConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError: a reader that closed the pipe is no failure (rich would exit with 1)."""
+        """Raises BrokenPipeError: a reader that closed the pipe is not a failure, for which rich would exit with 1."""
         raise BrokenPipeError
 
 
 class _PlainConsole(_ShowingConsole):
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Prints a text as wrapped by `wrapped`; anything else as rich does."""
+        """Prints text wrapped by `wrapped`, anything else as rich does."""
         if len(objects) == 1 and isinstance(objects[0], str) and not soft_wrap:
             lines = (line for paragraph in objects[0].split("\n") for line in wrapped(paragraph, self.width))
             objects, soft_wrap = ("\n".join(lines),), True
@@ -37,13 +37,13 @@ class _PlainConsole(_ShowingConsole):
 
 class _LastingConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Continues without output: a study outlives the reader of its log."""
+        """Continues without output: the study runs on after the reader of its log has ended."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain_console() -> Console:
-    """Returns a console for text from elsewhere: no markup, no number highlighting."""
+    """Returns a console for text from traces and files: no markup, no number highlighting."""
     return _PlainConsole(markup=False, highlight=False, emoji=False)
 
 

@@ -1,1 +1,1 @@
-"""The output of `plan`: the best legal layouts of a recipe by estimate, and why familiar ones are missing."""
+"""The output of `plan`: the best legal layouts of a recipe by estimate, and why common ones are missing."""

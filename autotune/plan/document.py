@@ -53,7 +53,7 @@ class Excluded(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """`plan --json`."""
+    """Document of `plan --json`."""
 
     schema: int
     limit_gib: float | None
@@ -72,8 +72,10 @@ class PlanDocument(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A search and the choices it gives. `findings` are the rule errors of the recipe itself, whose layout is
-    replaced."""
+    """A search and its choices.
+
+    `findings`: rules that the given recipe violates; its layout is replaced all the same.
+    """
 
     recipe: Recipe
     found: Search
@@ -89,12 +91,12 @@ class Plan:
 
     @cached_property
     def simulated_s(self) -> tuple[float, ...]:
-        """Returns the step of each choice in a simulation of the machine; () without one."""
+        """Returns the step of each choice in a simulation of the machine, seconds; () without a machine."""
         return tuple(self.machine.simulated_step_s(choice.recipe) for choice in self.choices) if self.machine else ()
 
     @property
     def fitting(self) -> int:
-        """Returns the number of layouts with a setting that fits."""
+        """Returns the number of layouts that fit with some setting."""
         return len(set(self.found.outlined.layout[self.found.outlined.fits].tolist()))
 
     @property
@@ -108,7 +110,7 @@ class Plan:
 
 
 def _evidence(first: Recipe, learned: LearnedCluster) -> Iterator[str]:
-    """Yields why HybridEP is chosen where guides start with DeepEP."""
+    """Yields why HybridEP is chosen where guides recommend DeepEP."""
     hybrid = first.knob("moe_token_dispatcher_type") == "flex" and first.knob(BACKEND) == "hybridep"
     if not hybrid or first.hardware.is_rack_scale or "deepep" not in (first.hardware.flex_backends or ()):
         return
@@ -185,7 +187,7 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
 
 
 def machine_words(plan: Plan) -> str:
-    """Returns the machine that was taken; empty without one."""
+    """Returns the machine used; empty without one."""
     return plan.machine.words if plan.machine else ""
 
 

@@ -72,7 +72,7 @@ def _unit(plan: Plan) -> str:
 
 
 def _scatter(plan: Plan) -> Markup:
-    """Draws every layout as a mark, the limit, and on top the choices, which are focusable by keyboard."""
+    """Draws every layout as a mark, the limit, and the choices on top, which the keyboard can focus."""
     points = cloud(plan.found)
     frame = _frame(points, plan.limit_gib)
     parts = [*frame.axis.grid(), *_memory_axis(frame, plan)]

@@ -60,7 +60,7 @@ def _entries(plan: Plan) -> list[Entry]:
 
 
 def _show_first(console: Console, plan: Plan) -> None:
-    """Prints the first choice as changes of the recipe, with its uncertainty."""
+    """Prints the changes of the first choice, with the uncertainty of its estimate."""
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")

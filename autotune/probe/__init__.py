@@ -1,1 +1,1 @@
-"""A probe of the cluster: micro-benchmarks before the first burst, or by themselves (`moe-autotune probe`)."""
+"""Probes a cluster with micro-benchmarks: before the first burst of a study, or alone (`moe-autotune probe`)."""

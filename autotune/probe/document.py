@@ -1,6 +1,7 @@
-"""The document of a probe: every row with what the tables expect of it and what follows, and the factors it moved.
+"""The JSON document of a probe: every row with its expected figure and the consequence, and the constants that the rows
+moved.
 
-`document_of` makes it of rows wherever they come from: real ranks, the simulated engine, or a journal.
+The rows come from real ranks, the simulated engine, or a journal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FEWER_IS_SLOWER = ("dp_beside",)
 
 
 class Consequence(StrEnum):
-    """The consequence of a row."""
+    """The result of a row compared with the tables."""
 
     AS_EXPECTED = "as expected"
     FASTER = "faster"
@@ -38,8 +39,11 @@ class Consequence(StrEnum):
 
 
 class ProbedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `ratio` is measured over expected; `factors` are those of `factors.csv` that it informs. `slow_rank`
-    took `slow_by` times the median of the ranks; `unsteady`: its repeats differ by a quarter or more."""
+    """One micro-benchmark.
+
+    `expected`: by the tables; `ratio`: measured over expected; `factors`: rows of factors.csv that it informs;
+    `slow_rank` took `slow_by` times the median of the ranks; `unsteady`: its repeats differ by a quarter or more.
+    """
 
     group: str
     kind: str
@@ -60,7 +64,7 @@ class ProbedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MovedFactor(msgspec.Struct, frozen=True, kw_only=True):
-    """A constant of the estimate: by the tables, and by the probe with its 90 % interval, in `unit`."""
+    """A constant of the estimate: its value by the tables, and by the probe with a 90 % interval, in `unit`."""
 
     factor: str
     words: str
@@ -72,7 +76,7 @@ class MovedFactor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """probe.json: a probe on `ranks` ranks for `seconds`, start-up included. `simulated`: nothing was measured."""
+    """Document of `probe --json`. `seconds` include start-up; `simulated`: no figure was measured."""
 
     schema: int = 1
     recipe: str
@@ -115,17 +119,17 @@ def document_of(
 
 
 def probed_rows(rows: Sequence[Row], recipe: Recipe) -> list[ProbedRow]:
-    """Returns the rows with what the tables expect of them."""
+    """Returns the rows with the figures that the tables expect."""
     return [_row(row, tell) for row, tell in zip(rows, tells(rows, recipe), strict=True)]
 
 
 def factors_of(rows: Sequence[Row], recipe: Recipe) -> list[Correction]:
-    """Returns the constants that the rows moved, the largest shift first."""
+    """Returns the constants that the rows moved, largest shift first."""
     return corrections(probed_surrogate(rows, recipe), recipe)
 
 
 def probed_surrogate(rows: Sequence[Row], recipe: Recipe) -> TimeSurrogate:
-    """Returns the surrogate of step time after a probe, before any burst."""
+    """Returns the surrogate of step time after the probe and before any burst."""
     return fit_time([], with_probe(prior_of([]), rows, recipe))
 
 

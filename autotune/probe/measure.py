@@ -1,4 +1,4 @@
-"""Probes the cluster of a recipe by itself, without a study: on real ranks, or played by the simulated engine."""
+"""Probes the cluster of a recipe without a study: on real ranks, or by the simulated engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ProbedCluster:
-    """The rows of a probe, and the document that is made of them."""
+    """The rows of a probe, and its document."""
 
     rows: list[Row]
     document: ProbeDocument
 
 
 def probe_recipe(recipe: Recipe, *, seed: int) -> ProbedCluster:
-    """Probes a recipe's cluster. ToolError where ranks cannot be started."""
+    """Probes a recipe's cluster. Raises ToolError if ranks cannot be started."""
     if recipe.burst.engine == "simulated":
         return _played(recipe, seed=seed)
     with TemporaryDirectory(prefix="moe-probe-") as folder:

@@ -1,4 +1,5 @@
-"""The probe of a study, before its first burst: in the journal, charged like a burst, and known to its tuner."""
+"""Probes the cluster of a study before its first burst: recorded in the journal, charged like a burst, and used by the
+tuner."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from trainer.probe.probe import probe, refuse_unshared
 
 
 def probe_before(study: Study, *, budget: int, max_gpu_hours: float | None, rows: bool) -> None:
-    """Measures the cluster before the first burst and records it, unless the recipe disables it: with `rows` what a
-    twentieth of the study pays for, else, and on CPU ranks, the links between several nodes. Raises ToolError if the
-    nodes share no folder."""
+    """Measures the cluster before the first burst and records it, unless the recipe disables it. With `rows`, runs the
+    micro-benchmarks that fit into a twentieth of the study's cost; else, and on CPU ranks, only measures the links
+    between nodes.
+
+    Raises ToolError if the nodes share no folder.
+    """
     recipe, known = study.recipe, study.journal.whole
     if known.finished or known.links is not None or known.rows or not recipe.burst.probe_links:
         return

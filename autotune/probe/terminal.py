@@ -1,4 +1,4 @@
-"""The table of a probe in a terminal: it can be pasted into a bug report."""
+"""Prints a probe as a table that can be pasted into a bug report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = ("<name", "measured", "expected", "<consequence")
 
 
 def show_probe(console: Console, found: ProbeDocument) -> None:
-    """Prints where it ran, a table a group, and the constants that it moves."""
+    """Prints where the probe ran, one table per group, and the constants that it moves."""
     unit = share_of(found.gpu)
     where = f"{counted(found.ranks, 'rank')}, {found.gpu.upper()}{', simulated' * found.simulated}"
     cost = f"{found.seconds:.0f} s, {significant(found.gpu_hours, 2)} {unit}-hours"

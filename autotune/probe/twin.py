@@ -1,7 +1,8 @@
-"""Makes a machine file of a probe: the factors that its rows give, and the keys with which a simulation shows the same.
+"""Makes a machine file from a probe: the factors by its rows, and the keys with which a simulation gives the same rows.
 
-The same rows are played on simulated machines, from the published one on: a factor means something only against what
-the same rows teach of a machine whose keys are known. Rows of memory and copies are keys of the simulation themselves.
+The rows are played on simulated machines, first on the published one: estimate and simulation differ, so a factor is
+compared with the factor that the same rows give on a machine whose keys are known. Rows of memory and copies are keys
+of the simulation themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words and figures of a probe's rows, for terminals and reports."""
+"""Writes the words and figures of a probe's rows, for terminals and reports."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FALLS_BACK = {  # of software that is missing: what follows
 
 
 def cells(row: ProbedRow) -> tuple[str, str, str, str]:
-    """Returns the name of a row, measured, expected, and its consequence in words."""
+    """Returns a row's name, its measured and expected figure, and its consequence."""
     if row.unit == "works":
         return row.name, "yes" if row.measured else "no", "", consequence(row)
     return row.name, quantity(row.measured, row.unit), quantity(row.expected, row.unit), consequence(row)
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Returns a figure of a row with its unit."""
+    """Returns a figure with its unit."""
     if value is None:
         return NONE
     if unit == "us":
@@ -47,7 +47,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def consequence(row: ProbedRow) -> str:
-    """Returns what follows of a row, in words."""
+    """Returns the consequence of a row in words."""
     match row.consequence:
         case Consequence.NOT_MEASURED:
             return "not measured"
@@ -67,7 +67,7 @@ def _times(row: ProbedRow) -> str:
 
 
 def notes(rows: Sequence[ProbedRow]) -> list[str]:
-    """Returns what is to be said beside the figures: why rows have none, slow ranks, repeats that differ."""
+    """Returns notes on the figures: why rows have none, slow ranks, repeats that differ."""
     said = [f"{row.name}: {row.failure}" for row in rows if row.failure is not None]
     if slow := [row for row in rows if row.slow_rank is not None]:
         ranks = ", ".join(str(rank) for rank in sorted({row.slow_rank or 0 for row in slow}))

@@ -1,6 +1,6 @@
 """Compares the journal with the files of the bursts.
 
-Every burst writes `outcome.json` and `steps.jsonl` into its folder; a figure that was changed in the journal afterwards
+Every burst writes `outcome.json` and `steps.jsonl` into its folder; a figure that was changed in the journal later
 differs from them.
 """
 

@@ -1,7 +1,7 @@
 """Tables of one accepted step, before and after: lost time by wall, the parts of the step, the fixes.
 
-"Before" is the parent's trace, "after" the trial's own. Predicted parts are those of the calibrated estimate at the
-time of the proposal. Traced parts are of one rank, the same before and after.
+"Before" is the parent's trace, "after" the trial's. Predicted parts are those of the estimate as calibrated at the time
+of the proposal. Traced parts are of one rank, the same before and after.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def parts_table(step: PathStep) -> Table | None:
 
 
 def fixes_table(trial: Trial) -> Table | None:
-    """Returns the fixes of a trial with the walls they answer and their predicted shares, and the interaction if there
+    """Returns the fixes of a trial with the walls they act on and their predicted shares, and the interaction if there
     are several. None for the base recipe."""
     parts = parts_of(trial.proposal, trial.changes)
     if not parts:
@@ -161,8 +161,8 @@ def largest_changes(step: PathStep) -> str:
 
 
 def lost_us(trial: Trial) -> dict[str, float]:
-    """Returns the lost time of an average traced step, in µs, by wall and by the causes that are no wall; zeros are
-    left out."""
+    """Returns the lost time of an average traced step, µs, by wall and by causes that belong to no wall; zeros are left
+    out."""
     found = trial.analysis.diagnosis.walls if trial.analysis else []
     walls = {finding.wall.value: finding.recoverable_us for finding in found}
     lost = walls | situation_of(trial).of_no_wall
@@ -214,8 +214,11 @@ def _predicted_parts(trial: Trial) -> tuple[Times, Times] | None:
 
 
 def _traced_parts(trace: TraceReport) -> Times:
-    """Returns the segments of the average step, µs. Time in which collectives wait for late ranks counts as waiting, as
-    in the estimate; waiting in pipeline receives is in the bubble already."""
+    """Returns the segments of the average step, µs.
+
+    Time in which collectives wait for late ranks counts as waiting, as in the estimate; waiting in pipeline receives is
+    part of the bubble.
+    """
     steps = counted_steps(trace)
     times = {segment.kind.key: segment.us for segment in mean_segments(steps)}
     waits = mean_of(steps, lambda step: step.waiting_by_kind)

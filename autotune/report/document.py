@@ -128,11 +128,14 @@ class ProbeEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of report.json. `reference` is the trial that the speed-up is relative to: the base recipe if it runs,
-    else the recipe that runs with the fewest changes; `base` is an older name of this field (the base recipe is trial
-    0). `best` is the last accepted trial. They and the speed-up are null if nothing ran. `speedup_provisional`: fewer
-    than two bursts per side; `speedup_since`: the first version whose interval includes the noise between bursts;
-    `warnings`: where the journal disagrees with the bursts' own files."""
+    """The whole of report.json.
+
+    `reference` is the trial that the speed-up is relative to: the base recipe if it runs, else the recipe that runs
+    with the fewest changes; `base` is an older name of this field (the base recipe is trial 0). `best` is the last
+    accepted one. They and the speed-up are null if nothing ran. `speedup_provisional`: fewer than two bursts per side;
+    `speedup_since`: the first version whose interval includes the noise between bursts; `warnings`: where the journal
+    disagrees with the bursts' own files.
+    """
 
     schema: int = SCHEMA
     study: str
@@ -230,7 +233,7 @@ def _differences(trial: Trial | None) -> list[Difference]:
 
 
 def measured(trial: Trial) -> Measured | None:
-    """Returns the figures of a trial's bursts; None if none has step times."""
+    """Returns the figures of a trial's bursts; None if no burst has step times."""
     good = [outcome for outcome in trial.outcomes if outcome.ok and outcome.step_us]
     if trial.status not in (Status.OK, Status.NOOP) or not good:
         return None
@@ -248,7 +251,7 @@ def measured(trial: Trial) -> Measured | None:
 
 
 def tokens_per_s(outcome: Outcome, step_us: float) -> float:
-    """Returns tokens per second of one GPU for a step time of `step_us`."""
+    """Returns tokens per second per GPU for a step of `step_us`."""
     return outcome.tokens_per_step / max(outcome.ranks, 1) / (step_us * 1e-6)
 
 
@@ -314,8 +317,7 @@ def _fixes(trial: Trial, history: History) -> list[FixEntry]:
 
 
 def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:
-    """Returns the GPU-hours saved of a training that takes `planned` GPU-hours with the reference: (low,
-    middle, high)."""
+    """Returns the GPU-hours (low, middle, high) that a training of `planned` GPU-hours with the reference saves."""
     if planned is None or gained is None:
         return None
     low, middle, high = (planned * (1 - 1 / ratio) for ratio in (gained.low, gained.value, gained.high))

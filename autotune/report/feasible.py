@@ -1,4 +1,4 @@
-"""Section of a study in which nothing ran: what would make the recipe fit."""
+"""The section of a study in which nothing ran: changes that would make the recipe fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the figures of the page, each a pure function from the material to inline SVG. Markdown has tables instead.
+"""Draws the figures of the page, each by a pure function from the material to inline SVG. Markdown has tables instead.
 
 A row of `FIGURES` draws the section of that key. Every mark has its numbers as a title.
 """
@@ -174,7 +174,7 @@ def _peaks(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, half: flo
 
 
 def _distribution(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, half: float) -> list[Markup]:
-    """Draws the peaks of many ranks as a histogram on its side: as wide as the share of ranks near that peak."""
+    """Draws the peaks of many ranks as a horizontal histogram: the width is the share of ranks near that peak."""
     low, high = min(peaks), max(peaks)
     bins = [0] * MEMORY_BINS
     for peak in peaks:

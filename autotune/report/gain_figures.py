@@ -1,4 +1,5 @@
-"""Draws gains: predicted intervals with what was obtained, one row per trial, and the waterfall of accepted changes."""
+"""Draws gains: predicted intervals with the obtained gains, one row per trial, and the waterfall of accepted
+changes."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def predicted_against_obtained(material: Material) -> Markup:
 
 
 def _range(found: Sequence[Forecast]) -> tuple[float, float]:
-    """Returns the gains at the two edges of the drawing: those of all predictions and results."""
+    """Returns the gains at both edges of the drawing, which include all predictions and results."""
     known = [value for forecast in found for value in forecast.predicted or ()]
     known += [forecast.obtained.value - 1 for forecast in found if forecast.obtained]
     low, high = min([*known, LEAST[0]]), max([*known, LEAST[1]])
@@ -52,7 +53,7 @@ def _range(found: Sequence[Forecast]) -> tuple[float, float]:
 
 
 def _x(value: float, low: float, high: float) -> float:
-    """Returns where a gain is on the axis, from 0 to 1: in proportion near zero, by its logarithm further out."""
+    """Returns the position of a gain on the axis, 0 to 1: linear near zero, logarithmic further out."""
     start, end, at = (math.asinh(number / LINEAR) for number in (low, high, min(max(value, low), high)))
     return (at - start) / (end - start)
 

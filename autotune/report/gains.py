@@ -1,4 +1,4 @@
-"""Sections on gains: each trial's predicted gain next to the obtained one, and what each accepted change gave."""
+"""Sections on gains: each trial's predicted and obtained gain, and the gain of each accepted change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Forecast:
 
     @property
     def inside(self) -> bool | None:
-        """Returns whether the obtained gain lies in the predicted interval; None if either is not known."""
+        """Returns whether the obtained gain lies in the predicted interval; None if one of them is unknown."""
         if self.predicted is None or self.obtained is None:
             return None
         _, low, high = self.predicted
@@ -40,8 +40,8 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One accepted change of the waterfall: throughput before and after, and the share of the difference that each fix
-    has; `parts` is empty where no share is known."""
+    """One accepted change of the waterfall: throughput before and after, and each fix's share of the difference;
+    `parts` is empty if no share is known."""
 
     trial: Trial
     before: float
@@ -88,8 +88,8 @@ def _beside(forecast: Forecast) -> str:
 
 
 def stages(material: Material) -> list[Stage]:
-    """Returns the accepted changes that ran, each from its parent's throughput, or from the reference's where the
-    parent did not run."""
+    """Returns the accepted changes that ran, each from its parent's throughput, or from the reference's if the parent
+    did not run."""
     rates = {number: figures.tokens_per_s_per_gpu for number, figures in material.figures.items()}
     reference = material.history.reference
     found = []
@@ -104,7 +104,7 @@ def stages(material: Material) -> list[Stage]:
 
 
 def _divided(trial: Trial) -> Iterator[tuple[FixShare, float]]:
-    """Yields each fix that was predicted to gain, with its share of the sum of these predictions."""
+    """Yields each fix with a predicted gain, and its share of the sum of these gains."""
     parts = parts_of(trial.proposal, trial.changes)
     if len(parts) == 1:
         yield parts[0], 1.0

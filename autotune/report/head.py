@@ -1,4 +1,4 @@
-"""The head of a report: what was tuned, where and when, its cost and savings, and the command that exports the
+"""The head of a report: the recipe, where and when it was tuned, cost and savings, and the command that exports the
 result."""
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ SOFTWARE = ("megatron-core", "torch", "transformer-engine", "deep-ep", "nccl", "
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The head's content: `facts` are (name, text); `changes` has each accepted change with the walls it changed;
-    `flags` are the changes from the user's command to the tuned one; `export` is empty if nothing runs."""
+    """The head's content.
+
+    `facts`: (name, text); `changes`: each accepted change with the walls it changed; `flags`: the changes from the
+    user's command to the tuned one; `export`: the command, empty if no recipe runs.
+    """
 
     facts: tuple[tuple[str, str], ...]
     changes: Table | None
@@ -120,7 +123,7 @@ def _cost(history: History, document: Document) -> str:
 
 
 def _at_full_size(material: Material) -> str:
-    """Returns the predicted speed-up of a best recipe of which only proxies ran; empty for other studies."""
+    """Returns the predicted speed-up of a best recipe that was measured only by proxies; empty for other studies."""
     history, surrogate = material.history, material.surrogate
     best, reference = history.best, history.reference
     if best is None or surrogate is None or not history.only_proxies:

@@ -71,5 +71,5 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _flat(text: str) -> str:
-    """Joins the text into one line and escapes what markdown would interpret."""
+    """Joins the text into one line and escapes the characters of Markdown's syntax."""
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")

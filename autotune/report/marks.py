@@ -1,4 +1,4 @@
-"""Names the marks of trials in figures: their shape says what became of them."""
+"""Names the marks of trials in figures: the shape shows status and verdict."""
 
 from __future__ import annotations
 

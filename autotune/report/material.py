@@ -1,4 +1,4 @@
-"""The input of every section and figure of a report: the study with its figures, and the words they share."""
+"""The input of every section and figure of a report: the study with its figures, and words that sections share."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """A study with what every section needs from it, computed once. `bursts` is the folder of its bursts; None if only
-    the journal is available."""
+    """A study and the figures that sections need, computed once.
+
+    `bursts`: the folder of its bursts, None if only the journal is available.
+    """
 
     history: History
     document: Document
@@ -72,12 +74,12 @@ class Material:
 
     @cached_property
     def surrogate(self) -> Surrogate | None:
-        """Returns the surrogate of the cluster after all trials; None where no study was started."""
+        """Returns the surrogate of the cluster after all trials; None without a study."""
         return None if self._tuner is None else self._tuner.surrogate(self.trials)
 
     @cached_property
     def ideas(self) -> tuple[Idea, ...]:
-        """Returns the fixes that were considered beside the best trial and not proposed; none where nothing runs."""
+        """Returns the fixes that were considered for the best trial but not proposed; () if no recipe runs."""
         best = self.history.best
         return () if self._tuner is None or best is None else self._tuner.rejected_ideas(best, self.trials)
 

@@ -116,7 +116,7 @@ def memory(material: Material) -> Section | None:
 
 
 def _by_rank(peaks: Sequence[float]) -> str:
-    """Returns the peak of every rank; of many ranks the least, the quarters and the largest."""
+    """Returns the peak of every rank; for many ranks the minimum, the quartiles and the maximum."""
     if len(peaks) <= RANKS_APART:
         return " ".join(map(significant, peaks)) or NONE
     first, middle, third = quantiles(peaks, n=4, method="inclusive")

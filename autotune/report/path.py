@@ -1,4 +1,4 @@
-"""The accepted path: the base recipe, then every accepted change, each with the wall it answers."""
+"""The accepted path: the base recipe, then every accepted change, each with the wall it acts on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class PathStep:
-    """One accepted trial; `wall` is its parent's wall, which this step addresses."""
+    """One accepted trial; `wall` is its parent's, on which this step acts."""
 
     number: int  # 0 is the recipe as given
     trial: Trial
@@ -40,8 +40,8 @@ def gain_with_interval(speedup: Speedup | None) -> str:
 
 
 def predicted_text(trial: Trial) -> str:
-    """Returns the prediction with its 90 % interval, `+15.0 % (+9.1 to +22.0 %)`, or a fix's claim with the bound that
-    the wall's R allows, `+15.0 %, bound +22.0 %`."""
+    """Returns the prediction with its 90 % interval, `+15.0 % (+9.1 to +22.0 %)`; else the gain that the fix claims
+    with its bound by the wall's recoverable time, `+15.0 %, bound +22.0 %`."""
     predicted = trial.proposal.predicted
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
         return gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high)

@@ -1,4 +1,4 @@
-"""The section on the probe before the first burst: its rows by group, beside what the tables expect."""
+"""The section on the probe before the first burst: its rows by group, with the figures that the tables expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Section on the changes of the tuned recipe: the predicted share of each and, where bursts lacked it, the obtained."""
+"""The section on the changes of the tuned recipe: the predicted share of each, and the obtained one if bursts ran
+without it."""
 
 from __future__ import annotations
 

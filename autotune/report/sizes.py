@@ -1,4 +1,5 @@
-"""The sizes of a study's bursts: which proxies ran, what they cost, and what they let the surrogate predict."""
+"""The section on the sizes of a study's bursts: which proxies ran, their cost, and what the surrogate predicts from
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ WHY = (
 
 
 def sizes(material: Material) -> Section | None:
-    """Returns the table of all trials with their sizes; None where every burst ran its recipe itself."""
+    """Returns the table of all trials with their sizes; None if no burst ran a proxy."""
     if all(trial.fidelity is None for trial in material.trials):
         return None
     unit = material.unit

@@ -1,4 +1,4 @@
-"""The summary of a study: what was wrong, what was changed, what it gave, what is left. Sentences with numbers."""
+"""The summary of a study in sentences with numbers: what was wrong, what was changed, the gain, what is left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDED: dict[EndStatus, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """The summary in words. `figure` is the headline number, `sentences` are (question, answer) in reading order."""
+    """The summary in words. `figure`: the headline number; `sentences`: (question, answer) in reading order."""
 
     study: str
     where: str  # `simulated` or `CPU`, `not measured at full size`; empty for GPUs
@@ -107,7 +107,7 @@ def _figure_note(history: History, document: Document) -> str:
 
 
 def _behind(history: History) -> str:
-    """Returns how many bursts the speed-up rests on, marked provisional if they are too few."""
+    """Returns the number of bursts behind the speed-up, marked provisional if they are too few."""
     gained = best_speedup(history)
     if gained is None:
         return ""
@@ -128,7 +128,7 @@ def _ended(history: History, document: Document) -> str:
 
 
 def _lost(history: History) -> str:
-    """Returns how many bursts the machine lost, and on which nodes."""
+    """Returns the number of bursts that the machine lost, and their nodes."""
     if not history.lost:
         return ""
     nodes = Counter(lost.failure.node for lost in history.lost if lost.failure.node)

@@ -15,8 +15,11 @@ from trainer.burst import Failure
 
 @dataclass(frozen=True, kw_only=True)
 class WallSeen:
-    """A wall in words. `recoverable` is R, the most that removing the wall could give back; `seen_in` names the steps
-    and the trace, `evidence` has the sentences of `analyzers`."""
+    """A wall in words.
+
+    `recoverable`: the most time that removing it could save; `seen_in`: the steps and the trace; `evidence`: the
+    sentences of `analyzers`.
+    """
 
     wall: str
     recoverable: str

@@ -1,4 +1,4 @@
-"""Lists every JSON document by its name: a command's, or a file's. To add one: a row."""
+"""Lists every JSON document by its name, that of a command or a file. A row adds one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ from trainer.burst import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One kind of JSON document: any of `types`. `commands` print it with --json, or with the option that is named.
-    `of_file`: `said` starts with a file's name."""
+    """One kind of JSON document: any of `types`.
+
+    `commands` print it with --json, or with the option that is named. `of_file`: True if `said` starts with a file's
+    name.
+    """
 
     types: tuple[Any, ...]
     said: str

@@ -1,4 +1,4 @@
-"""Types of JSON documents whose commands have no folder of their own."""
+"""Defines the JSON documents of commands that have no folder of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Name = Literal[
 
 
 class CompletionDocument(TypedDict):
-    """`completion --json`."""
+    """Document of `completion --json`."""
 
     schema: int
     shell: Shell
@@ -24,7 +24,7 @@ class CompletionDocument(TypedDict):
 
 
 class SchemaList(TypedDict):
-    """`schema --json` without a name; with one, its JSON Schema is the document."""
+    """Document of `schema --json` without a name; with one, the document is its JSON Schema."""
 
     schema: int
     documents: dict[str, str]  # name → what it is

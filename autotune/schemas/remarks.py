@@ -19,7 +19,7 @@ def is_ours(kind: type[Any]) -> bool:
 
 
 def remarks_of(kind: type[Any]) -> dict[str, str]:
-    """Returns field → comment, of the type's own fields and of inherited ones."""
+    """Returns field → comment for the fields of the type, inherited ones included."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if is_ours(each):
@@ -29,7 +29,7 @@ def remarks_of(kind: type[Any]) -> dict[str, str]:
 
 @cache
 def _module(name: str) -> dict[str, dict[str, str]]:
-    """Returns class → field → comment, of one module."""
+    """Returns class → field → comment for one module."""
     source = inspect.getsource(sys.modules[name])
     said = dict(_comments(source))
     above = _above(source, said)
