@@ -155,6 +155,6 @@ def _over_parent(trial: Trial, parent: Trial | None, material: Material) -> str:
 
 
 def _set_by(knob: str, material: Material) -> str:
-    """Returns `trial N` for the accepted trial that last changed a knob on the path."""
+    """Returns `trial 4, TITLES OF ITS FIXES` for the accepted trial that last changed a knob on the path."""
     last = next((step.trial for step in reversed(material.path) if knob in step.trial.changes), None)
     return f"trial {last.number}, {titles_text(last)}" if last else NONE

@@ -1,1 +1,1 @@
-"""One run of the tuner, from its first line of output to its notification, however it ends."""
+"""Runs the tuner once, from its first line of output to its notification, whatever ends it."""

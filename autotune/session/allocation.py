@@ -1,7 +1,7 @@
-"""Runs a study in a Slurm job of its own: submits the job, or finds the running one, and follows it from here.
+"""Runs a study in a Slurm job of its own: submits the job, or finds the running one, and follows it.
 
-The tuner in the job does the work; here its log is shown. Ctrl-C stops the job in order; if only this process or its
-terminal ends, the job continues, and `--resume` follows it again.
+The tuner in the job does the work; its log is shown here. Ctrl-C makes the job stop cleanly; if only this process or
+its terminal ends, the job continues, and `--resume` follows it again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ BY_ITSELF = ("COMPLETED", "FAILED")  # states of a job whose tuner ended by itse
 
 @dataclass(frozen=True, kw_only=True)
 class InAllocation:
-    """A study in a Slurm job. `given` is the recipe as named on the command line, `notify` what the tuner runs at the
-    end."""
+    """A study in a Slurm job.
+
+    `given`: the recipe as named on the command line; `notify`: the command that the tuner runs at the end.
+    """
 
     recipe: Recipe
     given: str
@@ -95,5 +97,5 @@ class InAllocation:
 
 
 def _moment_words(at: float) -> str:
-    """Formats a time with date and zone: the job may start after midnight, on a node in another time zone."""
+    """Formats a time with date and zone, since the job may start on another day, on a node in another time zone."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
 """Handles what ends a run of the tuner from outside: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
 
-Each raises KeyboardInterrupt in the loop: the engine ends the burst in flight, and `last_word` gives the journal's last
+Each raises KeyboardInterrupt in the loop; the engine ends the running burst, and `last_word` returns the journal's last
 event.
 """
 
@@ -59,7 +59,7 @@ class Interruption:
         return self._received == signal.SIGINT
 
     def last_word(self, reason: str = "") -> Ended:
-        """Returns the journal's last event; `reason` is the reason if no signal was received."""
+        """Returns the event that ends the journal; `reason` is used if no signal was received."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
             at = f"{datetime.fromtimestamp(self._until):%H:%M}"
@@ -76,6 +76,6 @@ class Interruption:
 
 
 def ended_by_error(what: str) -> Ended:
-    """Returns the journal's last event for a run that an error stopped."""
+    """Returns the event that ends the journal of a run that an error stopped."""
     reason = Reason(kind=ReasonKind.INTERRUPTED, figures={"because": f"stopped by an error: {what}"})
     return Ended(status="interrupted", reason=reason)

@@ -1,6 +1,6 @@
 """Runs the user's command when a study ends: a message, a mail, another job.
 
-The summary is in the command's environment, and its output is shown. If it fails, the study is unaffected.
+The summary is in the command's environment, its output is shown, and its failure does not affect the study.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def variables(standing: Standing, *, code: int, report: str) -> dict[str, str]:
 
 
 def notify(command: str, environment: Mapping[str, str], *, wait_s: float = WAIT_S) -> str | None:
-    """Runs the command in a shell; returns why it failed, None on success."""
+    """Runs the command in a shell; returns why it failed, or None."""
     try:
         done = subprocess.run(["sh", "-c", command], env={**os.environ, **environment}, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,6 @@
-"""Writes report.html while the study runs, before and after every burst; a failure to write it stops nothing.
+"""Writes report.html before and after every burst of a running study; a failure to write it stops nothing.
 
-Writing may take a twentieth of the elapsed time at most: real bursts last much longer than writing the page, simulated
-ones do not.
+Writing takes at most a twentieth of the elapsed time. Real bursts last much longer than that, simulated ones do not.
 """
 
 from __future__ import annotations

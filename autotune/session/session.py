@@ -1,4 +1,4 @@
-"""A run of the tuner on an open study: the loop, its end for any reason, the report and the notification."""
+"""Runs the tuner on an open study: the loop, its end for any reason, the report and the notification."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Limits:
 
 
 class Runs(Protocol):
-    """The loop of a study: it runs until an end, which it writes and returns."""
+    """A loop that runs a study until it ends, writes how it ended, and returns that event."""
 
     def run(self) -> Ended: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The question that a session answers: its loop, the report on its study, and the summary at the end.
+    """The work of a session: its loop, the report on its study, and the final summary.
 
     `write_running` writes the page of a running study, None if there is none.
     """
@@ -72,8 +72,10 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One run. `given` is the recipe as named on the command line, `notify` the command to run at the end; `work`: None
-    to tune."""
+    """One run of the tuner.
+
+    `given`: the recipe as named on the command line; `notify`: the command to run at the end; `work`: None to tune.
+    """
 
     given: str
     folder: Path
@@ -157,12 +159,12 @@ class Session:
             return study.journal.append(interruption.last_word())  # NumPy turns KeyboardInterrupt into a TypeError
 
     def _probe(self, study: Study) -> None:
-        """Probes the cluster; where nothing is tuned, the links alone."""
+        """Probes the cluster before the first burst; only its links if the session does not tune."""
         limits, rows = self.limits, self.work is None and self.limits.probe
         probe_before(study, budget=limits.budget, max_gpu_hours=limits.max_gpu_hours, rows=rows)
 
     def _failed(self, study: Study, error: Exception) -> None:
-        """Writes the journal's last event and the report as far as a full disk permits, and notifies."""
+        """Writes the journal's last event and the report, if the disk has room, and notifies."""
         known = explain(error)
         what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
         with suppress(OSError):
@@ -172,7 +174,7 @@ class Session:
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 
     def _sum_up(self, history: History) -> None:
-        """Prints the summary as it is on a terminal; in a log every line has its time."""
+        """Prints the summary: plain on a terminal, in a log with the time on every line."""
         if self.console.is_terminal:
             self._work.summary(history, self.console)
         else:
@@ -213,7 +215,7 @@ def bench_of(study: Study, engine: Engine, limits: Limits) -> Bench:
 
 
 def _nodes(study: Study) -> int | None:
-    """Returns the launcher's nodes; None where nothing limits them, as in a simulation."""
+    """Returns the number of nodes that the launcher has; None without a limit, as in a simulation."""
     return nodes_of(study.recipe) if study.recipe.burst.engine in RANKS_HERE else None
 
 

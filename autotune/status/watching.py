@@ -1,4 +1,4 @@
-"""Reads a study's journal from another process: once, or until the study ends or its tuner is gone."""
+"""Reads a study's journal from another process: once, or until the study ends or its tuner has ended."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def look(folder: Path) -> tuple[Standing, float]:
 
 
 def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:
-    """Shows the growing log, and on a terminal the panel below it, until the study ends, its tuner is gone, or Ctrl-C.
-    The journal is read again when it has grown."""
+    """Shows the growing log, and on a terminal the panel below it, until the study ends, its tuner has ended, or
+    Ctrl-C. Reads the journal again whenever it has grown."""
     look(folder)  # raises for a folder that is not a study before anything is shown
     view = view_for(showing_console(), folder=folder)
     with suppress(KeyboardInterrupt), view.live():

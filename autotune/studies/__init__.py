@@ -1,1 +1,1 @@
-"""Compares all studies of a folder: what was tuned, the gain, the walls, the cost."""
+"""Compares all studies of a folder: recipe, gain, walls and cost."""

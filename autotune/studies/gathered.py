@@ -1,4 +1,4 @@
-"""Collects the studies below a folder, one row each, from their journals. Unreadable ones are listed separately."""
+"""Collects the studies below a folder from their journals, one row each. Unreadable ones are listed apart."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `studies --json`; studies in the order they started."""
+    """Document of `studies --json`; studies in the order they started."""
 
     schema: int = 1
     folder: str

@@ -35,7 +35,7 @@ class Card:
 
 
 def studies_page(found: Found, *, beside: Path) -> str:
-    """Renders the page for the folder `beside`, which its links are relative to."""
+    """Renders the page; its links are relative to the folder `beside`."""
     pairs = list(zip(found.document.studies, found.histories, strict=True))
     cards = [_card(number, row, history, beside) for number, (row, history) in enumerate(pairs, 1)]
     steps = [step for _, history in pairs for trial in _shown(history) for step in _steps(trial)]
@@ -63,7 +63,7 @@ def _card(number: int, row: Row, history: History, beside: Path) -> Card:
 
 
 def _chart(rows: list[Row]) -> Markup:
-    """Draws the speed-up of each study as a column from 1 on, with its interval."""
+    """Draws the speed-up of each study as a column that starts at 1, with its interval."""
     highest = max((row.speedup_ci[1] for row in rows if row.speedup_ci), default=1.0)
     axis = Axis(low=min(1.0, *(row.speedup_ci[0] for row in rows if row.speedup_ci)), high=max(1.05 * highest, 1.1),
                 top=14, bottom=CHART_PX - 24)  # fmt: skip

@@ -8,7 +8,7 @@ from autotune.studies.words import gain_words, state_words, studies_words
 
 
 def show_studies(document: Gathered) -> None:
-    """Prints what was tuned and its gain, the walls and the cost, then what could not be read."""
+    """Prints recipe, gain, walls and cost of each study, then the studies that could not be read."""
     console = plain_console()
     for row in document.studies:
         say(console, f"{row.folder}: {gain_words(row)}, {state_words(row)}", style="bold")

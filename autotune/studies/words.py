@@ -1,4 +1,4 @@
-"""Words of a study's row, shared by the terminal and the page."""
+"""Writes the words of a study's row, for the terminal and the page."""
 
 from __future__ import annotations
 

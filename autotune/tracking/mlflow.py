@@ -1,4 +1,4 @@
-"""Writes a study's runs to MLflow: a folder, a database or a server. The only file that imports MLflow.
+"""Writes a study's runs to MLflow: a folder, a database or a server. Only this file imports MLflow.
 
 MLflow is an extra (`pip install 'moe-autotune[mlflow]'`): mlflow-skinny, its client alone.
 """
@@ -33,10 +33,11 @@ def tracking_of(named: str | None) -> str:
 
 
 def write_runs(runs: StudyRuns, *, tracking: str, folder: Path, again: bool) -> str:
-    """Writes the study and its trials, with the files of its `folder`; returns the id of the study's run.
+    """Writes the study and its trials, with the files of its `folder`; returns the id of the study's run. With `again`,
+    older runs of the study are replaced.
 
-    If the study is there already, `again` replaces its older runs, else BadInputError is raised. Raises ToolError
-    without MLflow, or if MLflow reports an error.
+    Raises BadInputError if there are older runs without `again`, ToolError without MLflow or if MLflow reports an
+    error.
     """
     client, refused = _client(tracking)
     try:

@@ -38,7 +38,7 @@ def _exported(history: History, trial: Trial, varied: list[str]) -> ExportedTria
 
 
 def _is_overruled(history: History, trial: Trial) -> bool:
-    """Returns whether a trial measured faster than the study's best and was rejected by later bursts or the losses."""
+    """Returns whether a trial measured faster than the study's best but was rejected by later bursts or its losses."""
     best, rate = history.best, throughput(trial)
     best_rate = throughput(best) if best is not None else None
     return trial is not best and rate is not None and best_rate is not None and rate >= best_rate

@@ -1,1 +1,1 @@
-"""The tuning run: the loop, the bench it measures on, the judge, and the journal that records every step."""
+"""Runs a tuning study: the loop, the bench that runs its bursts, the judge, and the journal that records every step."""

@@ -1,7 +1,7 @@
-"""Runs the ablation of a tuned recipe: bursts without some of its changes, until the smallest change with the gain is
-known or the bursts are spent.
+"""Runs the ablation of a tuned recipe: bursts without some of its changes, until the smallest change with the same gain
+is known or the bursts are spent.
 
-Every step is in the journal: the next one follows from the bursts alone, so that a resumed study goes on in it.
+Every step is in the journal, and the next one depends on the bursts alone, so that a resumed study continues it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from policies.trial import ChangeShare, Phase, Trial, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRun:
-    """The ablation of the trial `tuned` on a bench, of at most `most` bursts, or as many as an earlier run granted."""
+    """The ablation of trial `tuned`, with at most `most` bursts, or as many as an earlier run of the tuner granted."""
 
     ablation: Ablation
     bench: Bench
@@ -31,8 +31,7 @@ class AblationRun:
     most: int
 
     def run(self) -> tuple[ChangeShare, ...]:
-        """Spends the bursts, accepts the smaller recipe if nothing is lost by it, and returns every change with its
-        shares."""
+        """Runs the bursts, accepts the smaller recipe if it loses nothing, and returns every change with its shares."""
         granted = AblationStarted(tuned=self.tuned, bursts=self.most)
         begun = self.bench.journal.once(AblationStarted, lambda: granted, tuned=self.tuned)
         last = self.bench.spent + max(begun.bursts, self.most)
@@ -46,7 +45,7 @@ class AblationRun:
         return self.shares(step.confirmed.taken)
 
     def shares(self, gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
-        """Returns every change with its shares by the bursts so far; `gone` were taken out."""
+        """Returns every change with its shares by the bursts so far; `gone`: changes that the accepted recipe lacks."""
         return self.ablation.shares(self._seen, gone)
 
     @property
@@ -59,12 +58,13 @@ class AblationRun:
         return bursts_seen(trials, self._subset, trials[self.tuned])
 
     def _subset(self, trial: Trial) -> Subset | None:
-        """Returns the changes that a trial lacks; None if it is no such trial, or ran at another size."""
+        """Returns the changes that a trial lacks; None if it has others, or ran at another size."""
         tuned = self._history.attempted[self.tuned]
         return self.ablation.subset(trial.recipe) if trial.fidelity == tuned.fidelity else None
 
     def _may_go_on(self, last: int) -> bool:
-        """Returns whether the next step may be a burst, up to number `last`: recorded, or within the limits."""
+        """Returns whether the next step is a recorded burst of the ablation, or one within the limits and up to number
+        `last`."""
         past = self.bench.journal.next_past
         if past is None:
             return self.bench.spent < last and self.bench.spent_out is None
@@ -83,7 +83,7 @@ class AblationRun:
         return next((trial for trial in trials if self._subset(trial) == removal.taken), None)
 
     def _conclude(self, trial: Trial) -> None:
-        """Writes what the first burst of a trial shows."""
+        """Writes the verdict on a trial's first burst: its log cost over the tuned recipe, or its symptom."""
         seen = bursts_seen([trial], lambda _: EMPTY, self._history.attempted[self.tuned])
         log_cost = seen[0].log_cost - self._log_cost if seen and seen[0].log_cost is not None else None
         figures = {"against": self.tuned, "log_cost": log_cost, "symptom": seen[0].symptom if seen else "refused"}
@@ -92,7 +92,7 @@ class AblationRun:
 
     @property
     def _log_cost(self) -> float:
-        """Returns the mean log cost of the tuned recipe."""
+        """Returns the mean log step time per token of the tuned recipe's bursts."""
         costs = medians(self._history.attempted[self.tuned])
         return sum(costs) / len(costs)
 

@@ -1,7 +1,7 @@
-"""Runs what the loop decides: runs a recipe's bursts, analyses their traces, and makes a trial of the results.
+"""Runs the bursts of a recipe, analyses their traces, and makes a trial of the results, as the loop asks.
 
-Every step goes through the journal, so that a resumed study reads what was measured before and runs only the rest.
-Failures of the machine are kept apart from failures of the recipe.
+Every step goes through the journal, so that a resumed study reads what was measured and runs only the rest. Failures of
+the machine are kept apart from failures of the recipe.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MIN_FREE_BYTES = 1 << 20  # with less free space a failed burst is blamed on the
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Runs bursts within limits: `budget` bursts, `max_gpu_hours`, and none that would end after `until` (seconds since
-    the epoch), less `reserved` bursts kept for later. `bursts` is the study's folder of run folders, `nodes` how many
-    the launcher has (None: any number)."""
+    the epoch). `reserved` bursts are kept for the ablation; `bursts`: the study's folder of run folders; `nodes`: of
+    the launcher, None for any number."""
 
     journal: Journal
     engine: Engine
@@ -62,12 +62,12 @@ class Bench:
 
     @property
     def may_burst(self) -> bool:
-        """Returns whether the next step may be a burst: an earlier run started it, or the limits allow it."""
+        """Returns whether the next step may be a burst: it is recorded, or the limits allow it."""
         return self.journal.comes(BurstStarted, otherwise=self.spent_out is None)
 
     @property
     def spent_out(self) -> Reason | None:
-        """Returns the limit that another burst of the last one's length would exceed; None if there is none."""
+        """Returns the limit that another burst, as long as the last one, would exceed; None if there is none."""
         history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
         to_come = 1 + self.reserved
@@ -83,8 +83,8 @@ class Bench:
         return None
 
     def affords(self, recipe: Recipe, *, bursts: int = 1, beside: float = 0.0) -> bool:
-        """Returns whether the launcher has the nodes for the recipe itself, and the limits room for so many bursts of
-        it, each as long as the last, `beside` some GPU-hours for others."""
+        """Returns whether the recipe itself, not a proxy, can run: the launcher has its nodes, and the limits allow
+        `bursts` bursts of it, each as long as the last, and `beside` GPU-hours for others."""
         history, last = self.journal.history, self.journal.history.finished[-1:]
         hours = bursts * sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
         limit = math.inf if self.max_gpu_hours is None else self.max_gpu_hours
@@ -92,7 +92,7 @@ class Bench:
 
     @property
     def burst_gpu_hours(self) -> float:
-        """Returns the GPU-hours expected of the next burst: those of the last one; 0 before the first."""
+        """Returns the GPU-hours of the last burst, expected of the next one too; 0 before the first."""
         finished = self.journal.history.finished
         return finished[-1].gpu_s / 3600 if finished else 0.0
 
@@ -161,7 +161,7 @@ class Bench:
         )
 
     def _too_large(self, recipe: Recipe) -> list[str]:
-        """Returns why the launcher has too few nodes for a recipe; empty where it has enough."""
+        """Returns why the launcher has too few nodes for a recipe; [] if it has enough."""
         if self.nodes is None or recipe.cluster.nodes <= self.nodes:
             return []
         return [
@@ -183,8 +183,8 @@ class Bench:
         return self.journal.once(BurstFinished, lambda: self._run(burst, trial), burst=number)
 
     def _latest_ranks(self) -> tuple[int, ...]:
-        """Returns the ranks to trace again: the latest of the last analysis, so that a slow machine is seen in every
-        layout, and those whose traces that analysis lacked."""
+        """Returns the ranks that the next burst traces again: the latest ones of the last analysis, so that a slow
+        machine shows in every layout, and those whose traces that analysis lacked."""
         analyses = (trial.analysis for trial in reversed(self.journal.history.attempted.values()) if trial.analysis)
         last = next(analyses, None)
         if last is None:
@@ -235,8 +235,10 @@ class Bench:
         return failure.kind is FailureKind.INFRASTRUCTURE or (failure.killed and again)
 
     def _recovered(self, burst: Burst) -> Outcome | None:
-        """Returns the outcome of a burst that an earlier tuner started: read, or waited for. None if its failure says
-        nothing about the recipe."""
+        """Returns the outcome of a burst that an earlier tuner started: read from its folder, or awaited.
+
+        None if it did not end, or failed for a reason that says nothing about the recipe.
+        """
         if not was_begun(burst):
             return None
         found = read_outcome(burst.folder)

@@ -1,7 +1,7 @@
-"""Proof of effect: checks whether the requested change acted.
+"""Checks whether a requested change acted, since a knob without effect would be judged on noise.
 
-A knob that is set and has no effect would be judged on noise. `Outcome.acting`, reported by the built model, is checked
-first, then what the fix requires of the trace. A change without effect makes its trial a no-op.
+`Outcome.acting`, which the built model reports, is checked first, then the evidence that the fix requires of the trace.
+A change without effect makes its trial a no-op.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _not_acting(trial: Trial) -> Reason | None:
 
 
 def _asked(trial: Trial) -> dict[str, Any]:
-    """Returns the changed knobs as the bursts asked for them: a smaller run has a pipeline of its own."""
+    """Returns the changed knobs with the values that the bursts ran with; a proxy has its own pipeline."""
     if trial.fidelity is None:
         return {knob: to for knob, (_, to) in trial.changes.items()}
     return {knob: trial.ran.knob(knob) for knob in trial.changes}
@@ -49,5 +49,5 @@ def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
 
 
 def _plain(value: Any) -> Any:
-    """Joins a list as engines report it: `a,b`."""
+    """Returns a list as the text that engines report, `a,b`; other values unchanged."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -15,7 +15,7 @@ def version() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns name → version of what affects a measurement, and the host; packages not installed are left out."""
+    """Returns name → version of each installed package that affects a measurement, and the host's name."""
     versions = {name: found for name in PACKAGES if (found := installed(name))}
     return {
         **versions,

@@ -43,9 +43,11 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
-    """A tuner process started or resumed the study: its limits and its host. `recipe` is what the command named,
-    `until` seconds since the epoch, `ablate` the bursts of the ablation at the end, `job` the Slurm job that the tuner
-    runs in, if any, `nodes` how many the launcher has (None: as many as asked for)."""
+    """A tuner process started or resumed the study: its limits and its host.
+
+    `recipe`: as named on the command line; `until`: seconds since the epoch; `ablate`: bursts kept for the ablation;
+    `job`: the tuner's Slurm job, if any; `nodes`: of the launcher, None for any number.
+    """
 
     recipe: str
     budget: int
@@ -60,7 +62,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
 
 
 class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
-    """Evidence from another study on GPUs of the same type: mean and standard deviation of each factor of its
+    """Evidence from another study on the same type of GPU: mean and standard deviation of each factor of its
     surrogate."""
 
     study: str
@@ -86,7 +88,8 @@ class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
 
 
 class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
-    """A recipe that will be tried as trial `trial`, by bursts of its `fidelity`; gains are fractions of throughput."""
+    """A recipe that will be tried as trial `trial`, by bursts of its `fidelity` (None: at full size); gains are
+    fractions of throughput."""
 
     trial: int
     parent: int | None
@@ -125,8 +128,7 @@ class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
 
 
 class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
-    """A burst ended. `seconds` is its whole duration by the tuner's clock, start-up included; `ranks` is how many GPUs
-    it used."""
+    """A burst ended. `seconds`: its whole duration by the tuner's clock, start-up included; `ranks`: GPUs used."""
 
     burst: int
     trial: int
@@ -172,15 +174,17 @@ class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
 
 
 class AblationStarted(_Event, frozen=True, kw_only=True, tag="ablation"):
-    """The search is over: at most `bursts` bursts show which changes of the trial `tuned` are not needed."""
+    """The search is over: at most `bursts` bursts show which changes of trial `tuned` are not needed."""
 
     tuned: int
     bursts: int
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
-    """A run of the tuner ended; a resumed study continues after it. `changes` are those of the tuned recipe over the
-    one as given, with their shares; empty for a run that was interrupted."""
+    """A run of the tuner ended; a resumed study continues after it.
+
+    `changes`: those of the tuned recipe over the base recipe, with their shares; () if the run was interrupted.
+    """
 
     status: EndStatus
     because: str = ""  # the sentence of journals without `reason`

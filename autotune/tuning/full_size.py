@@ -1,6 +1,7 @@
-"""Bursts at full size, where smaller runs stand for the recipes: which are owed, when there is room, and the measuring.
+"""Runs bursts at full size in a study that searches with proxies (fewer nodes and layers): which are owed, when there
+is room, and the bursts themselves.
 
-The loop (`autotune.tuning.loop`) searches by smaller runs and asks here before each proposal and after each search.
+The loop (`autotune.tuning.loop`) asks here before each proposal and after each search.
 """
 
 from __future__ import annotations
@@ -21,26 +22,31 @@ MAX_CHOICES = 3  # recipes that are measured at full size one after the other, e
 
 
 class Sizing(Protocol):
-    """The part of the policy that chooses the size of every burst, and predicts recipes at full size from smaller ones.
-    Pure, as the adviser."""
+    """The policy that chooses the size of every burst, and predicts recipes at full size from proxies.
+
+    All methods are pure.
+    """
 
     def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
         """Returns the proposal with the fidelity of its bursts."""
         ...
 
     def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:
-        """Returns the gain of a trial's recipe over the best's, and P(fits), after all these trials."""
+        """Returns the predicted gain of a trial's recipe over the best's at full size, and P(fits), after all these
+        trials."""
         ...
 
     def choice(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the trial whose recipe is predicted to be the fastest at full size, of those that ran."""
+        """Returns the trial, of those that ran, whose recipe is predicted to be the fastest at full size."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullSize:
-    """The bursts at full size of one tuning run. `sizing` is None where every burst runs its recipe itself; `settle`
-    judges an attempted trial and writes its verdict."""
+    """The bursts at full size of one tuning run.
+
+    `sizing`: None if the study uses no proxies; `settle` judges an attempted trial and writes its verdict.
+    """
 
     base: Recipe
     bench: Bench
@@ -52,8 +58,8 @@ class FullSize:
         return self.bench.journal.history
 
     def measure(self) -> None:
-        """Measures the best choice and the reference by bursts of the recipes themselves, where smaller runs stood for
-        them and the launcher has the nodes. Choices that are likely to be faster come next, up to MAX_CHOICES."""
+        """Measures at full size the recipe predicted to be the fastest, the reference, and then, up to MAX_CHOICES
+        recipes in all, each that is likely to be faster. Does nothing without proxies."""
         while (past := self.bench.journal.next_past) is not None:
             if not isinstance(past, Proposed) or not is_at_full_size(past):
                 return
@@ -69,8 +75,8 @@ class FullSize:
                 break
 
     def _measure_choice(self) -> bool:
-        """Measures at full size what is predicted to be the fastest there; returns False where that is known already,
-        is not likely to beat the best at full size, or cannot be measured."""
+        """Measures the recipe predicted to be the fastest at full size; returns False if it was measured, is not likely
+        to beat the best at full size, or cannot be measured."""
         assert self.sizing is not None
         choice, best = self.sizing.choice(self._history.trials), self._history.best_at_full_size
         if choice is None:
@@ -83,7 +89,8 @@ class FullSize:
 
     @property
     def owes_the_best(self) -> bool:
-        """Returns whether the best recipe should run at full size before any other does: it tells most of the rest."""
+        """Returns whether the best recipe should run at full size before any other: it informs most of the other
+        predictions."""
         best = self._history.best
         if self.sizing is None or best is None or self._history.at_full_size(best.recipe) is not None:
             return False
@@ -91,7 +98,7 @@ class FullSize:
 
     @property
     def leaves_room(self) -> bool:
-        """Returns whether another burst leaves the limits room for those at full size that the study still owes."""
+        """Returns whether after another burst the limits still allow the bursts at full size that the study owes."""
         if self.sizing is None or self._history.best is None:
             return True
         pair = (self._history.best, self._history.reference)
@@ -102,7 +109,7 @@ class FullSize:
         return left > len(owed) and self.bench.affords(self.base, bursts=len(owed), beside=self.bench.burst_gpu_hours)
 
     def _run(self, trial: Trial, *, best: bool) -> bool:
-        """Measures a trial's recipe itself; returns False where that was done, or cannot be."""
+        """Measures a trial's recipe at full size; returns False if that was done or cannot be done."""
         known = self._history.at_full_size(trial.recipe) is not None
         if known or not self.bench.may_burst or not self.bench.affords(trial.recipe):
             return False
@@ -119,8 +126,7 @@ class FullSize:
         return True
 
     def _reference_to_run(self) -> Trial | None:
-        """Returns the recipe as given if it should fit, else the reference of the smaller runs; None where neither
-        should."""
+        """Returns the base recipe if it should fit, else the reference of the proxies; None if neither should."""
         assert self.sizing is not None
         if self._history.best is None:
             return None
@@ -133,5 +139,5 @@ class FullSize:
 
 
 def is_at_full_size(proposed: Proposed) -> bool:
-    """Returns whether a proposal repeats a recipe at full size that a smaller run stood for."""
+    """Returns whether a proposal repeats, at full size, a recipe of which a proxy ran."""
     return proposed.reason is not None and proposed.reason.kind is ReasonKind.FULL_SIZE

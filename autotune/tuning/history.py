@@ -1,6 +1,6 @@
 """Folds events into trials: the state of a study, rebuilt from its journal alone.
 
-The loop folds each event as it is written; the report and a resumed run fold the file. Both get the same trials.
+The loop folds each event as it is written, the report and a resumed run fold the file; both get the same trials.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trainer.recipe.launching import slurm_settings
 
 
 class History:
-    """A study as folded from its events: `trials` are the judged ones, `attempted` also has the open one."""
+    """A study as folded from its events. `trials` have a verdict; `attempted` also has the open one."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.study: StudyStarted | None = None
@@ -71,35 +71,37 @@ class History:
 
     @property
     def best(self) -> Trial | None:
-        """Returns the recipe accepted last, unless it failed at full size since; None while nothing has run."""
+        """Returns the last accepted trial that did not fail at full size later; None while nothing has run."""
         accepted = (self.attempted[number] for number in reversed(self._accepted))
         return next((trial for trial in accepted if not self._failed_at_full_size(trial)), None)
 
     @property
     def best_at_full_size(self) -> Trial | None:
-        """Returns the recipe that was accepted last by bursts of its own size."""
+        """Returns the last accepted trial whose bursts were at full size."""
         return next((self.attempted[n] for n in reversed(self._accepted) if self.attempted[n].fidelity is None), None)
 
     @property
     def reference(self) -> Trial | None:
-        """Returns the trial that the speed-up is relative to: the recipe as given if it runs, else the trial of phase
-        FIT that ran and differs from it in the fewest knobs; None while nothing has run. Of several sizes of bursts,
-        that of the best trial's."""
+        """Returns the trial that the speed-up is relative to: of the FIT trials that ran, at the best trial's size if
+        possible, the one that differs from the base recipe in the fewest knobs (the base recipe if it runs). None while
+        nothing has run."""
         best = self.best
         ran = [trial for trial in self.trials if trial.status is Status.OK and trial.proposal.phase is Phase.FIT]
         same = [trial for trial in ran if best is not None and trial.fidelity == best.fidelity] or ran
         return min(same, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
 
     def at_full_size(self, recipe: Recipe) -> Trial | None:
-        """Returns the trial that tried this recipe itself; None if there is none. A base recipe that was too large for
-        the launcher was not tried."""
+        """Returns the trial that tried this recipe at full size; None if there is none.
+
+        A base recipe too large for the launcher was not tried.
+        """
         digest = recipe.digest()
         full = (trial for trial in self.attempted.values() if trial.fidelity is None and (trial.bursts or trial.number))
         return next((trial for trial in full if trial.recipe.digest() == digest), None)
 
     @property
     def fidelities(self) -> dict[Fidelity, float]:
-        """Returns the GPU-hours of the finished bursts by their size, the smallest first."""
+        """Returns size → GPU-hours of the finished bursts, smallest size first."""
         found: dict[Fidelity, float] = {}
         for burst in self.finished:
             proposal = self.proposals[burst.trial][0]
@@ -109,12 +111,12 @@ class History:
 
     @property
     def full_size(self) -> Fidelity | None:
-        """Returns the size of the study's recipe; None before the study."""
+        """Returns the size of the base recipe; None before it is proposed."""
         return full_size(self.proposals[0][0].recipe) if self.proposals else None
 
     @property
     def only_proxies(self) -> bool:
-        """Returns whether the best recipe was measured by smaller runs alone."""
+        """Returns whether only proxies of the best recipe ran."""
         return self.best is not None and self.best.fidelity is not None
 
     @property
@@ -140,8 +142,8 @@ class History:
 
     @property
     def idle_gpu_hours(self) -> float:
-        """Returns the GPU-hours of an allocation in which no burst ran while the tuner decided, beside `gpu_hours`; 0
-        where no Slurm job holds the GPUs between bursts."""
+        """Returns the GPU-hours that a Slurm allocation was idle while the tuner decided, not part of `gpu_hours`; 0 if
+        no allocation holds the GPUs between bursts."""
         if self.study is None:
             return 0.0
         recipe = Recipe.model_validate(self.study.recipe)
@@ -152,7 +154,7 @@ class History:
 
     @property
     def unit(self) -> str:
-        """Returns the unit that throughput and cost are counted per: `GPU`, or `rank` if the recipe runs on CPUs."""
+        """Returns the unit of throughput and cost: `GPU`, or `rank` if the recipe runs on CPUs."""
         return share_of(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
 
     def copy(self) -> History:
@@ -162,7 +164,7 @@ class History:
         return found
 
     def judge_provisionally(self, event: Judged) -> None:
-        """Folds the verdict on an open trial that is in no journal."""
+        """Folds a verdict on an open trial that no journal records."""
         self._fold(event)
         self._update(event.trial, provisional=True)
 
@@ -173,7 +175,7 @@ class History:
 
     @singledispatchmethod
     def _fold(self, event: Event) -> None:
-        """Updates the state by the event's type; other types change nothing."""
+        """Updates the state for one type of event; types without a handler change nothing."""
 
     @_fold.register
     def _(self, event: StudyStarted) -> None:
@@ -282,7 +284,7 @@ class History:
         return max(started, self.finished[-1].at if self.finished else 0.0)
 
     def _end_gap(self, at: float) -> None:
-        """Counts the time since a burst ended or the tuner started."""
+        """Adds the time since a burst ended or the tuner started to the time without a burst."""
         if self._no_burst_since is not None:
             self._between_s += max(0.0, at - self._no_burst_since)
         self._no_burst_since = None

@@ -69,7 +69,8 @@ _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 class OtherStepError(BadInputError):
-    """An earlier run recorded another step than this version computes: `Loop.run` replays the journal as written."""
+    """An earlier run recorded another step than this version computes; `Loop.run` then replays the journal as
+    written."""
 
     def __init__(self, path: Path, found: Event, *, expected: object) -> None:
         super().__init__(
@@ -133,8 +134,11 @@ def read_study(folder: Path) -> History:
 
 
 class Journal:
-    """An open journal. `history` is what the loop has reached: on resume it grows as the loop replays recorded events;
-    `whole` is the history of all recorded events."""
+    """An open journal.
+
+    `history`: the events that the loop has reached, which on resume grows as the loop replays them; `whole`: all
+    recorded events.
+    """
 
     def __init__(
         self,
@@ -163,7 +167,7 @@ class Journal:
         return self._past[0] if self._past else None
 
     def once(self, kind: type[E], make: Callable[[], E], **expected: object) -> E:
-        """Returns the recorded event at this point, else the event from `make`, after writing it.
+        """Returns the next recorded event; if none is left, writes the event from `make` and returns it.
 
         Raises OtherStepError if the recorded event is of another kind, or has other fields than `expected`.
         """

@@ -80,11 +80,9 @@ def judge(
 ) -> Judgement:
     """Returns the verdict on `candidate` against the best so far; `against` is None while no recipe has run.
 
-    A smaller run that stands for its recipe is judged by what its burst lets the surrogate predict `at_full_size`.
-
-    `trials` are all measured trials, the candidate included: their repeats give the noise. The first recipe that runs
-    is measured twice if its steps scatter, because the difference of the two is the noise that later gains are compared
-    with.
+    A proxy is judged by the prediction `at_full_size` after its burst. `trials` are all measured trials, the candidate
+    included: their repeats give the noise. The first recipe that runs is measured twice if its steps scatter, because
+    the difference of the two is the noise of later comparisons.
     """
     if candidate.status is not Status.OK:
         return Judgement(verdict=Verdict.REJECTED, reason=_failure(candidate))
@@ -110,8 +108,10 @@ def judge(
 
 
 def _by_prediction(candidate: Trial, best: Trial | None, predicted: Prediction, trials: Sequence[Trial]) -> Judgement:
-    """Judges a smaller run by the gain at full size that is predicted after its burst; bursts of the same size as the
-    best's are compared in the figures."""
+    """Judges a proxy by its predicted gain at full size.
+
+    If the best is of the same size, the figures also have the measured gain.
+    """
     figures: dict[str, Any] = {
         "against": None if best is None else best.number,
         "fits_probability": predicted.fits_probability,
@@ -138,9 +138,11 @@ def _by_prediction(candidate: Trial, best: Trial | None, predicted: Prediction, 
 def _with_prediction(
     candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial], figures: Mapping[str, Any]
 ) -> Judgement | None:
-    """Combines a predicted gain with a measured one within the noise, each weighted by its precision. None if there is
-    no predicted interval, or if prediction and measurement contradict each other. An inconclusive trial is measured
-    again at the end."""
+    """Combines a predicted gain with a measured one within the noise, each weighted by its precision. None without a
+    predicted interval, or if prediction and measurement contradict each other.
+
+    An inconclusive trial is measured again at the end.
+    """
     predicted = candidate.proposal.predicted
     interval = _log_interval(predicted)
     if interval is None:
@@ -172,7 +174,7 @@ def _with_prediction(
 
 
 def gain_probability(predicted: Prediction) -> float:
-    """Returns the probability that a predicted gain is one; 0 without a prediction."""
+    """Returns the probability that the gain is positive; 0 without a prediction."""
     interval = _log_interval(predicted)
     return 0.0 if interval is None else NormalDist().cdf(interval[0] / interval[1])
 
@@ -205,8 +207,8 @@ def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None, figures: 
 
 
 def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
-    """Returns whether CPU time accepts the candidate: its gain is clear and in every pair, the wall-clock band is above
-    NOISY times its band, and the mean wall-clock gain is positive."""
+    """Returns whether CPU time accepts the candidate: its gain is above its noise band and positive in every pair, the
+    wall-clock band is above NOISY times the CPU band, and the mean wall-clock gain is positive."""
     if cpu is None or wall.log_gain <= 0:
         return False
     return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band

@@ -1,7 +1,5 @@
-"""Reads the lessons for `--learn-from`: factors that earlier studies, or a probe, learned on GPUs of the same type.
-
-A study is its folder; a machine file stands for what it was written from.
-"""
+"""Reads the lessons for `--learn-from`: factors that studies or probes learned on GPUs of the same type, from a study
+folder or a machine file."""
 
 from __future__ import annotations
 
@@ -24,8 +22,10 @@ from trainer.recipe.load_machine import load_machine_file
 
 @dataclass(frozen=True, kw_only=True)
 class Taught:
-    """A study, and what its own probe and bursts taught: the lessons it began with are left out, so no evidence counts
-    twice."""
+    """A study with the surrogate of its own probe and bursts.
+
+    Lessons from other studies are left out, so that no evidence counts twice.
+    """
 
     recipe: Recipe
     history: History
@@ -33,8 +33,10 @@ class Taught:
 
 
 def lessons_for(recipe: Recipe, sources: Sequence[Path]) -> list[LessonAdded]:
-    """Returns one lesson per study or machine file, in the order given. Raises BadInputError for one of other GPUs, or
-    in which nothing was measured."""
+    """Returns one lesson per study or machine file, in the order given.
+
+    Raises BadInputError for one of another GPU, or without measurements.
+    """
     return [_of_file(recipe, source) if source.is_file() else _of_study(recipe, source) for source in sources]
 
 

@@ -60,7 +60,7 @@ def _(event: StudyStarted, history: History) -> str:
 
 @line_of.register
 def _(event: TunerStarted, history: History) -> str | None:
-    """Returns None at the start of a study, which has a line of its own."""
+    """Returns None at the start of a study, for which StudyStarted has a line."""
     if not history.proposals:
         return None
     return f"resuming after {counted(len(history.finished), 'burst')} of {event.budget}"
@@ -139,7 +139,7 @@ def _(event: Ended, history: History) -> str:
 
 
 def probe_in_words(event: Probed) -> str:
-    """Returns how many figures a probe has, its cost, and the ranks that it found slow."""
+    """Returns the number of figures of a probe, its cost, and the ranks that it found slow."""
     found = [row for row in event.rows if row.measured is not None]
     slow = {row.slow_rank: row for row in found if row.slow_rank is not None}
     said = f"probed the cluster: {counted(len(found), 'figure')} of {len(event.rows)} in {event.seconds:.0f} s"
@@ -150,7 +150,7 @@ def probe_in_words(event: Probed) -> str:
 
 
 def links_in_words(links: Links) -> str:
-    """Returns `5 GB/s per rank, 31 us per 4 KiB all-reduce (gloo over eth0, 2 nodes)`, and clock or folder lags above
+    """Returns `5 GB/s per rank, 31 us per 4 KiB all-reduce (gloo over eth0, 2 nodes)`; clock and folder lags only above
     the limits."""
     over = f" over {', '.join(links.interfaces)}" if any(links.interfaces) else ""
     rate, latency = significant(links.bandwidth_gb_s, 3), significant(links.latency_us, 3)
@@ -166,7 +166,7 @@ def links_in_words(links: Links) -> str:
 
 
 def outcome_in_words(outcome: Outcome, unit: str) -> str:
-    """Returns step time, throughput and peak memory of a burst, or how it failed."""
+    """Returns step time, throughput and peak memory of a burst, or its failure."""
     if outcome.failure is not None:
         return failure_in_words(outcome.failure)
     parts = [f"{duration(median(outcome.step_us))} per step"] if outcome.step_us else []
@@ -187,7 +187,7 @@ def failure_in_words(failure: Failure | None) -> str:
 
 
 def cost_in_words(history: History) -> str:
-    """Returns `13 bursts, 0.21 GPU-hours`; simulated hours are marked, those of an idle allocation are apart."""
+    """Returns `13 bursts, 0.21 GPU-hours`; simulated hours are marked, and hours of an idle allocation are separate."""
     simulated = "simulated " if history.simulated else ""
     hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
     idle = significant(history.idle_gpu_hours, 2)
@@ -198,7 +198,8 @@ def cost_in_words(history: History) -> str:
 
 
 def best_in_words(history: History) -> str:
-    """Returns the best trial so far and its speed-up over the reference, with its interval and if it is provisional."""
+    """Returns the best trial so far and its speed-up over the reference, with its interval, marked if it is
+    provisional."""
     best, gained = history.best, best_speedup(history)
     if best is None or history.reference is None:
         return "nothing runs yet"
@@ -225,7 +226,7 @@ def interval_in_words(gained: Speedup) -> str:
 
 
 def bursts_behind(gained: Speedup) -> str:
-    """Returns how many bursts a speed-up rests on: `from 2 bursts of each`, `from 1 burst against 3`."""
+    """Returns the bursts behind a speed-up: `from 2 bursts of each`, `from 1 burst against 3`."""
     if gained.bursts == gained.over_bursts:
         return f"from {counted(gained.bursts, 'burst')} of each"
     return f"from {counted(gained.bursts, 'burst')} against {gained.over_bursts}"

@@ -56,7 +56,7 @@ class PlainView:
             self.show(event, history)
 
     def say(self, text: str, *, at: float) -> None:
-        """Prints lines of the log; when the date has changed since the last one, the new date first."""
+        """Prints lines of the log; if the date has changed since the last line, prints the date first."""
         moment = datetime.fromtimestamp(at)
         clock = moment.strftime("%H:%M:%S ")
         if self._day not in (None, moment.date()):
@@ -109,7 +109,7 @@ def view_for(console: Console, *, folder: Path) -> View:
 
 
 def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
-    """Renders a standing as a box `width` columns wide, with a progress bar of the bursts."""
+    """Renders a standing as a box of `width` columns, with a progress bar of the bursts."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
@@ -121,7 +121,7 @@ def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
 
 
 def _size(trial: Trial) -> str:
-    """Returns `4 nodes, 12 layers` of a proxy, `full` of the recipe itself."""
+    """Returns `4 nodes, 12 layers` for a proxy, `full` for the recipe itself."""
     size = trial.fidelity
     return "full" if size is None else f"{counted(size.nodes, 'node')}, {counted(size.layers, 'layer')}"
 

@@ -40,28 +40,28 @@ MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
 class Adviser(Protocol):
-    """The policy that the loop asks. All methods are pure: the same trials give the same answer, also after a
-    resume."""
+    """The policy that the loop asks. All methods are pure: the same trials give the same answer, also on resume."""
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns `given`, which does not run, with the fewest changes that may make it run; None if one was tried."""
+        """Returns the proposal with the fewest changes that may make `given` run, which does not; None if one was
+        tried."""
         ...
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
-        """Returns why no proposal is left."""
+        """Returns the reason why no proposal is left."""
         ...
 
     def knowledge(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge | None:
-        """Returns what is known beside an incumbent; None if nothing is."""
+        """Returns what is known about changes of the incumbent, for its ablation; None if nothing is."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """Results that the last bursts confirmed: whether `reference` is known, and `confirmed`, the number of the best
-    trial."""
+    """The state after the last confirming bursts: whether the reference is known, and the number of the last confirmed
+    best trial."""
 
     reference: bool = False
     confirmed: int | None = None
@@ -69,8 +69,11 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """One tuning run. `patience` is the number of proposals in a row that may fail to gain, `sizing` None where every
-    burst runs its recipe itself; the bursts that the bench keeps (`reserved`) are for the ablation."""
+    """One tuning run.
+
+    `patience`: proposals in a row that may fail to gain; `sizing`: None if the study uses no proxies. The bursts that
+    the bench reserves are for the ablation.
+    """
 
     base: Recipe
     policy: Adviser
@@ -108,7 +111,7 @@ class Loop:
         return self.bench.journal.append(msgspec.structs.replace(ended, changes=changes))
 
     def _ablate(self) -> tuple[ChangeShare, ...]:
-        """Spends the bursts kept for it on the best recipe's changes; returns them with their shares."""
+        """Runs the reserved bursts on the best recipe's changes; returns the changes with their shares."""
         best, asked = self._history.best, self.bench.journal.comes(AblationStarted, otherwise=self.bench.reserved > 0)
         know = None if best is None else self.policy.knowledge(best, self._history.trials)
         ablation = None if know is None else ablation_of(know)
@@ -156,7 +159,7 @@ class Loop:
 
     @property
     def best(self) -> Trial:
-        """Returns the recipe accepted last; the base recipe while none runs."""
+        """Returns the last accepted trial; the base recipe's while none runs."""
         return self._history.best or self._history.attempted[0]
 
     @property
@@ -179,12 +182,13 @@ class Loop:
         return None
 
     def _is_reference(self, past: Proposed) -> bool:
-        """Returns whether a recorded proposal is the reference: all other FIT proposals start from the best."""
+        """Returns whether a recorded FIT proposal is the reference's: every other one starts from the best trial."""
         best = self._history.best
         return best is not None and past.phase is Phase.FIT and past.parent != best.number
 
     def _wanted(self, phase: Phase) -> Proposal | None:
-        """Returns the policy's proposal; None if budget or patience is spent, it was tried, or it costs too much."""
+        """Returns the policy's proposal; None if there is none, it was tried or costs too much, budget or patience is
+        spent, or a burst at full size must come first."""
         if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
             return None
         if not self._full_size.leaves_room:
@@ -242,9 +246,8 @@ class Loop:
         return True
 
     def _measure_reference(self, *, known: bool) -> bool:
-        """Measures a recipe near the one given if that does not run: a good first proposal must not shrink the reported
-        gain. Later trials do not replace it, so that the gain stays relative to the same recipe. Returns whether the
-        reference is known now."""
+        """Measures a recipe close to the base recipe if that does not run, since the gain would be too small over a
+        good first proposal. Later trials do not replace this reference. Returns whether it is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
         full = self._history.at_full_size(given.recipe) or given
         if Status.OK in (given.status, full.status) or self._history.best is None:
@@ -277,8 +280,10 @@ class Loop:
                 return
 
     def _unsure(self, best: Trial, reference: Trial) -> bool:
-        """Returns whether the speed-up's interval is wider than MAX_HALF_WIDTH allows or rests on one burst per side.
-        On resume, recorded repeats are replayed."""
+        """Returns whether the speed-up has an interval wider than MAX_HALF_WIDTH or only one burst on a side.
+
+        On resume, recorded repeats count as wanted.
+        """
         if self.bench.journal.next_past is not None:
             return self.bench.may_burst
         found = speedup(best, over=reference, trials=self._history.trials)
@@ -304,7 +309,7 @@ class Loop:
 
     @property
     def _without_gain(self) -> int:
-        """Counts the trials since the last one with a gain."""
+        """Returns the number of trials since the last one with a gain."""
         return without_gain(self._history.trials, lambda trial: True)
 
     def _beats_noise(self, proposal: Proposal) -> bool:
@@ -316,8 +321,8 @@ class Loop:
         return Noise(trials=self._history.trials).detectable_gain()
 
     def _too_expensive(self, proposal: Proposal) -> Reason | None:
-        """Returns why a burst costs more than it is expected to save of the planned training; None if it does not, or
-        if no training is planned or no improvement predicted."""
+        """Returns why a burst costs more than the planned training is expected to save by it; None if it does not, or
+        without a planned training or a predicted gain."""
         planned, expected = self.base.tune.planned_gpu_hours, proposal.predicted.expected_improvement
         if planned is None or expected is None or self._history.best is None:
             return None
@@ -375,10 +380,10 @@ class Loop:
 
 
 def _gain(trial: Trial, best: Trial) -> float:
-    """Returns the throughput gained by a trial over the best, as a fraction; 0 if either has no step times."""
+    """Returns the gain of a trial over the best, as a fraction of throughput; 0 if either has no step times."""
     return (throughput_ratio(trial, best) or 1.0) - 1.0
 
 
 def base_proposal(recipe: Recipe) -> Proposal:
-    """Returns trial 0: the recipe as given."""
+    """Returns the proposal of trial 0: the recipe as given."""
     return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", reason=Reason(kind=ReasonKind.BASE))

@@ -1,8 +1,8 @@
-"""Compares two loss curves: a change that is labelled training-equivalent must leave the losses as they were.
+"""Compares two loss curves: a change that is labelled training-equivalent must not change the losses.
 
 With the same initial weights and data only the summation order differs, and the curves diverge slowly. A change of
-layout draws other initial weights (Megatron seeds its generators by tensor, pipeline and expert rank), so there only
-the level can be compared.
+layout gives other initial weights (Megatron seeds its generators by tensor, pipeline and expert rank), so that only the
+level is comparable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BALANCING = ("micro_batch_size", "context_parallel_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Largest relative difference of any step's loss, by what the change affects."""
+    """Largest relative difference of any step's loss, by the kind of change."""
 
     same_weights: float
     other_balancing: float
@@ -88,7 +88,7 @@ def _tolerance(row: Tolerance, changes: Iterable[str], *, draws_first: bool) -> 
 
 
 def _draws_first(recipe: Recipe) -> bool:
-    """Returns whether the trainer draws random numbers before its weights and no injection resets the generators."""
+    """Returns whether the trainer draws random numbers before its weights without resetting its generators."""
     return recipe.burst.engine == "command" and recipe.trainer is not None and not recipe.trainer.inject
 
 

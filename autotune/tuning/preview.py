@@ -1,7 +1,6 @@
 """Previews a tuning run without running anything: findings, memory, the expected path and its cost.
 
-Every burst of the path is assumed to give its predicted figures, so that the next proposal follows. Nothing is
-measured.
+The path assumes that every burst gives its predicted figures. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Expected(TypedDict):
 
 
 class SizePreview(TypedDict):
-    """The bursts of one size, in hours as in the preview; `fidelity` null: of the recipes themselves."""
+    """The bursts of one size and their predicted hours; `fidelity` null: at full size."""
 
     fidelity: Fidelity | None
     bursts: int
@@ -81,8 +80,10 @@ class Preview(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A trial of the expected path as it would run, and the tokens/s of a GPU predicted of its recipe at full size
-    before it runs; None where it does not fit."""
+    """A trial of the expected path.
+
+    `tokens_per_s_per_gpu`: predicted for its recipe at full size, None if it does not fit.
+    """
 
     trial: Trial
     tokens_per_s_per_gpu: float | None
@@ -90,7 +91,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class CostPreview:
-    """Cost of all bursts: steps as predicted, starting ranks and models as the simulated cluster's defaults assume."""
+    """Cost of all bursts: predicted steps, and start-up times by the defaults of the simulated cluster."""
 
     bursts: int
     gpus: int
@@ -146,7 +147,7 @@ def preview(
 
 
 def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -> float | None:
-    """Returns what a probe may cost before the first burst; None where there is none."""
+    """Returns the most that a probe before the first burst may cost, GPU-hours; None without a probe."""
     seconds = probe_s(recipe, budget=budget, max_gpu_hours=max_gpu_hours) if recipe.burst.probe_links else None
     return None if seconds is None else seconds * probed_ranks(recipe) / 3600
 
@@ -180,7 +181,7 @@ def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
 
 
 def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
-    """Returns trial 0, the recipe as given: out of memory if the estimate exceeds the limit."""
+    """Returns trial 0, the base recipe: out of memory if the estimate exceeds the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
         return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib), {})
@@ -213,9 +214,9 @@ def _trial(number: int, proposal: Proposal, outcome: Outcome, changes: Changes) 
 
 
 def costs_of(path: Sequence[Trial], budget: int) -> dict[Fidelity | None, CostPreview]:
-    """Returns the cost of the bursts of each size, the smallest first; empty if nothing of the path has step times.
+    """Returns the cost of the bursts of each size, smallest first; {} if no trial of the path has step times.
 
-    Proxies get their shares of the path's bursts, the first and the last recipe a burst at full size each.
+    Proxies share the bursts as in the path, with one burst at full size each for the first and the last recipe.
     """
     if all(trial.fidelity is None for trial in path):
         cost = cost_of(path, budget)
@@ -241,7 +242,7 @@ def costs_of(path: Sequence[Trial], budget: int) -> dict[Fidelity | None, CostPr
 
 
 def cost_of(path: Sequence[Trial], budget: int) -> CostPreview | None:
-    """Returns the cost if all bursts take as long as those of the path on average; None if none has step times."""
+    """Returns the cost if a burst takes as long as the average of the path; None if no trial has step times."""
     steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
     if not steps:
         return None
@@ -318,7 +319,7 @@ def _show(
 
 
 def _because(trial: Trial) -> str:
-    """Returns why a recipe would be tried; the predicted bursts before it count as no evidence."""
+    """Returns why a recipe would be tried, in words that count no predicted burst as evidence."""
     assert trial.proposal.reason is not None
     return sentence(as_imagined(trial.proposal.reason))
 
@@ -329,7 +330,7 @@ def _names(trial: Trial) -> tuple[str, ...]:
 
 
 def _size(trial: Trial) -> tuple[str, ...]:
-    """Returns the proxy that a trial's burst runs; empty for the recipe itself."""
+    """Returns (size of the proxy,) if a trial's bursts run one; () for the recipe itself."""
     return () if trial.fidelity is None else (fidelity_words(trial.fidelity),)
 
 

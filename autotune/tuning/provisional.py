@@ -1,7 +1,7 @@
-"""Judges the open trials of a study by the bursts they have so far.
+"""Judges the open trials of a study by their bursts so far.
 
-A trial is open from its first burst to its verdict, which repeats may delay. The loop writes the verdict when they are
-done; a reader of an unfinished or interrupted study gets one of the bursts so far, marked provisional.
+A trial is open from its first burst to its verdict, which repeats may delay. A reader of an unfinished or interrupted
+study gets a verdict marked provisional.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The bursts of trials as a bisection or an ablation sees them: subset, and log cost or the symptom of a failure."""
+"""Converts trials into the observations of a bisection or an ablation: per burst the subset of changes, and its log
+step time per token or the symptom of a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ REFUSED = (0,)  # bursts of a trial that the rules refused, whose outcome is a f
 
 
 def bursts_seen(trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial) -> list[Seen]:
-    """Returns the bursts of the trials that are of a subset, in their order; `good` has the losses to agree with."""
+    """Returns one observation per burst of the trials for which `subset_of` returns a subset, in order.
+
+    A trial whose losses disagree with those of `good` has failed.
+    """
     found = [
         pair
         for trial in trials

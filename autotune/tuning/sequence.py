@@ -1,4 +1,4 @@
-"""Checks that the lines of a journal follow each other as a tuner writes them, before the events are folded.
+"""Checks, before events are folded, that the lines of a journal are in an order that a tuner writes.
 
 A swapped, lost or repeated line is reported with its number.
 """
@@ -58,7 +58,7 @@ class _Sequence:
     ran: dict[int, int] = field(default_factory=dict)  # trial → its last finished burst; 0 if it was refused
 
     def damage(self, event: Event) -> str | None:
-        """Returns what is wrong with the next event; None, and updates the state, if nothing is."""
+        """Returns what is wrong with the next event; else updates the state and returns None."""
         if not self.started and not isinstance(event, StudyStarted):
             return "the journal does not begin with the study's first line"
         if self.unanalyzed is not None and isinstance(event, Proposed | BurstStarted | Judged):
@@ -67,7 +67,7 @@ class _Sequence:
 
     @singledispatchmethod
     def _next(self, event: Event) -> str | None:
-        """Accepts events about a run of the tuner anywhere."""
+        """Accepts other events, such as those on a run of the tuner, anywhere."""
         return None
 
     @_next.register

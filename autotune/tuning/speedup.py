@@ -32,7 +32,7 @@ class Speedup:
 
     @property
     def provisional(self) -> bool:
-        """Returns True below two bursts per side."""
+        """Returns True if a side has fewer than two bursts."""
         return min(self.bursts, self.over_bursts) < MIN_BURSTS
 
 
@@ -59,7 +59,7 @@ def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | 
 
 
 def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Speedup | None:
-    """Returns the throughput over the parent's if both ran; the noise is that of all `trials`."""
+    """Returns the speed-up over the parent; None if one of them did not run. The noise is that of all `trials`."""
     ran = (Status.OK, Status.NOOP)
     if parent is None or trial.status not in ran or parent.status not in ran:
         return None
@@ -67,7 +67,7 @@ def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Spe
 
 
 def throughput_ratio(trial: Trial, over: Trial) -> float | None:
-    """Returns the throughput of `trial` over that of `over`, each by the median of its bursts' medians; None if either
+    """Returns the throughput of `trial` over that of `over`, by the medians of their bursts' medians; None if either
     has no step times."""
     ours, theirs = _costs(trial), _costs(over)
     return median(theirs) / median(ours) if ours and theirs else None

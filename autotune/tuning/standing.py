@@ -1,7 +1,7 @@
-"""Summarises a study at one moment: what runs and why, the best so far, its cost, its expected end.
+"""Summarises a study at one moment: what runs and why, the best so far, the cost, the expected end.
 
-Made from the journal's history, the clock, and whether a tuner holds the study. The live panel, the page of a running
-study, `status` and `watch` show the rows of `rows_of`. Times are seconds since the epoch.
+It is made from the journal's history, the clock, and whether a tuner holds the study. The live panel, the page of a
+running study, `status` and `watch` show the rows of `rows_of`. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trying(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe on trial; None while the next one is being chosen."""
+    """The recipe on trial: its fixes, changes and reason."""
 
     trial: int
     phase: Phase
@@ -53,8 +53,11 @@ class Trying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe accepted last; the speed-up is over the study's reference. `provisional`: accepted on its bursts so
-    far, before its repeats; `speedup_provisional`: fewer than two bursts per side."""
+    """The last accepted recipe and its speed-up over the study's reference.
+
+    `provisional`: accepted on its bursts so far, before its repeats; `speedup_provisional`: fewer than two bursts per
+    side.
+    """
 
     trial: int
     fix: str
@@ -69,8 +72,11 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `status --json`. `state` is `stopped` if no tuner runs the study and it has not ended, and
-    `unknown` if that cannot be determined."""
+    """Document of `status --json`.
+
+    `state`: `stopped` if no tuner runs the study and it has not ended, `unknown` if that cannot be determined; `trying`
+    is null between trials.
+    """
 
     schema: int = 1
     study: str
@@ -133,7 +139,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
 
 
 def resume_command(history: History, folder: str) -> str:
-    """Returns the command that resumes a study, with twice the budget if its bursts are spent."""
+    """Returns the command that resumes a study, with twice its budget if that is spent."""
     tuner = history.tuner
     if history.study is not None and history.study.other is not None:
         ends = [f"{folder}/{RESOLVED}", f"{folder}/{OTHER}"]
@@ -145,7 +151,7 @@ def resume_command(history: History, folder: str) -> str:
 
 
 def _limits(history: History) -> list[str]:
-    """Returns the limits of the last run of the tuner as options, twice the budget if it is spent."""
+    """Returns the limits of the tuner's last run as options, with twice the budget if it is spent."""
     tuner = history.tuner
     if tuner is None:
         return []
@@ -175,7 +181,7 @@ def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
 
 
 def clock_words(at: float, now: float, *, seconds: bool = True) -> str:
-    """Returns `08:02:11`, or `08:02`, preceded by the date if it is not today."""
+    """Returns `08:02:11`, or `08:02` without seconds; on another day with the date."""
     moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
     clock = "%H:%M:%S" if seconds else "%H:%M"
     return moment.strftime(clock if moment.date() == today.date() else f"%Y-%m-%d {clock}")
@@ -255,7 +261,7 @@ def _best(history: History) -> Best | None:
 
 
 def _ends_at(history: History, now: float) -> float | None:
-    """Returns the end of the last burst that the limits allow, at the mean pace so far; None before the first has
+    """Returns the time at which the limits end the study, at the mean pace of its bursts; None before the first has
     ended."""
     tuner = history.tuner
     if tuner is None or not history.pace_s:

@@ -1,7 +1,7 @@
-"""A study folder: made once, never overwritten, used by one tuner at a time.
+"""Creates, locks and opens study folders: each is made once, never overwritten, and used by one tuner at a time.
 
-The folder has `recipe.yaml`, `recipe.resolved.yaml`, the journal and `bursts/`; all other files in it are derived from
-the journal.
+A folder has `recipe.yaml`, `recipe.resolved.yaml`, the journal and `bursts/`; all other files are derived from the
+journal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_SEED = 1234
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """An open study: the base recipe and seed it was started with, whatever a later command line gives."""
+    """An open study, with the base recipe and seed that it was started with."""
 
     folder: Path
     recipe: Recipe
@@ -52,13 +52,15 @@ class Study:
 
 
 def originals(folder: Path) -> tuple[Path, ...]:
-    """Returns the paths that a study cannot write again; all else in its folder is derived from them."""
+    """Returns the paths in a study that are not derived from others."""
     return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, OTHER, BURSTS))
 
 
 def held(folder: Path) -> bool | None:
-    """Returns whether a tuner works on the study; None if the file system has no locks. Only for other processes:
-    closing the file would release the tuner's own lock."""
+    """Returns whether a tuner works on the study; None if the file system has no locks.
+
+    Not for the tuner itself: closing the file would release its own lock.
+    """
     process = _holder(folder)
     return None if process is None else process != NOBODY
 
@@ -74,7 +76,7 @@ def suspended(folder: Path) -> bool:
 
 
 def _holder(folder: Path) -> int | None:
-    """Returns the process that holds the lock, NOBODY without one, ELSEWHERE on another machine; None without
+    """Returns the process that holds the lock: NOBODY if it is free, ELSEWHERE on another machine; None without
     locks."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY)
@@ -201,7 +203,8 @@ def _opened(
 
 
 def _lock(folder: Path) -> int:
-    """Locks the study for this process. A POSIX record lock: ranks that outlive a killed tuner do not inherit it."""
+    """Locks the study for this process with a POSIX record lock, which ranks that outlive a killed tuner do not
+    inherit."""
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

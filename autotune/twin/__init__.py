@@ -1,1 +1,1 @@
-"""Writes a twin of a cluster: a machine file with what a study or a probe learned of it."""
+"""Writes a twin of a cluster: a machine file with what a study or a probe learned about it."""

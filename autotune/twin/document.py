@@ -1,4 +1,4 @@
-"""The JSON document of `twin`, and what the command prints."""
+"""The JSON document and the terminal output of `twin`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = 1
 
 
 class TwinKey(TypedDict):
-    """A key of the simulation, its 90 % interval, and the factors of the surrogate that moved it."""
+    """A parameter of the simulation, its 90 % interval, and the factors of the surrogate that moved it."""
 
     key: str
     value: float
@@ -24,7 +24,7 @@ class TwinKey(TypedDict):
 
 
 class TwinFactor(TypedDict):
-    """A factor of the closed forms, on its own scale."""
+    """A factor of the estimate's closed forms: mean and standard deviation on its own scale (`factors.csv`)."""
 
     factor: str
     mean: float
@@ -32,7 +32,7 @@ class TwinFactor(TypedDict):
 
 
 class TwinDocument(TypedDict):
-    """`twin --json`."""
+    """Document of `twin --json`."""
 
     schema: int
     name: str
@@ -71,7 +71,7 @@ def twin_document(twin: Twin, *, text: str, file: str | None) -> TwinDocument:
 
 
 def show_twin(twin: Twin, *, file: str) -> None:
-    """Prints the keys that the study moved, each with its interval, and what the file is for."""
+    """Prints the keys that the study moved, each with its interval, and the uses of the file."""
     console = plain_console()
     table = Table("key", Column("value", justify="right"), Column("90 %", justify="right"), "learned from", box=None)
     for name, key in twin.keys.items():

@@ -1,8 +1,10 @@
-"""Infers the keys of a simulated machine from a study: with them, what is played teaches what was measured.
+"""Infers the keys (parameters) of a simulated machine from a study, so that a study of that machine would learn the
+same factors.
 
-The study's recipes are played on the published machine and learned from as the study's own bursts were; the difference
-of the factors is translated into keys (`translation.py`). Then they are played on that machine, and the keys move until
-steps and traced parts agree (`matching.py`), each as far as its factor's prior allows; and once more from there.
+The study's recipes are simulated on the published machine and learned from as the study's own bursts were; the
+difference of the factors is translated into keys (`translation.py`). Then, MATCHES times, they are simulated on the
+machine with these keys, and the keys move until steps and traced parts agree (`matching.py`), each as far as its
+factor's prior allows.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ ACTIVATIONS, OUTSIDE_GIB = "memory.activations", "memory.outside_gib"
 
 
 def inferred_keys(taught: Taught, lesson: Lesson) -> dict[str, float]:
-    """Returns the keys that the study moves."""
+    """Returns the keys that the study changes, with their values."""
     trials = [trial for trial in taught.history.trials if is_measured(trial)]
     spreads = {factor.name: factor.spread for factor in factors() if factor.name in lesson.mean}
     learned = {name: 1 - (lesson.deviation[name] / spread) ** 2 for name, spread in spreads.items()}
@@ -48,20 +50,26 @@ def inferred_keys(taught: Taught, lesson: Lesson) -> dict[str, float]:
 
 
 def _of_rows(taught: Taught) -> dict[str, float]:
-    """Returns the keys that only the probe's rows measure; {} without any."""
+    """Returns the keys that the probe's rows measure directly; {} without a probe.
+
+    Activations and memory outside the allocator are left out: bursts measure them.
+    """
     rows = [row for row in taught.history.rows if row.measured is not None]
     found = own_keys(rows, probe_on(taught.recipe, rows, Machine()))
     return {name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)}  # as bursts have it
 
 
 def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, float]:
-    """Returns the standard deviation of the log of every key that factors with these deviations move; 0 is no log."""
+    """Returns the standard deviation of the log of each key, from the deviations of its factors.
+
+    Keys whose interval includes 0 are left out.
+    """
     ends = intervals(keys, deviation, width=1.0)
     return {name: math.log(high / low) / 2 for name, (low, high) in ends.items() if low > 0 and high > low}
 
 
 def _observed(measured: Sequence[Evidence], found: Played) -> Iterator[Observed]:
-    """Yields every recipe that has a step, with the parts that both have traced."""
+    """Yields every recipe with a measured step that was also simulated, with the parts that are traced in both."""
     played = {each.number: each for each in found.surrogate.time.measured}
     for each in measured:
         if each.step_s is None or each.number not in played:
@@ -78,7 +86,7 @@ def _observed(measured: Sequence[Evidence], found: Played) -> Iterator[Observed]
 
 
 def _by_stage(evidence: Evidence) -> dict[int, dict[str, float]]:
-    """Returns {pipeline rank: mean seconds of each part over its traced ranks}."""
+    """Returns pipeline rank → mean seconds of each part over its traced ranks."""
     ranks = defaultdict(list)
     for rank in evidence.ranks:
         ranks[rank.pipeline_rank].append(rank.seconds)
@@ -91,7 +99,8 @@ def _by_stage(evidence: Evidence) -> dict[int, dict[str, float]]:
 def _memory(
     keys: Mapping[str, float], ours: MemorySurrogate, trials: Sequence[Trial], found: Played
 ) -> dict[str, float]:
-    """Returns the keys of memory: activations by the factor of their group, GiB outside as measured over as played."""
+    """Returns the keys of memory: activations, scaled by the factor of their group, and GiB outside the allocator,
+    shifted by measured minus simulated."""
     place = list(GROUPS).index("activations")
     ratio = (1 + ours.mean[place]) / (1 + found.surrogate.memory.mean[place])
     moved = {ACTIVATIONS: keys.get(ACTIVATIONS, 1.0) * float(ratio)}
@@ -102,14 +111,15 @@ def _memory(
 
 
 def _limit(taught: Taught) -> dict[str, float]:
-    """Returns the share of memory that cannot be used, where ranks ran out below the GPU's; {} elsewhere."""
+    """Returns the share of memory that fragmentation makes unusable, if ranks ran out of memory below the GPU's limit;
+    else {}."""
     met, nominal = taught.surrogate.memory.limit_gib, taught.recipe.memory_limit_gib
     lost = 1 - met / nominal if met and nominal else 0.0
     return {"memory.fragmentation": lost} if lost > default_of("memory.fragmentation") else {}
 
 
 def _collections(trials: Sequence[Trial]) -> dict[str, float]:
-    """Returns the key of garbage collections, by the median of what traces show; {} where they show none."""
+    """Returns the key of garbage collections, by the median pause in the traces; {} if they show none."""
     found = []
     for trial in trials:
         once_us = collected_us(trial.recipe, machine_of({"host.gc_ms": 1.0}))

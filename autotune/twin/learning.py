@@ -1,4 +1,5 @@
-"""Makes a twin of a study, or of a lesson such as a probe's: factors for the closed forms, keys for the simulation."""
+"""Makes a twin from a study, or from a lesson such as a probe's: factors for the estimate's closed forms, keys
+(parameters) for the simulation."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ LESSON_ROUNDS = 6  # of a lesson, whose factors go only a share of the way
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key of the simulation: its value, the 90 % interval, and the factors that moved it."""
+    """One key of the simulation: its value, its 90 % interval, and the factors that moved it."""
 
     value: float
     low: float
@@ -36,7 +37,10 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """A machine file, and what its figures were learned from. `corrections` are of factors that have a unit here."""
+    """A machine file, and what its figures were learned from.
+
+    `corrections`: the factors that have a unit on this cluster.
+    """
 
     file: MachineFile
     keys: Mapping[str, Key]
@@ -44,7 +48,7 @@ class Twin:
 
 
 def twin_of_study(folder: Path, *, name: str) -> Twin:
-    """Returns the twin of a study's cluster. Raises BadInputError where no recipe has run in it."""
+    """Returns the twin of a study's cluster. Raises BadInputError if no recipe has run in it."""
     taught = taught_in(folder)
     time, memory = taught.surrogate.time, taught.surrogate.memory
     if not time.measured:
@@ -84,9 +88,12 @@ def twin_of_lesson(
     published: Theta | None = None,
     played: Callable[[Machine], Theta] | None = None,
 ) -> Twin:
-    """Returns the twin of a lesson without bursts, such as a probe's. `published`: what the same probe teaches of the
-    published machine, None where nothing; `played`: what it teaches of any machine, which is asked LESSON_ROUNDS
-    times: each factor goes its share of the way, so that several of one key do not overshoot."""
+    """Returns the twin of a lesson without bursts, such as a probe's. `played` returns the factors that the same probe
+    gives on a machine; without it, `published` has those of the published machine.
+
+    `played` is asked LESSON_ROUNDS times; each round moves a key by a share of each of its factors, so that several
+    factors of one key do not overshoot.
+    """
     keys: dict[str, float] = {}
     shares = None if played is None else {name: 1 / _translations(name, lesson) for name in lesson.mean}
     for _ in range(1 if played is None else LESSON_ROUNDS):
@@ -110,14 +117,15 @@ def twin_of_lesson(
 
 
 def _translations(name: str, lesson: Lesson) -> int:
-    """Returns how many factors of the lesson move the keys that this one moves, at most."""
+    """Returns the largest number of the lesson's factors that move one key together with this factor."""
     keys = {row.key for row in translation() if row.factor == name}
     counts = [sum(row.key == key and row.factor in lesson.mean for row in translation()) for key in keys]
     return max(counts, default=1)
 
 
 def _memory(found: MemorySurrogate, *, nominal_gib: float | None) -> dict[str, Learned]:
-    """Returns the factors of memory groups, of what lies outside, and of the limit where ranks ran out below it."""
+    """Returns the factors of the memory groups and of memory outside the allocator, and that of the limit if ranks ran
+    out below it."""
     deviation = [math.sqrt(each) for each in found.covariance.diagonal()]
     figures = zip((*GROUPS, OUTSIDE), found.mean.tolist(), deviation, strict=True)
     learned = {name: _figure(mean, spread) for name, mean, spread in figures}
@@ -139,7 +147,7 @@ def _rounded(keys: Mapping[str, float]) -> dict[str, float]:
 
 
 def _with_intervals(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, Key]:
-    """Returns the keys with the intervals that the deviations of their factors give them."""
+    """Returns the keys with intervals from the deviations of their factors."""
     ends = intervals(keys, deviation, width=Z_90)
     moving = {key: tuple(r.factor for r in translation() if r.key == key and r.factor in deviation) for key in keys}
     return {

@@ -1,9 +1,9 @@
-"""Moves keys of a simulated machine until the steps and traced parts of played recipes are those that were measured.
+"""Moves keys of a simulated machine until simulated recipes have the measured steps and traced parts.
 
 Gauss-Newton on the keys' log scale, with a prior: with K keys whose variances are S [K], M figures with errors e [M]
-(log measured − log played), slopes J [M, K] and variances N [M], keys at `x` and the prior's at `p` become
-p + S Jᵀ (J S Jᵀ + N)⁻¹ (e + J (x − p)). The slopes are taken once, the errors anew after every update: those of a step
-from its simulation, those of a part as played times the change of its operations' sum.
+(log measured − log played), slopes J [M, K] and variances N [M], keys at `x` and the prior's at `p` become p + S Jᵀ (J
+S Jᵀ + N)⁻¹ (e + J (x − p)). The slopes are computed once, the errors after every update: that of a step from its
+simulation, that of a part from its first simulation, scaled by the change of the sum of its operations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UPDATES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Seconds of one kind of work in a traced step of a pipeline rank, as measured and as played."""
+    """Seconds of one kind of work in a traced step of a pipeline rank, measured and simulated."""
 
     pipeline_rank: int
     work: str
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """One recipe, as it is simulated: its measured step, and its traced parts."""
+    """One recipe, as it is simulated, with its measured step and its traced parts."""
 
     recipe: Recipe
     step_s: float
@@ -59,8 +59,11 @@ class Observed:
 def matched(
     keys: Mapping[str, float], prior: Mapping[str, float], spreads: Mapping[str, float], observed: Sequence[Observed]
 ) -> dict[str, float]:
-    """Returns the keys after UPDATES. `keys`: those that were played; `prior`: those before any match; `spreads`:
-    standard deviations of the logs of the keys that may move."""
+    """Returns the keys after UPDATES steps.
+
+    `keys`: those simulated so far; `prior`: those before any match; `spreads`: standard deviations of the logs of the
+    keys that may move.
+    """
     names, found = list(spreads), dict(keys)
     start = _figures(keys, observed)
     slopes = np.stack([_slope(keys, name, observed, start) for name in names], axis=1)
@@ -77,7 +80,7 @@ def matched(
 
 
 def _figures(keys: Mapping[str, float], observed: Sequence[Observed]) -> Floats:
-    """Returns the log of every step, then the operations' sum of every part over its played seconds, [M]."""
+    """Returns the log of every step, then per part the sum of its operations over its first simulated seconds, [M]."""
     machine = machine_of(keys)
     steps = [math.log(simulated_step_s(each.recipe, machine)) for each in observed]
     parts: list[float] = []
@@ -88,13 +91,13 @@ def _figures(keys: Mapping[str, float], observed: Sequence[Observed]) -> Floats:
 
 
 def _change(figures: Floats, *, steps: int) -> Floats:
-    """Returns the change of the log of every figure: steps are logs, parts shares of what was played."""
+    """Returns the log change of every figure: steps are logs already, parts are relative changes."""
     change: Floats = np.concatenate([figures[:steps], np.log1p(np.maximum(figures[steps:], -0.9))])
     return change
 
 
 def _slope(keys: Mapping[str, float], name: str, observed: Sequence[Observed], now: Floats) -> Floats:
-    """Returns the derivatives of all figures by the log of one key, [M]; away from a bound that the key is at."""
+    """Returns the derivatives of all figures by the log of one key, [M]; downwards if the key is at its upper bound."""
     for sign in (1.0, -1.0):
         moved = bounded(name, keys[name] * math.exp(sign * DERIVATIVE_STEP))
         if moved != keys[name]:
@@ -118,7 +121,8 @@ def _deviations(observed: Sequence[Observed]) -> Floats:
 def parts_of(
     measured: Mapping[str, float], played: Mapping[str, float], *, rank: int, step_s: float
 ) -> tuple[Part, ...]:
-    """Returns the parts of a traced rank that are large enough in both to be compared."""
+    """Returns the parts of a traced rank that are large enough to compare in both the measured and the simulated
+    step."""
     least = LEAST_SHARE * step_s
     return tuple(
         Part(pipeline_rank=rank, work=work, measured_s=measured[work], played_s=played[work])

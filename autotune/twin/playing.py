@@ -1,4 +1,5 @@
-"""Plays a study's probe and measured recipes on a simulated machine, and learns of them as the study did of its own."""
+"""Simulates a study's probe and measured recipes on a machine, and learns from them as the study did from its own
+bursts."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ SEED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The surrogate of a machine, from recipes played on it; `outside_gib`: mean outside the allocator, None of CPU
-    ranks."""
+    """The surrogate learned from recipes simulated on a machine; `outside_gib`: their mean memory outside the
+    allocator, None on CPUs."""
 
     surrogate: Surrogate
     outside_gib: float | None
 
 
 def play(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> Played:
-    """Plays every trial that was measured, once and without noise, traced where the study has its trace, and the `rows`
-    of the probe of `base` before them."""
+    """Simulates the probe's `rows` on the cluster of `base` and every measured trial, once and without noise, and
+    learns from them. Trials that the study traced are traced."""
     quiet = machine.model_copy(update={"noise": Noise(step=0.0, burst=0.0), "stragglers": (), "faults": ()})
     with TemporaryDirectory(prefix="twin-") as folder:
         played = [_played(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
@@ -49,13 +50,14 @@ def is_measured(trial: Trial) -> bool:
 
 
 def mean_outside_gib(trials: Sequence[Trial]) -> float | None:
-    """Returns the mean over trials of the most that a rank's GPU held outside the allocator; None if not measured."""
+    """Returns the mean over trials of the largest memory outside the allocator on any rank, GiB; None if it was not
+    measured."""
     most = [max(o.outside_gib) for trial in trials for o in trial.outcomes[:1] if o.ok and o.outside_gib]
     return fmean(most) if most else None
 
 
 def traced_collection_us(trial: Trial) -> float | None:
-    """Returns the mean pause for garbage in the traced steps of a trial, µs; None without a trace."""
+    """Returns the mean garbage collection time in the traced steps of a trial, µs; None without a trace."""
     steps = [step for trace in trial.analysis.traces for step in trace.steps] if trial.analysis else []
     return fmean(step.host_by_activity.get(GARBAGE, 0.0) for step in steps) if steps else None
 
@@ -70,7 +72,7 @@ def _played(trial: Trial, machine: Machine, folder: Path) -> Trial:
 
 
 def as_played(recipe: Recipe, machine: Machine, *, trace_steps: int) -> Recipe:
-    """Returns the recipe for one burst of one step on a simulated machine with room for everything."""
+    """Returns the recipe with one step on the simulated machine, whose memory limit is out of reach."""
     burst = recipe.burst.model_copy(
         update={
             "engine": "simulated",

@@ -1,4 +1,4 @@
-"""A probe's rows as simulated machines show them, and the keys of the simulation that rows measure by themselves."""
+"""Simulates a probe's rows on a machine, and takes from rows the keys that they measure directly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ DIGITS = 3
 
 
 def probe_on(base: Recipe, rows: Sequence[Row], machine: Machine) -> list[Row]:
-    """Returns what a probe's measured rows are on a simulated machine."""
+    """Returns the rows of a probe as measured on a simulated machine."""
     settings = base.burst.model_copy(update={"engine": "simulated", "machine": machine})
     planned = [unmeasured(row) for row in rows]
     return play_probe(base.model_copy(update={"burst": settings}), planned, seed=SEED).rows
 
 
 def own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
-    """Returns the keys that rows measure by themselves, against the published machine; all rows of a kind together."""
+    """Returns the keys that rows measure directly, from their values here and on the published machine; rows of a kind
+    are averaged."""
     found: dict[str, float] = {}
     for kind, (key, value) in OWN.items():
         pairs = [

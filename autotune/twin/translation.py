@@ -1,9 +1,8 @@
 """Translates factors of the closed forms into keys of the simulation, by `translation.csv`. Pure.
 
-A factor means something only against what the same surrogate learns of a simulation: estimate and simulation share no
-formula, and where they differ on the published machine the factors take up the difference. So the difference of two
-factors is translated: of the cluster's, and of those learned from the same recipes played on a machine whose keys are
-known. A row says how the difference d moves a key:
+Estimate and simulation share no formula; where they differ on the published machine, the factors make up the
+difference. So the difference of two factors is translated: the cluster's, and the one learned from the same recipes
+simulated on a machine whose keys are known. A row says how the difference d moves a key:
 
 - power: key · exp(times · d)
 - add: key + times · (exp(d) − 1), in the key's unit
@@ -29,7 +28,7 @@ SHARE_EPSILON = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One factor that moves one key of the simulation."""
+    """One factor that moves one key of the simulation; the module describes `how`."""
 
     key: str
     factor: str
@@ -55,10 +54,10 @@ def translation() -> tuple[Row, ...]:
 
 
 def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta, learned: Theta | None = None) -> dict[str, float]:
-    """Returns the keys after one translation: `ours` are the cluster's factors, `played` those of the machine `keys`.
+    """Returns the keys after one translation.
 
-    Keys of factors that neither has stay as they are. `learned`: of each factor, the share of the way that is gone;
-    None: all of it.
+    `ours`: the cluster's factors; `played`: those learned on the machine with `keys`; `learned`: share of each factor's
+    difference to translate (None: all of it). Keys without a factor in either stay as they are.
     """
     found = dict(keys)
     for row in translation():
@@ -74,7 +73,8 @@ def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta, learned: T
 def intervals(
     keys: Mapping[str, float], deviation: Mapping[str, float], *, width: float
 ) -> dict[str, tuple[float, float]]:
-    """Returns the ends to which factors move each key that are `width` standard deviations off, all together."""
+    """Returns the interval of each key if its factors are `width` standard deviations off, combined as independent
+    errors."""
     found = {}
     for key, value in keys.items():
         rows = [row for row in translation() if row.key == key and row.factor in deviation]
@@ -88,7 +88,8 @@ def intervals(
 
 
 def _added(value: float, ends: Sequence[float]) -> float:
-    """Returns the end of an interval to which independent causes add up: on a log scale, but for values at 0."""
+    """Returns the end of an interval that combines independent errors: in quadrature of the logs, or of the values if
+    one is not positive."""
     if value <= 0 or any(end <= 0 for end in ends):
         return value + math.copysign(math.hypot(*(end - value for end in ends)), sum(ends) - len(ends) * value)
     logs = [math.log(end / value) for end in ends]
@@ -96,12 +97,12 @@ def _added(value: float, ends: Sequence[float]) -> float:
 
 
 def bounded(key: str, value: float) -> float:
-    """Returns the value within what a key may be."""
+    """Returns the value, clipped to the bounds of the key."""
     return min(max(value, _least(key)), _most(key))
 
 
 def machine_of(keys: Mapping[str, float], *, name: str = "machine", about: str = "") -> Machine:
-    """Returns the machine with these keys; every other is as published."""
+    """Returns the machine with these keys; all others are as published."""
     data: dict[str, Any] = {"name": name, "about": about}
     for key, value in keys.items():
         section, field = key.split(".")

@@ -1,4 +1,4 @@
-"""Writes a twin as a machine file, with a comment at every figure: what it was learned from, and its interval. Pure."""
+"""Writes a twin as a machine file. A comment at every figure says what it was learned from, and its interval. Pure."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def _comment(words: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Returns text as YAML writes it on one line."""
+    """Returns the text as YAML writes it on one line."""
     return yaml.safe_dump(text, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
