@@ -42,7 +42,7 @@ def kill_when_the_journal_has(run: subprocess.Popen[bytes], journal: Path, size:
     """Kills the tuner once its journal has so many bytes: a moment that does not depend on the machine's speed."""
     while run.poll() is None and not (journal.exists() and journal.stat().st_size >= size):
         with suppress(subprocess.TimeoutExpired):
-            run.wait(timeout=0.002)
+            run.wait(timeout=0.02)
     run.kill()
     run.communicate()
 
