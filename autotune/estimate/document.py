@@ -56,9 +56,9 @@ class EstimateDocument(TypedDict):
     calibration: Calibration
     assumptions: list[str]
     not_priced: tuple[NotPriced, ...]  # settings of the recipe that time or memory ignores
-    machine: NotRequired[UsedMachine]  # of --machine
+    machine: NotRequired[UsedMachine]  # the machine of --machine
     simulated_step_s: NotRequired[float]  # step in a simulation of the machine of --machine
-    dry_run: NotRequired[DryRun]  # of --dry-run
+    dry_run: NotRequired[DryRun]  # the result of --dry-run
 
 
 class RefusedByMegatron(TypedDict):

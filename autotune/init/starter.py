@@ -37,7 +37,7 @@ from trainer.recipe.rules.rule import Effect
 from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
-CONSIDERED = 8  # choices of `plan`
+CONSIDERED = 8  # choices of `plan` among which the first that no release fails with is taken
 MAX_SUGGESTIONS = 8  # suggestions of rules that are applied, one after the other
 
 
@@ -46,7 +46,7 @@ class InitDocument(TypedDict):
 
     schema: int
     yaml: str  # the recipe, with its comments
-    file: str | None  # that -o wrote; null: stdout
+    file: str | None  # the file that -o wrote; null: stdout
     unfit: str | None  # why no layout fits the cluster
 
 

@@ -16,7 +16,7 @@ from autotune.looks.quantities import duration
 from autotune.looks.segments import KINDS, Family, NoWall, Segment
 from autotune.looks.wrapping import listed, say
 
-LABEL_COLUMNS = 26  # of 80; a third of any other width
+LABEL_COLUMNS = 26  # width of the labels at 80 columns; at others a third of the width
 TIME_COLUMNS = 9
 STYLES = {NoWall.WAIT: "black on white", NoWall.UNKNOWN: "white on bright_black"}
 

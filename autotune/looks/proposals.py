@@ -15,8 +15,8 @@ from trainer.estimate.time.parts import STEP_PARTS
 
 Figures = Mapping[str, Any]
 PARTS_NAMED = 3  # parts of the step in a reason
-NOTABLE = 0.005  # of a step: smaller changes of a part are not named
-EQUALLY_GOOD = 0.0005  # of throughput
+NOTABLE = 0.005  # fraction of a step; smaller changes of a part are not named
+EQUALLY_GOOD = 0.0005  # fraction of throughput
 LONGEST_EVIDENCE = 120  # characters of a trainer's error message
 
 # `WallFinding.parts` and walls as the subject of "... for 31 % of the step"

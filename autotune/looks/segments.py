@@ -30,11 +30,11 @@ Family = Wall | NoWall
 class Kind:
     key: str
     words: str
-    glyph: str  # its letter in a bar of text
+    glyph: str  # letter in a bar of text
     read: Callable[[Partition], float]
-    within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time split further, by key
-    activity: str = ""  # its words if overlapped time is included; empty: `words`
-    unclaimed: NoWall = NoWall.UNKNOWN  # its family if no wall's file names it
+    within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time by key, split further
+    activity: str = ""  # words if overlapped time is included; empty: `words`
+    unclaimed: NoWall = NoWall.UNKNOWN  # family if no wall's file names the segment
 
     @property
     def family(self) -> Family:

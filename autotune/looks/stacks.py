@@ -15,7 +15,7 @@ from autotune.looks.svg import Axis, box, drawing, line, numbers_below, place, t
 
 BAR_PX = 24
 COLUMNS_PX = 280
-LABEL_FROM = 0.09  # least share of a bar for a label inside; below WIDE_FROM only on wide pages
+LABEL_FROM = 0.09  # smallest share of a bar that is labelled inside; below WIDE_FROM only on wide pages
 WIDE_FROM = 0.16
 
 

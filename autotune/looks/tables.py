@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NARROW_LETTERS = 62  # of a table's text that a page of 600 px shows side by side
-GAP_LETTERS = 2  # between two columns
+NARROW_LETTERS = 62  # characters of a table row that fit a page of 600 px
+GAP_LETTERS = 2  # characters between two columns
 
 
 @dataclass(frozen=True, kw_only=True)

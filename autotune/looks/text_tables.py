@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autotune.looks.wrapping import say, wrapped
 
-NARROWEST = 12  # characters of a column that is wrapped to make room
+NARROWEST = 12  # least characters of a column that is wrapped to make room
 PLACE = 4  # characters before the text of an entry
 BAR = 8  # characters of a bar, if there is room for it
 
@@ -53,8 +53,8 @@ class Entry:
     title: str
     figures: tuple[str, ...]
     below: tuple[str, ...] = ()
-    share: float = 0.0  # 0..1, of its bar
-    style: str = "cyan"  # of its bar
+    share: float = 0.0  # length of its bar, 0..1
+    style: str = "cyan"  # style of its bar
 
 
 def print_entries(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from autotune.looks.kernel_names import printable
 
-NO_BREAK = "\u00a0"  # a space at which no line is broken
+NO_BREAK = "\u00a0"  # no line is broken at this space
 UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 

@@ -28,7 +28,7 @@ UNRANKED = "no memory limit is known: everything counts as fitting"
 class Layout(TypedDict):
     """One choice: a legal layout with its best settings, its predictions, and the reason it is listed."""
 
-    rank: int  # its place, from 1
+    rank: int  # place in the list, from 1
     changes: dict[str, tuple[Any, Any]]  # from the recipe to the choice: knob → [from, to]
     sizes: dict[str, int]
     data_parallel_size: int
@@ -44,7 +44,7 @@ class Layout(TypedDict):
     time_by_part: dict[str, float]  # seconds; they add up to the step
     memory_by_part: dict[str, float]  # GiB of the hottest rank
     because: str
-    simulated_step_s: NotRequired[float]  # of --machine: the step in a simulation of that machine
+    simulated_step_s: NotRequired[float]  # step in a simulation of the machine of --machine
 
 
 class Excluded(TypedDict):
@@ -57,17 +57,17 @@ class PlanDocument(TypedDict):
 
     schema: int
     limit_gib: float | None
-    legal: int  # layouts
-    fitting: int  # layouts with a setting that fits
-    estimated: int  # settings that were estimated
+    legal: int  # number of legal layouts
+    fitting: int  # number of legal layouts with a setting that fits
+    estimated: int  # number of settings estimated
     fewest_nodes: int | None  # fewest nodes on which a setting fits
     layouts: list[Layout]
     excluded: Excluded
-    missing: tuple[Missing, ...]  # familiar layouts, and why they are not listed
+    missing: tuple[Missing, ...]  # common layouts, and why they are not listed
     recipe_findings: tuple[Finding, ...]  # errors of the recipe itself
     assumptions: tuple[str, ...]
     file: NotRequired[str | None]  # the file that -o wrote
-    machine: NotRequired[UsedMachine]  # of --machine
+    machine: NotRequired[UsedMachine]  # the machine of --machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Plan:
     choices: tuple[Choice, ...]
     missing: tuple[Missing, ...]
     findings: tuple[Finding, ...]
-    fewest_nodes: int | None = None  # on which a setting fits, if none fits on the recipe's nodes
+    fewest_nodes: int | None = None  # fewest nodes on which a setting fits, if none fits on the recipe's nodes
     machine: ChosenMachine | None = None
 
     @property

@@ -20,7 +20,7 @@ from trainer.microbenchmarks.row import Row
 from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
-APART = 1.15  # measured over expected, or the other way round: below it both are called the same
+APART = 1.15  # ratio of measured and expected, either way: below it a row is as expected
 FEWER_IS_SLOWER = ("dp_beside",)
 
 
@@ -32,7 +32,7 @@ class Consequence(StrEnum):
     SLOWER = "slower"
     LESS = "less"
     MORE = "more"
-    MEASURED = "measured"  # the tables expect nothing of it
+    MEASURED = "measured"  # the tables have no figure
     WORKS = "works"
     MISSING = "missing"
     NOT_MEASURED = "not measured"

@@ -25,7 +25,7 @@ def probe_before(study: Study, *, budget: int, max_gpu_hours: float | None, rows
     if known.finished or known.links is not None or known.rows or not recipe.burst.probe_links:
         return
     if recipe.tune.proxy_nodes is not None and recipe.burst.engine in RANKS_HERE:
-        return  # the nodes of the recipe may not be there
+        return  # a study with proxies may have fewer nodes than the recipe
     within_s = probe_s(recipe, budget=budget, max_gpu_hours=max_gpu_hours) if rows else None
     if recipe.burst.engine == "simulated":
         if within_s is not None:

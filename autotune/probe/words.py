@@ -15,7 +15,7 @@ TITLES = {
     "memory": "Memory",
     "works": "Software",
 }
-FALLS_BACK = {  # of software that is missing: what follows
+FALLS_BACK = {  # kind of row → consequence of missing software
     "transformer_engine": "layers of Megatron-Core itself: slower, and no FP8",
     "grouped_gemm": "one product an expert",
     "fp8": "BF16 only",

@@ -17,8 +17,8 @@ from autotune.report.material import Material, Section
 from autotune.tuning.history import History
 from trainer.burst import Outcome, read_outcome
 
-TOLERANCE = 1e-9  # relative: both are written from the same numbers
-MAX_SHOWN = 20  # warnings in the section; more are counted
+TOLERANCE = 1e-9  # relative; both files are written from the same numbers
+MAX_SHOWN = 20  # warnings in the section; the others are counted
 
 
 class _Step(msgspec.Struct):

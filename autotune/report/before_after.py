@@ -22,11 +22,11 @@ from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, situation_of
 from policies.trial import FixShare, Status, Trial
 from trainer.recipe.knobs import KNOBS
 
-NOTABLE = 0.005  # of the longer step: smaller parts are left out
-MAX_WALLS = 2  # in a row of the head's table
+NOTABLE = 0.005  # fraction of the longer step; smaller parts are left out
+MAX_WALLS = 2  # walls in a row of the head's table
 ARROW = " → "
 WAITING = "sync"  # key of the segment in which a rank waits for other ranks
-LOSSES = {  # walls, then causes of lost time that are no wall
+LOSSES = {  # walls, then causes of lost time that belong to no wall
     **{wall.value: wall.value for wall in wall_kinds()},
     BUBBLE_PART: "pipeline bubble",
     STAGES_PART: "uneven stages",
@@ -208,7 +208,7 @@ Times = dict[str, float]  # microseconds
 def _predicted_parts(trial: Trial) -> tuple[Times, Times] | None:
     reason = trial.proposal.reason
     parts = reason.figures.get("parts") if reason else None
-    if not isinstance(parts, dict):  # the reason of a fix's claim has a list: the parts of its wall
+    if not isinstance(parts, dict):  # a proposal by a fix's claim has a list instead, the parts of its wall
         return None
     return {name: 1e6 * was for name, (was, _) in parts.items()}, {name: 1e6 * now for name, (_, now) in parts.items()}
 

@@ -73,11 +73,11 @@ class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
     of throughput."""
 
     fix: str
-    wall: Wall | None  # the wall that it answers
-    knobs: list[str]  # that it changed
+    wall: Wall | None  # the wall that it acts on
+    knobs: list[str]  # knobs that it changed
     predicted_share: float | None  # the predicted gain that is lost without it; null if it cannot be removed
     obtained_share: float | None  # the obtained gain if it is the only fix of the trial, else null
-    frees_gib: float | None  # on the rank with the highest peak, if the parent does not fit
+    frees_gib: float | None  # memory freed on the rank with the highest peak, if the parent does not fit
 
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     reason: Reason | None = None
     fixes: list[FixEntry] = []
-    interaction: float | None = None  # the predicted gain that no fix has by itself
+    interaction: float | None = None  # predicted gain of the fixes together beyond the sum of each alone
     changes: dict[str, tuple[Any, Any]]
     predicted: Prediction
     status: Status
@@ -104,7 +104,7 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     verdict_reason: Reason | None = None
     provisional: bool = False
     numerics: Numerics
-    fidelity: Fidelity | None = None  # of its bursts; null: the recipe itself ran
+    fidelity: Fidelity | None = None  # size of its bursts; null: the recipe itself ran
 
 
 class SizeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,20 +149,24 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_since: str = INTERVAL_SINCE
     warnings: list[str] = []
     gpu_hours: float  # of all bursts, failed ones included
-    idle_gpu_hours: float = 0.0  # beside gpu_hours: of an allocation, while the tuner decided and no burst ran
+    idle_gpu_hours: float = 0.0  # not in gpu_hours: an allocation was idle while the tuner decided
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None
-    planned_gpu_hours: float | None = None  # of the training that the tuned recipe is for
+    planned_gpu_hours: float | None = None  # GPU-hours of the training that the tuned recipe is for
     saved_gpu_hours: tuple[float, float, float] | None = (
-        None  # of planned_gpu_hours, by the speed-up: low, middle, high
+        None  # planned_gpu_hours saved by the speed-up: low, middle, high
     )
     measured_at_full_size: bool = True  # false: only proxies of the best recipe ran
     sizes: list[SizeEntry] = []  # the smallest first
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
     probe: ProbeEntry | None = None  # null: no rows were probed
-    fixes: list[ChangeShare] = []  # the named changes of the tuned recipe over the base recipe, at the last end
-    unlike_production: list[Difference]  # of the best trial's bursts, where an engine reports it
+    fixes: list[
+        ChangeShare
+    ] = []  # named changes of the tuned recipe over the base recipe, as of the last end of the tuner
+    unlike_production: list[
+        Difference
+    ]  # differences of the best trial's bursts from a production run, if the engine reports them
     trials: list[TrialEntry]
 
 

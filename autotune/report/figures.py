@@ -26,8 +26,8 @@ from policies.trial import Status, Trial
 
 CHART_PX = 260
 MEMORY_BINS, LEAST_PX = 12, 3
-MEMORY_COLUMN = 0.06  # of the width: half of a trial's column at most
-MEMORY_WIDTH = 0.6  # of half a column: the widest bin of the peaks of many ranks
+MEMORY_COLUMN = 0.06  # fraction of the width; at most half of a trial's column
+MEMORY_WIDTH = 0.6  # fraction of half a column; width of the widest bin of a histogram
 
 
 def throughput(material: Material) -> Markup:

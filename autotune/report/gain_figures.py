@@ -18,9 +18,9 @@ from autotune.report.material import Material
 from autotune.report.path import predicted_text
 
 ROW_PX, TICKS_PX = 22, 22
-LINEAR = 0.03  # gains up to about this are drawn in proportion, larger ones by their logarithm
+LINEAR = 0.03  # gain up to which the axis is about linear; logarithmic beyond
 TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
-MOST = (-0.95, 20.0)  # intervals beyond end at the edge
+MOST = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
 LEAST = (-0.05, 0.12)  # the axis shows at least these gains
 REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
 

@@ -18,7 +18,7 @@ from policies.tuner.ideas import Idea
 from policies.tuner.tuner import Tuner
 from trainer.recipe import Recipe
 
-RANKS_APART = 16  # up to so many ranks each is shown by itself, of more their distribution
+RANKS_APART = 16  # up to this number every rank is shown; beyond, the distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Material:
 
     history: History
     document: Document
-    figures: dict[int, Measured] = field(default_factory=dict)  # trial → figures, of the trials that ran
+    figures: dict[int, Measured] = field(default_factory=dict)  # trial that ran → its figures
     bursts: Path | None = None
 
     @property

@@ -23,7 +23,7 @@ from policies.reason import ReasonKind
 from policies.trial import Status
 from trainer.recipe import Recipe
 
-OF_NO_WALL = {NoWall.WAIT: "bubble, sync", NoWall.UNKNOWN: "unattributed"}  # heads of their columns
+OF_NO_WALL = {NoWall.WAIT: "bubble, sync", NoWall.UNKNOWN: "unattributed"}  # column headings
 
 
 def steps(material: Material) -> Section | None:

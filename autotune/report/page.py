@@ -28,7 +28,7 @@ from policies.fixes import FIXES
 from policies.trial import Trial
 
 LATE_BURSTS = 4.0  # mean burst durations after which a page is shown as late
-FIRST_BURST_S = 1800.0  # the same until the first burst has ended, when there is no mean
+FIRST_BURST_S = 1800.0  # seconds; the same before the first burst has ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def running_of(standing: Standing, now: float) -> Running:
     usual_s = standing.running.usual_s if standing.running else None
     written = clock_words(now, now)
     return Running(
-        rows=[row for row in rows_of(standing, now) if row[0] != RATE],  # the page has the figure, from all steps
+        rows=[row for row in rows_of(standing, now) if row[0] != RATE],  # the page has the throughput from all steps
         note=f"Written at {written}, and again after every burst; this page reads itself again while the study runs.",
         late=f"No news since {written}. `moe-autotune status {standing.folder}` says whether the tuner still runs.",
         late_at=now + (LATE_BURSTS * usual_s if usual_s else FIRST_BURST_S),

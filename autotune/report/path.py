@@ -17,11 +17,11 @@ from policies.trial import Trial
 class PathStep:
     """One accepted trial; `wall` is its parent's, on which this step acts."""
 
-    number: int  # 0 is the recipe as given
+    number: int  # 0: the base recipe
     trial: Trial
     parent: Trial | None
     wall: WallSeen | None
-    obtained: Speedup | None  # over the parent; None if the parent did not run
+    obtained: Speedup | None  # speed-up over the parent; None if the parent did not run
 
 
 def accepted_path(trials: Sequence[Trial]) -> list[PathStep]:

@@ -27,4 +27,4 @@ class SchemaList(TypedDict):
     """Document of `schema --json` without a name; with one, the document is its JSON Schema."""
 
     schema: int
-    documents: dict[str, str]  # name → what it is
+    documents: dict[str, str]  # name → description

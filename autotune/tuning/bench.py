@@ -29,9 +29,9 @@ from trainer.errors import ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
-MAX_LATE_RANKS = 2  # of the last analysis, that the next burst traces again
-MAX_MISSING_RANKS = 4  # whose traces the last analysis lacked, that the next burst traces
-MAX_TRIES = 2  # of a burst that failed because of the machine, not the recipe
+MAX_LATE_RANKS = 2  # latest ranks of the last analysis, which the next burst traces again
+MAX_MISSING_RANKS = 4  # ranks whose traces the last analysis lacked, which the next burst traces
+MAX_TRIES = 2  # starts of a burst that fails because of the machine, not the recipe
 MAX_LOST_IN_A_ROW = 3  # bursts lost to the machine: more than one bad node, so the study stops
 NOT_THE_RECIPE = (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)  # failures that the recipe did not cause
 MIN_FREE_BYTES = 1 << 20  # with less free space a failed burst is blamed on the full disk

@@ -18,7 +18,7 @@ from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Prediction, Proposal, Trial
 from trainer.recipe import Recipe
 
-MAX_CHOICES = 3  # recipes that are measured at full size one after the other, each likely to beat the last
+MAX_CHOICES = 3  # recipes measured at full size one after the other, each likely to beat the one before
 
 
 class Sizing(Protocol):

@@ -45,7 +45,7 @@ class History:
         self.study: StudyStarted | None = None
         self.tuner: TunerStarted | None = None  # the last run of the tuner
         self.ended: Ended | None = None
-        self.completed = 0  # runs of the tuner that were not interrupted
+        self.completed = 0  # number of runs of the tuner that were not interrupted
         self.said_at = 0.0  # time of the last event, seconds since the epoch
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # per burst: seconds since the previous one finished or the tuner started
@@ -60,7 +60,7 @@ class History:
         self._changed: dict[int, int] = {}  # trial → number of knobs that differ from the recipe as given
         self._gpu_s = 0.0
         self._running: tuple[int, float] | None = None  # trial of the running burst, and its start
-        self._between_s = 0.0  # while a tuner ran and no burst did
+        self._between_s = 0.0  # seconds in which a tuner ran and no burst did
         self._no_burst_since: float | None = None  # None while a burst or no tuner runs
         for event in events:
             self.fold(event)

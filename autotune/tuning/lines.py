@@ -42,8 +42,8 @@ from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
-MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # larger values are in the line
-NOT_AT_FULL_SIZE = "not measured at full size"  # a best recipe of which only proxies ran
+MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # values above these are shown
+NOT_AT_FULL_SIZE = "not measured at full size"  # said of a best recipe of which only proxies ran
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 

@@ -36,7 +36,7 @@ from trainer.recipe import Recipe
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
 MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
-MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
+MAX_HALF_WIDTH = 0.03  # half width of the speed-up's interval, relative to the speed-up
 
 
 class Adviser(Protocol):
@@ -105,7 +105,7 @@ class Loop:
             ended, completed = self._end(), self._history.completed
             changes = self._ablate()
             if self._history.completed == completed or not self._search(LATER_PASSES):
-                break  # unless an earlier run ended with this ablation, and the search goes on after it
+                break  # an earlier run that ended with this ablation is followed by more search
             settled = self._make_sure(settled)
         self.bench.journal.close_past()
         return self.bench.journal.append(msgspec.structs.replace(ended, changes=changes))

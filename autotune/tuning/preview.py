@@ -35,22 +35,22 @@ from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.rules.rule import Finding
 
-MAX_PROPOSALS = 4  # of the expected path
-STEPS = 8  # of a predicted burst
+MAX_PROPOSALS = 4  # number of proposals in the expected path
+STEPS = 8  # measured steps of a predicted burst
 
 
 class Expected(TypedDict):
     """A recipe that would be tried if every burst before it gave its predicted figures."""
 
     phase: Phase
-    fix: str  # the largest of `fixes`
+    fix: str  # name of the largest of `fixes`
     fixes: list[FixShare]
-    interaction: float | None  # the predicted gain that no fix has by itself
+    interaction: float | None  # predicted gain of the fixes together beyond the sum of each alone
     because: str
     changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
-    tokens_per_s_per_gpu: float | None  # of the recipe at full size, whatever its bursts are
+    tokens_per_s_per_gpu: float | None  # of the recipe at full size, also if its bursts run a proxy
     fits_probability: float | None  # 0..1
-    fidelity: Fidelity | None  # of its bursts; null: the recipe itself runs
+    fidelity: Fidelity | None  # size of its bursts; null: full size
 
 
 class SizePreview(TypedDict):
@@ -74,8 +74,8 @@ class Preview(TypedDict):
     hours: float | None  # predicted for these bursts, with starting ranks and models
     gpu_hours: float | None
     startup_hours: float | None  # of `hours`: assumed, not predicted
-    sizes: list[SizePreview]  # one without proxies
-    probe_gpu_hours: float | None  # of the probe before them, at most; None: there is none
+    sizes: list[SizePreview]  # one entry if there are no proxies
+    probe_gpu_hours: float | None  # the most that the probe before them may cost; None: no probe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class CostPreview:
     gpus: int
     steps_s: float
     first_start_s: float
-    later_start_s: float  # of every burst after the first
+    later_start_s: float  # start-up of every burst after the first
 
     @property
     def startup_s(self) -> float:

@@ -49,8 +49,8 @@ class _Sequence:
     """State of the journal so far: what the next event may refer to."""
 
     started: bool = False
-    proposed: int = 0  # trials
-    finished: int = 0  # bursts
+    proposed: int = 0  # number of trials proposed
+    finished: int = 0  # number of bursts finished
     open_burst: BurstStarted | None = None
     traced: dict[int, bool] = field(default_factory=dict)  # trial → whether its first burst is traced
     unanalyzed: int | None = None  # number of the finished burst that still needs its analysis

@@ -27,8 +27,8 @@ class Speedup:
     value: float
     low: float
     high: float
-    bursts: int  # of the trial, with step times
-    over_bursts: int  # of the trial it is compared with
+    bursts: int  # bursts of the trial that have step times
+    over_bursts: int  # the same of the trial it is compared with
 
     @property
     def provisional(self) -> bool:

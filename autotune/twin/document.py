@@ -36,14 +36,14 @@ class TwinDocument(TypedDict):
 
     schema: int
     name: str
-    source: str  # the study
+    source: str  # the study or probe
     trials: int  # recipes that were measured
     gpu: str
     keys: list[TwinKey]
     factors: list[TwinFactor]
     memory: list[TwinFactor]
     yaml: str  # the machine file, with its comments
-    file: str | None  # that -o wrote; null: stdout
+    file: str | None  # the file that -o wrote; null: stdout
 
 
 def twin_document(twin: Twin, *, text: str, file: str | None) -> TwinDocument:

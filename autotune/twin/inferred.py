@@ -56,7 +56,9 @@ def _of_rows(taught: Taught) -> dict[str, float]:
     """
     rows = [row for row in taught.history.rows if row.measured is not None]
     found = own_keys(rows, probe_on(taught.recipe, rows, Machine()))
-    return {name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)}  # as bursts have it
+    return {
+        name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)
+    }  # bursts measure these
 
 
 def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from trainer.errors import BadInputError, Problem
 from trainer.recipe.machine import Machine
 from trainer.recipe.machine_file import Estimate, Learned, MachineFile
 
-LESSON_ROUNDS = 6  # of a lesson, whose factors go only a share of the way
+LESSON_ROUNDS = 6  # rounds of a lesson, each of which translates a share of every factor
 
 
 @dataclass(frozen=True, kw_only=True)

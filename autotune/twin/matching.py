@@ -21,8 +21,8 @@ from trainer.recipe import Recipe
 
 Floats = npt.NDArray[np.float64]
 
-STEP_DEVIATION = 0.01  # of a measured step, from burst to burst, and of a simulation with the right keys; log (judged)
-PART_DEVIATIONS = {  # of a traced part on one rank, the same way: shapes of one kind of work differ in their rates
+STEP_DEVIATION = 0.01  # log standard deviation between a measured step and its simulation with the right keys (judged)
+PART_DEVIATIONS = {  # the same for a traced part on one rank: shapes of one kind of work differ in their rates
     "gemm": 0.03,
     "grouped": 0.05,
     "attention": 0.03,
@@ -32,8 +32,8 @@ PART_DEVIATIONS = {  # of a traced part on one rank, the same way: shapes of one
     "optimizer": 0.1,
     "ep": 0.15,
 }
-LEAST_SHARE = 0.005  # of the step: smaller parts are not told apart from their noise
-DERIVATIVE_STEP = 0.05  # of a key's log
+LEAST_SHARE = 0.005  # fraction of the step; smaller parts cannot be distinguished from noise
+DERIVATIVE_STEP = 0.05  # change of a key's log
 UPDATES = 5
 
 

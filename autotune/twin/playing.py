@@ -22,7 +22,7 @@ from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine, Noise
 
-ROOM_GIB = 1e6  # of a GPU's memory while a recipe is played: what did fit on the cluster must run
+ROOM_GIB = 1e6  # memory of a simulated GPU: every recipe that fits on the cluster must run
 SEED = 1
 
 

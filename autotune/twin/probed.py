@@ -10,7 +10,7 @@ from trainer.microbenchmarks.row import Row, unmeasured
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine
 
-SEED = 1  # of the noise of the simulated machine, which has next to none
+SEED = 1  # seed of the simulated machine's noise, which is almost zero
 DIGITS = 3
 
 
@@ -35,7 +35,9 @@ def own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-OWN: dict[str, tuple[str, Callable[[float, float], float]]] = {  # {kind: (key, its value by the means of both)}
+OWN: dict[
+    str, tuple[str, Callable[[float, float], float]]
+] = {  # kind of row → (key, its value from the means of the rows here and on the published machine)
     "layer_kept": ("memory.activations", lambda ours, theirs: ours / theirs),
     "copy": ("links.pcie", lambda ours, theirs: theirs / ours),
     "outside": ("memory.outside_gib", lambda ours, theirs: max(0.0, ours - theirs)),

@@ -22,7 +22,7 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.tables import read_table
 
 Theta = Mapping[str, float]
-LEAST, MOST = 0.1, 10.0  # of any factor of the simulation: a cluster further from the tables was not measured
+LEAST, MOST = 0.1, 10.0  # bounds of a key over its published value: no measured cluster was further off
 SHARE_EPSILON = 1e-3
 
 
