@@ -92,7 +92,7 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     reason: Reason | None = None
     fixes: list[FixEntry] = []
-    interaction: float | None = None  # predicted gain of the fixes together beyond the sum of each alone
+    interaction: float | None = None  # predicted gain beyond the sum of the predicted shares
     changes: dict[str, tuple[Any, Any]]
     predicted: Prediction
     status: Status

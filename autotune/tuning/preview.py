@@ -45,7 +45,7 @@ class Expected(TypedDict):
     phase: Phase
     fix: str  # name of the largest of `fixes`
     fixes: list[FixShare]
-    interaction: float | None  # predicted gain of the fixes together beyond the sum of each alone
+    interaction: float | None  # predicted gain beyond the sum of the predicted shares
     because: str
     changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
     tokens_per_s_per_gpu: float | None  # of the recipe at full size, also if its bursts run a proxy
