@@ -20,8 +20,11 @@ UNMOVED = 0.01  # of a step: smaller moves are not in the headline
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One time of the average step in A and in B; None on a side that does not list it (a kernel that is not among its
-    longest), and then `moved_us` is bounded by the other side's time."""
+    """One time of the average step in A and in B.
+
+    A side is null if it does not list the time (a kernel not among its longest); `moved_us` is then a bound, the time
+    of the other side.
+    """
 
     of: str  # part | compute_class | host_activity | communication (hidden or exposed) | kernel | waiting
     name: str
@@ -122,9 +125,10 @@ def _mostly(found: Comparison, part: Move) -> str:
 
 
 def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, mark: str) -> Iterator[tuple[str, Move]]:
-    """Yields (words, move) of each part, and after it, with `mark` before their words, those it consists of.
+    """Yields (words, move) of each part, followed by those of its inner moves, with `mark` before their words.
 
-    least: share of A's step that a part must have on one side; least_inner: share that an inner move must have moved.
+    least: smallest share of A's step that a part has on one side; least_inner: smallest share by which an inner move
+    changed.
     """
     one = slowest(found.a)
     step_us = mean_step_us(one) if one else 0.0
@@ -162,7 +166,7 @@ def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def within_part(found: Comparison, part: Move) -> list[Move]:
-    """Returns the moves that a part consists of, in order; without recompute, which is a part of its own."""
+    """Returns the moves that make up a part, in order; recompute is left out, since it is a part itself."""
     return [move for move in found.of(WITHIN.get(part.name, "")) if move.name != "recompute"]
 
 

@@ -35,7 +35,7 @@ SPECIAL_WORDS = {
 
 
 def lanes_json(found: Lanes) -> Markup:
-    """Returns the document for lanes.js, escaped for a script element whatever the names contain."""
+    """Returns the document for lanes.js as JSON that is safe inside a script element."""
     return safe_json(lanes_document(found))
 
 
@@ -49,9 +49,11 @@ def safe_json(document: Any) -> Markup:
 
 
 def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
-    """Returns the document; times are nanoseconds from the start of the step. Starts are differences to the previous
-    event, and so are launches: for each device event, the index of the call that launched it among all events in the
-    rows' order, or -1."""
+    """Returns the document for lanes.js; times are nanoseconds.
+
+    Starts and launches are stored as differences from the previous event. The launch of a device event is the index of
+    the call that launched it, in the rows' order, or -1.
+    """
     kept = _first_lanes(found)
     drawn, count, resolution_us = thinned(kept, most)
     names, name = _names(drawn, min(NAMES, most))
@@ -71,7 +73,7 @@ def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
 
 
 def lanes_legend(found: Lanes) -> Markup:
-    """Draws a swatch for each kind of event in the lanes."""
+    """Draws the legend of the lanes: a swatch for each kind of event."""
     return legend(
         Piece(key=_colour(KEYS[code]), words=key_words(KEYS[code]), value=1.0, said="")
         for code in np.unique(found.key).tolist()
@@ -89,7 +91,7 @@ def key_words(key: str) -> str:
 
 
 def _colour(key: str) -> str:
-    """Returns the colour's name in page.css: that of the step bars where they have one."""
+    """Returns the colour's name in page.css, the same as in the step bars if those have this kind."""
     family, _, name = key.partition(".")
     if family == "compute" and name != "recompute":
         return f"c-{name}"
@@ -108,7 +110,7 @@ def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
 
 
 def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Ints]:
-    """Merges neighbours of a row that are short and start in one cell of time; the longest gives the name."""
+    """Merges short neighbours of a row that start in one cell of time; the longest gives the name."""
     took = found.end_us - found.start_us
     cell = np.floor(found.start_us / resolution_us)
     short = took < resolution_us

@@ -1,4 +1,4 @@
-"""Reads an analysis from what the command line names: traces, folders of them, or a trial of a study as `STUDY/3`.
+"""Reads an analysis from the paths on the command line: traces, folders of them, or a trial of a study as `STUDY/3`.
 
 A trial's traces are those of its first burst (repeats are not traced); if they were deleted, its analysis is read from
 the journal.
@@ -44,7 +44,7 @@ def analysis_of(
 
 
 def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Returns the files and folders that are read for these paths; for a trial those of its study."""
+    """Returns the files and folders that are read for these paths; for a trial, those of its study."""
     return tuple(
         file
         for path in paths
@@ -70,11 +70,10 @@ def analysis_at(path: Path, stretch: Stretch, progress: Progress, kept: Kept | N
 
 
 def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str | None = None) -> Situation | None:
-    """Returns the recipe and the burst of the traces: of a trial, of a run folder, or `recipe` as named; None if
+    """Returns the recipe and burst behind the traces: from `recipe` if it is named, a trial, or a run folder; None if
     unknown.
 
-     Raises:
-         BadInputError: `recipe` is not a recipe.
+    Raises BadInputError if `recipe` is not a recipe.
     """
     if recipe is not None:
         from trainer.recipe import load_recipe
@@ -121,7 +120,7 @@ def _burst_folder(path: Path, trial: Trial) -> Path:
 
 
 def trial_at(path: Path) -> Trial | None:
-    """Returns the trial that `STUDY/3` names; None for any other path."""
+    """Returns the trial of a path such as `STUDY/3`; None for any other path."""
     if path.exists() or not path.name.isdecimal() or not (path.parent / JOURNAL).is_file():
         return None
     from autotune.tuning.history import History

@@ -1,4 +1,4 @@
-"""Packs every step of every rank for the timeline view, besides the worst step, into the page itself.
+"""Packs the timeline views of all steps of all ranks, except the worst step, into the page.
 
 Traces whose events were not kept are read again, one process each; all views together stay within MOST_BYTES.
 """

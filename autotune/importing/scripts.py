@@ -84,8 +84,8 @@ def _fixed(asked: Asked) -> dict[str, str]:
 def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
     """Returns a recording that reaches the training command, its command, and problems for the user.
 
-    While the script ends too early, it is run again: with a placeholder for the variable that it lacks (a problem
-    each), with the file that it lacks taken as present, or in the current folder.
+    While the script ends too early, it is run again: with a placeholder for the variable that it lacks (reported as a
+    problem), with the file that it lacks taken as present, or in the current folder.
     """
     missing: dict[str, Problem] = {}
     isolation = isolated(asked)

@@ -65,7 +65,7 @@ def walls_met(trials: Sequence[Trial]) -> list[str]:
 
 
 def _met(diagnosis: Diagnosis) -> tuple[str, float, float, str] | None:
-    """Returns (name, share, microseconds, words) of what a diagnosis names; None if it names nothing."""
+    """Returns (name, share, microseconds, words) of the wall or cause in a diagnosis; None if it has neither."""
     finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
     if finding is not None:
         return finding.wall.value, finding.share, finding.recoverable_us, finding.wall.value

@@ -39,7 +39,7 @@ from trainer.recipe.launching import slurm_settings
 
 
 class History:
-    """A study as folded from its events. `trials` have a verdict; `attempted` also has the open one."""
+    """A study, folded from its events. `trials` have a verdict; `attempted` also has the open one."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.study: StudyStarted | None = None

@@ -238,7 +238,7 @@ class Loop:
         ]
 
     def _pair(self, one: Trial, other: Trial) -> bool:
-        """Measures both again, one after the other; returns False if the budget does not allow both."""
+        """Measures both trials again, one after the other; returns False if the budget does not allow both."""
         for trial in (one, other):
             if not self.bench.may_burst:
                 return False
@@ -321,8 +321,8 @@ class Loop:
         return Noise(trials=self._history.trials).detectable_gain()
 
     def _too_expensive(self, proposal: Proposal) -> Reason | None:
-        """Returns why a burst costs more than the planned training is expected to save by it; None if it does not, or
-        without a planned training or a predicted gain."""
+        """Returns the reason if a burst costs more GPU-hours than it is expected to save in the planned training; else
+        None, also without a planned training or a predicted gain."""
         planned, expected = self.base.tune.planned_gpu_hours, proposal.predicted.expected_improvement
         if planned is None or expected is None or self._history.best is None:
             return None
@@ -340,14 +340,14 @@ class Loop:
         )
 
     def _stopped_by_cost(self) -> Reason | None:
-        """Returns the cost of a burst if it ended the search; else None."""
+        """Returns the reason if the cost of a burst ended the search; else None."""
         if self.base.tune.planned_gpu_hours is None:
             return None
         offers = (self.policy.propose(self.best, phase, self._history.trials) for phase in LATER_PASSES)
         return next((why for offer in offers if offer and (why := self._too_expensive(offer))), None)
 
     def _stopped_by_patience(self) -> Reason | None:
-        """Returns the count of trials without gain if it ended the search; else None."""
+        """Returns the reason if too many trials without gain ended the search; else None."""
         if self._history.best is None or not self._out_of_patience:
             return None
         trials = self._history.trials
