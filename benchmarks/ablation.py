@@ -1,11 +1,11 @@
-"""Measures what the ablation takes out of tuned recipes, and what is lost by it, on simulated clusters.
+"""Measures how many changes the ablation removes from tuned recipes, and what that costs, on simulated clusters.
 
     python -m benchmarks.ablation [--budget 16] [--ablate 4] [--only N,N]
 
 Each study is the product's own loop on a scenario of benchmarks.policy, `--ablate` of its bursts kept for the end.
-Printed are the knobs and the named changes by which the tuned recipe differs from the base before and after the
-ablation, the true throughput that is lost by what was taken out (by the simulation without noise, which the study does
-not see; negative: gained), and the bursts that it took.
+Prints the number of knobs and named changes by which the tuned recipe differs from the base before and after the
+ablation, the true throughput lost by the removal (by the simulation without noise, which the study does not see;
+negative: gained), and the bursts of the ablation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ SCENARIOS = (0, 10, 13, 17, 19, 20, 22, 25, 32, 36, 37, 47)  # rows of the table
 
 @dataclass(frozen=True, kw_only=True)
 class Ablated:
-    """One study. Knobs and changes are counted over the base; `lost` is a fraction of true throughput."""
+    """Result of one study.
+
+    `knobs` and `changes` are counts over the base, (before, after) the ablation; `lost` is a fraction of true
+    throughput.
+    """
 
     name: str
     knobs: tuple[int, int]
@@ -41,7 +45,7 @@ class Ablated:
 
 
 def ablated(scenario: Scenario, budget: int, bursts: int) -> Ablated | None:
-    """Returns the result of a study; None if nothing runs in it."""
+    """Returns the result of a study; None if no recipe runs in it."""
     ground = Ground(scenario)
     with TemporaryDirectory(prefix="ablation-") as folder:
         _, events = run_policy(ground, Path(folder) / "study", budget, ablate=bursts)
@@ -72,7 +76,7 @@ def _bursts(events: Sequence[Event], begun: AblationStarted) -> int:
 
 
 def results(only: tuple[int, ...], budget: int, bursts: int) -> Iterator[Ablated]:
-    """Yields the results of scenarios in which something runs."""
+    """Yields the results of the scenarios in which a recipe runs."""
     for at in only:
         found = ablated(scenarios()[at], budget, bursts)
         if found is not None:

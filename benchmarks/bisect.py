@@ -1,11 +1,12 @@
-"""Measures how many bursts a bisection pays for and how often it is right, on planted differences.
+"""Measures how many bursts a bisection needs and how often it is right, on planted differences.
 
     python -m benchmarks.bisect
 
 A case has 5 to 30 differences between a good and a bad recipe, 1 to 3 of them guilty: each by itself, two only
 together, two that cost more together than alone, or three only together; in a fifth of the cases the bad end fails
-instead. Bursts scatter by 2 %, of which their own steps show a part; some differences need others (rules). What is
-predicted of each is drawn around its effect, or says nothing. Beside it: plain halving and one difference at a time.
+instead. Bursts have 2 % noise, of which the spread of their own steps shows a part; some differences require others
+(rules). The prediction of each effect is drawn around the true one, or is uninformative. Baselines: plain halving, and
+one difference at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ KINDS = ("alone", "alone", "alone", "only together", "more together", "three tog
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Planted differences. `terms` are the guilty effects, log cost by members; `needs` what each difference needs."""
+    """Planted differences.
+
+    `terms` are the guilty effects, log cost by members; `needs` maps a difference to the one it requires.
+    """
 
     count: int
     terms: dict[Subset, float]
@@ -62,7 +66,8 @@ class Case:
         return Seen(subset=subset, log_cost=cost + self.dice.gauss(0, NOISE))
 
     def expected(self) -> float:
-        """Returns the deviation expected of a burst by its own steps, which do not show the noise between bursts."""
+        """Returns the standard deviation that a burst's own steps suggest; they do not show the noise between
+        bursts."""
         return expected_deviation([median_error([math.exp(self.dice.gauss(0, STEP_NOISE)) for _ in range(STEPS)])])
 
 
@@ -121,7 +126,8 @@ def _case(
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Bursts beside the two ends, whether the set is the planted one, and whether the verdict was called sure."""
+    """Result of one case: bursts besides the two ends, whether the found set is the planted one, and whether the
+    verdict is sure."""
 
     bursts: int
     right: bool
@@ -129,7 +135,7 @@ class Result:
 
 
 def bisected(case: Case, budget: int = BUDGET) -> Result:
-    """Bisects a case as the product does."""
+    """Bisects a case with the product's own code."""
     seen: list[Seen] = []
     question, verdict = case.question, Verdict()
     while len(seen) < budget + 2:
@@ -142,7 +148,7 @@ def bisected(case: Case, budget: int = BUDGET) -> Result:
 
 
 def halved(case: Case) -> Result:
-    """Halves the differences, in their order, and keeps the half that is slower by more than half of the whole."""
+    """Halves the differences, in order, and keeps the half that explains more than half of the slowdown."""
     level = {end: case.burst(end) for end in (frozenset[int](), case.question.all)}
     good, bad = (each.log_cost or 0.0 for each in level.values())
     suspects, bursts = list(range(case.count)), 0
@@ -156,7 +162,7 @@ def halved(case: Case) -> Result:
 
 
 def one_at_a_time(case: Case) -> Result:
-    """Takes each difference alone, and calls those guilty that are slower than A by twice the noise of a difference."""
+    """Adds each difference alone to A; guilty are those slower than A by twice the noise of a difference."""
     good = case.burst(frozenset()).log_cost or 0.0
     seen = [case.burst(frozenset({each})) for each in range(case.count)]
     limit = 2 * math.sqrt(2) * NOISE
@@ -177,13 +183,13 @@ METHODS: dict[str, Callable[[Case], Result]] = {
 
 
 def rows(name: str, draw: Callable[[int], Case], cases: int) -> Iterator[str]:
-    """Yields a line of each method on the same cases."""
+    """Yields a line for each method on the same cases."""
     for method, play in METHODS.items():
         yield f"{name:38} {method:14} {figures([play(draw(seed)) for seed in range(cases)])}"
 
 
 def figures(results: Sequence[Result]) -> str:
-    """Returns the share of right sets, the wrong ones that were called sure, and the bursts."""
+    """Returns the share of right sets, the share of wrong ones called sure, and the bursts."""
     bursts = sorted(each.bursts for each in results)
     right = sum(each.right for each in results) / len(results)
     wrong = sum(each.sure and not each.right for each in results)

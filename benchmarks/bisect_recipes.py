@@ -52,7 +52,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 
 def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
-    """Returns A, B and the first knobs of the planted changes; None if this draw has no regression."""
+    """Returns A, B and the first knob of each planted change; None if this draw has no regression."""
     dice = random.Random(f"bisect recipes {seed}")
     scenario = dice.choice(scenarios())
     machine = drawn_machine(1000 + seed)

@@ -1,9 +1,6 @@
-"""Imports real Megatron-Bridge without a GPU: packages that its configuration classes import but do not use are empty
-stubs.
-
-Nothing of Bridge is changed. `REPLACED` are packages that only GPUs have or that only data and logging use; of
-Transformer Engine only the version is read.
-"""
+"""Imports real Megatron-Bridge without a GPU: packages that its configuration classes import but do not use are
+replaced by empty stubs. Bridge itself is unchanged. `REPLACED` are packages that only run on GPUs, or that only data
+and logging use; of Transformer Engine only the version is read."""
 
 from __future__ import annotations
 
@@ -155,7 +152,7 @@ def prepare(*, gpu: tuple[int, int] = (9, 0), name: str = "NVIDIA H100") -> None
 
 
 def _with_kernels() -> None:
-    """Adds stubs of Transformer Engine kernels that Megatron-Core looks for before it lets a recipe fuse."""
+    """Adds stubs of the Transformer Engine kernels that Megatron-Core requires before it lets a recipe fuse."""
     for path in ("models.common.embeddings.rope_utils", "transformer.moe.moe_utils"):
         module = import_module(f"megatron.core.{path}")
         for name in (name for name in vars(module) if name.startswith("fused_") and getattr(module, name) is None):
@@ -163,7 +160,7 @@ def _with_kernels() -> None:
 
 
 def set_device(major: int, name: str) -> None:
-    """Sets the device properties that Bridge reads: the generation decides which dispatchers it accepts."""
+    """Sets the device properties that Bridge reads: the GPU generation decides which dispatchers it accepts."""
     import torch
 
     properties = type("Properties", (), {"major": major, "minor": 0, "name": name, "total_memory": 80 * 2**30})

@@ -84,7 +84,7 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 
 
 def startups(way: str) -> list[float]:
-    """Returns seconds of each burst, the first on fresh ranks."""
+    """Returns the start-up seconds of each burst; the first is on fresh ranks."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

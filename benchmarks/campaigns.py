@@ -120,10 +120,10 @@ def _slowed(factor: float) -> Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The replay of one case.
+    """Replay of one case.
 
-    Rates are true on the case's machine, tokens/s/GPU; 0: it does not fit. `found` is by replayed step, in bursts
-    after the base's; None: never.
+    Rates are true tokens/s/GPU on the case's machine; 0: does not fit. `found` has, per replayed step, the bursts after
+    the base's until the tuner has it; None: never.
     """
 
     case: Case
@@ -134,7 +134,7 @@ class Replay:
 
     @property
     def bursts_to_expert(self) -> int | None:
-        """Returns bursts until what would be exported is as fast as the expert's last recipe; None if it never is."""
+        """Returns the bursts until the exported recipe is as fast as the expert's last one; None if it never is."""
         end = self.expert[-1]
         return next((bursts for bursts, rate in enumerate(self.tuned) if end and rate >= end), None)
 
@@ -161,7 +161,8 @@ def _on(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _found(sets: dict[str, Any], exported: Sequence[Recipe | None]) -> int | None:
-    """Returns the first burst from which on every value of the step stays; None if there is none."""
+    """Returns the first burst after which every value of the step is and stays in the exported recipe; None if there is
+    none."""
     since = None
     for bursts, recipe in enumerate(exported):
         has = recipe is not None and all(_same(recipe.knob(name), value) for name, value in sets.items())
@@ -174,7 +175,8 @@ def _same(value: object, wanted: object) -> bool:
 
 
 def table_of(found: Replay) -> Table:
-    """Returns a row per step: published and simulated rates over the first recipe's, and when the tuner has it."""
+    """Returns a row per step: published and simulated rates relative to the first recipe's, and the burst after which
+    the tuner has it."""
     columns = [Column(name, justify="right") for name in ("published", "simulated", "tuner has it after")]
     title = f"{found.case.name} ({found.machine.name}; {found.case.note})"
     table = Table("expert's step", *columns, box=None, title=title, title_justify="left")
@@ -188,7 +190,7 @@ def table_of(found: Replay) -> Table:
 
 
 def report_of(found: Replay) -> str:
-    """Returns a line on the tuner's last recipe, over the expert's last one."""
+    """Returns a line with the rate of the tuner's last recipe relative to the expert's last one."""
     end, last = found.expert[-1], found.tuned[-1]
     reached = found.bursts_to_expert
     when = "never as fast as the expert's end" if reached is None else f"as fast as the expert's end after {reached}"

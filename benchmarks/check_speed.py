@@ -33,7 +33,7 @@ def examples() -> list[Recipe]:
 
 
 def mean_ms(function: Callable[[Recipe], object], recipes: Sequence[Recipe]) -> float:
-    """Returns milliseconds per call: the median of several rounds over all recipes."""
+    """Returns milliseconds per call: the median over rounds of the mean over all recipes."""
     rounds = []
     for _ in range(ROUNDS):
         start = time.process_time()

@@ -1,6 +1,6 @@
-"""A pytest plugin that writes the CPU seconds of each test into a folder: what `benchmarks.test_cost` adds up.
+"""Pytest plugin that writes the CPU seconds of each test to a folder, which `benchmarks.test_cost` adds up.
 
-It imports nothing of this repository, so that other checkouts of it can be measured as well.
+It imports nothing of this repository, so that other checkouts can be measured as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = "CPU_BY_TEST_FOLDER"  # environment variable: where the figures go; not
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Records user + system time of this process and of the children waited for, fixtures included."""
+    """Records user + system time of this process and of its finished children, fixtures included."""
     before_s = _cpu_s()
     try:
         return (yield)

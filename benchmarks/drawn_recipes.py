@@ -1,4 +1,4 @@
-"""Recipes drawn at random: a hand-tuned one of benchmarks/data, with a few of its knobs moved, always legal."""
+"""Draws random legal recipes: a hand-tuned one of benchmarks/data with a few knobs changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tuned() -> tuple[Recipe, ...]:
 
 
 def draw_recipe(dice: Random) -> Recipe:
-    """Returns a tuned recipe with up to three groups of knobs moved."""
+    """Returns a tuned recipe with up to three groups of knobs changed."""
     for _ in range(TRIES):
         recipe = dice.choice(tuned())
         for name in dice.sample(sorted(MOVES), dice.randint(0, 3)):

@@ -69,7 +69,7 @@ def _named(prefix: str, path: str) -> Any:
 
 
 def _local_models() -> None:
-    """Replaces configurations from the hub by Bridge's providers."""
+    """Replaces configurations from the Hugging Face hub by Bridge's own providers."""
     from megatron.bridge import AutoBridge
 
     def from_hub(name: str, **_: Any) -> Any:
@@ -79,8 +79,8 @@ def _local_models() -> None:
 
 
 def _provider(name: str) -> Any:
-    """Returns Bridge's own provider of that model; since 0.4, which makes them of the hub's configuration, of our
-    preset."""
+    """Returns Bridge's own provider of that model; since 0.4, which builds providers from the hub's configuration, one
+    built from our preset."""
     models = "megatron.bridge.models."
     if find_spec(models + PROVIDERS[name].partition(":")[0]) is not None:
         return _named(models, PROVIDERS[name])()
@@ -96,17 +96,17 @@ def shipped(config: Any) -> None:
 
 
 def bare(config: Any) -> None:
-    """Removes the objects that the overrides would set fields of."""
+    """Removes the objects whose fields the overrides set."""
     config.comm_overlap, config.mixed_precision = None, None
 
 
 def by_name(config: Any) -> None:
-    """Sets precision by name, which is applied over everything."""
+    """Sets the precision by name, which Bridge applies last."""
     config.comm_overlap, config.mixed_precision = None, "bf16_mixed"
 
 
 def contrary(config: Any) -> None:
-    """Sets most knobs to the opposite, with both objects filled."""
+    """Sets most knobs to the opposite, with both objects present."""
     from megatron.bridge.training.comm_overlap import CommOverlapConfig, userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192
     from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed
 
@@ -136,7 +136,7 @@ VARIANTS: tuple[Callable[[Any], None], ...] = (shipped, bare, by_name, contrary)
 
 
 def configured(base: Any, recipe: Recipe, version: tuple[int, ...]) -> Any:
-    """Returns the final configuration, as `pretrain` would have it. Raises what Bridge raises."""
+    """Returns the final configuration, as in `pretrain`. Raises what Bridge raises."""
     from megatron.bridge.training.config import runtime_config_update
     from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
@@ -146,8 +146,8 @@ def configured(base: Any, recipe: Recipe, version: tuple[int, ...]) -> Any:
 
 
 def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yields (knob or field, the recipe's value, Bridge's, true if the same) of all that act and were not reported
-    as lost."""
+    """Yields (knob or field, the recipe's value, Bridge's, True if equal) for all that have an effect and were not
+    reported as lost."""
     lost = {each.what for each in unsaid(recipe, version)}
     for knob in KNOBS.values():
         seen = knob.name in READ or _section(config, knob) is not None
@@ -176,7 +176,7 @@ def _section(config: Any, knob: Knob) -> Any:
 
 
 def _read(config: Any, knob: Knob) -> Any:
-    """Returns the value in the knob's field of Megatron-Core."""
+    """Returns the value of the knob's Megatron-Core field."""
     return _plain(getattr(_section(config, knob), knob.megatron_core or "", MISSING))
 
 
@@ -213,7 +213,7 @@ def _layout(config: Any, _: Knob) -> Any:
 
 
 def _router_dtype(config: Any, _: Knob) -> Any:
-    """Returns the dtype by its short name: later releases of Megatron-Core put the dtype in its place."""
+    """Returns the dtype's short name; later releases of Megatron-Core have a dtype in its place."""
     found = _plain(config.model.moe_router_dtype)
     return {"float32": "fp32", "float64": "fp64"}.get(found, found)
 
@@ -256,7 +256,7 @@ def _asked(recipe: Recipe, knob: Knob) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns enums by name, dtypes without their module, lists sorted, as they are sets."""
+    """Returns enums as names, dtypes without their module, and lists sorted, because they are sets."""
     if isinstance(value, list | tuple):
         plain = [_plain(each) for each in value]
         return sorted(plain) if all(isinstance(each, str) for each in plain) else plain
@@ -312,7 +312,8 @@ def _report(every: int, show: int) -> int:
 
 
 def _base(model: str) -> Any:
-    """Returns NVIDIA's recipe of the model; None if the release has none of that name, or none made without the hub."""
+    """Returns NVIDIA's recipe of the model; None if the release has none of that name, or none that works without the
+    hub."""
     try:
         return _named(RECIPES, BASES[model])()
     except (ImportError, AttributeError, KeyError, TypeError, OSError) as error:

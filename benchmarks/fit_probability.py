@@ -1,8 +1,8 @@
-"""Compares P(fits) before any burst with what happened: each measured run is given limits around its peak.
+"""Compares P(fits) before any burst with the outcome: each measured run is given limits around its peak.
 
-A run of one pipeline stage fits a limit if its measured peak is below it. The limits are LIMITS times the peak, even in
-their logarithm, and are of torch's allocator: what a GPU holds beside it was not measured. The constants of the memory
-estimate are those fitted without the run's own test case; spreads are the surrogate's priors, which no run has fitted.
+A run of one pipeline stage fits a limit if its measured peak is below it. The limits are LIMITS times the peak, evenly
+spaced in log, and apply to torch's allocator: GPU memory outside it was not measured. The constants of the memory
+estimate are fitted without the run's own test case; standard deviations are the surrogate's priors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EDGES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """The questions whose P(fits) lies from `low` to `high`: the mean of what was said, and the share that fit."""
+    """Pairs of run and limit with P(fits) from `low` to `high`: their mean P(fits), and the share that fits."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Interval:
 
 
 def said_and_happened(judged: Sequence[Judged]) -> list[Interval]:
-    """Returns one row an interval of EDGES that has a question."""
+    """Returns one row per interval of EDGES that has any pair."""
     known = [each for each in judged if each.run.recipe and each.run.recipe.knob("pipeline_model_parallel_size") == 1]
     said = np.array([_chances(each) for each in known])  # [runs, limits]
     fit = np.broadcast_to(LIMITS >= 1.0, said.shape)

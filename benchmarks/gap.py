@@ -1,12 +1,12 @@
-"""Measures whether `gap` names what was spoilt, on simulated clusters whose log and trace are all that it sees.
+"""Measures whether `gap` finds planted slowdowns from the log and traces of simulated clusters.
 
     python -m benchmarks.gap [--recipes 60] [--seed N]
     python -m benchmarks.gap --seed 2 --keep FOLDER
 
 A case is a published run with one or two settings changed for the worse, with a router that favours some experts, or
 with a link at part of its rate. It is run on a simulated cluster with noise; a log as Megatron-LM writes it, with its
-dump of arguments, and the traces of some ranks are left. What was spoilt costs at least LEAST of the step in the
-simulation. It leads if it is the first of the causes; of two, if the dearer one is.
+dump of arguments, and the traces of some ranks are left. A planted slowdown costs at least LEAST of the step in the
+simulation. It leads if it is the first cause listed; of two, if the more expensive one is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EITHER = 0.02  # of the step: of two that cost as much, either may lead
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One case: the causes that were named, and the place of each spoilt thing among them (None: not listed)."""
+    """Result of one case: the causes listed, and the place of each planted slowdown among them (None: not listed)."""
 
     case: Case
     named: tuple[Loss, ...]
@@ -47,21 +47,21 @@ class Result:
 
     @property
     def holds(self) -> list[bool]:
-        """Returns whether the 90 % interval of each cause that was named holds what it costs in the simulation."""
+        """Returns whether the 90 % interval of each cause contains its cost in the simulation."""
         pairs = zip(self.case.spoilt, self.places, strict=True)
         named = [(spoilt.cost * self.step_s, self.named[place].time) for spoilt, place in pairs if place is not None]
         return [abs(true_s - time.s) <= Z_90 * time.deviation_s for true_s, time in named]
 
     @property
     def leads(self) -> bool:
-        """Returns whether the first cause is the dearest spoilt thing, or one as dear."""
+        """Returns whether the first cause is the most expensive planted slowdown, or one equally expensive."""
         dearest = self.case.spoilt[0].cost
         pairs = zip(self.case.spoilt, self.places, strict=True)
         return any(place == 0 and spoilt.cost >= dearest - EITHER for spoilt, place in pairs)
 
     @property
     def first_are_spoilt(self) -> bool:
-        """Returns whether the first causes are the spoilt things, in any order."""
+        """Returns whether the first causes are the planted slowdowns, in any order."""
         return sorted(place if place is not None else 99 for place in self.places) == list(range(len(self.places)))
 
 
@@ -86,7 +86,7 @@ def judged(seed: int) -> Result:
 
 
 def run(case: Case, seed: int, folder: Path) -> None:
-    """Runs a case; leaves its log and its traces in the folder, and nothing that says more."""
+    """Runs a case; leaves only its log and its traces in the folder."""
     recipe = on_machine(case.recipe, case.machine)
     inside = folder / "run"
     outcome = SimulatedEngine(inside).run(Burst(number=0, recipe=recipe, folder=inside / "0000", seed=seed))
@@ -96,7 +96,7 @@ def run(case: Case, seed: int, folder: Path) -> None:
 
 
 def seen(case: Case, seed: int, folder: Path) -> Compared:
-    """Runs a case and asks `gap` about its log and traces."""
+    """Runs a case, then `gap` on its log and traces."""
     run(case, seed, folder)
     cluster = case.recipe.cluster
     beside = Beside(gpu=cluster.gpu_name, gpus_per_node=case.recipe.ranks_per_node, trace=folder / "trace")

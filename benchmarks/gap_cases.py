@@ -1,4 +1,4 @@
-"""Cases of `benchmarks.gap`: published runs with something spoilt, and the log that Megatron-LM would have left."""
+"""Cases of `benchmarks.gap`: published runs with planted slowdowns, and the log that Megatron-LM would write."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """One thing that is worse than in the published run, and what it costs of the spoilt step, in the simulation."""
+    """One planted slowdown and its cost in the simulation, as a fraction of the slowed step."""
 
     what: str
     cost: float
@@ -72,13 +72,13 @@ class Spoilt:
     causes: frozenset[str] = frozenset()
 
     def is_named(self, kind: Kind, name: str, knobs: Mapping[str, Any]) -> bool:
-        """Returns whether a cause of this kind and name, or with these knobs, is this one."""
+        """Returns whether a cause of this kind and name, or with these knobs, is this slowdown."""
         return name in self.causes or (kind is Kind.SETTING and bool(self.knobs & knobs.keys()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A spoilt run on a machine. `spoilt`: the dearest first."""
+    """Published run with planted slowdowns on a machine. `spoilt`: the most expensive first."""
 
     run: Published
     recipe: Recipe
@@ -87,7 +87,7 @@ class Case:
 
 
 def drawn(seed: int) -> Case:
-    """Returns a case: of five, two have one spoilt setting, one has two, one a router and one a link."""
+    """Draws a case: of five, two have one bad setting, one has two, one a skewed router and one a slow link."""
     dice = random.Random(f"gap {seed}")
     for at in range(TRIES):
         run = dice.choice(bases())
@@ -105,8 +105,8 @@ def drawn(seed: int) -> Case:
 
 @cache
 def bases() -> tuple[Published, ...]:
-    """Returns the published runs of recent releases that break no rule and that `gap` compares with, each configuration
-    once."""
+    """Returns published runs of recent releases that break no rule and have a published neighbour for `gap`, each
+    configuration once."""
     every = {run.recipe.digest(): run for run in published_runs().values() if run.release in RELEASES and run.trusted}
     known = [run for run in every.values() if _is_legal(run.recipe)]
     return tuple(run for run in known if _rate(run) >= FAST * _rate(_compared(run)))
@@ -176,7 +176,7 @@ def _link(dice: random.Random, run: Published) -> Case | None:
 
 
 def on_machine(recipe: Recipe, machine: Machine) -> Recipe:
-    """Returns the recipe as it is simulated, with memory enough for everything: step time is what is asked."""
+    """Returns the recipe for the simulation, with unlimited memory: only step time matters."""
     burst = recipe.burst.model_copy(update={"engine": "simulated", "machine": machine, "trace_steps": 2})
     cluster = recipe.cluster.model_copy(update={"memory_gib": ENDLESS_GIB})
     return recipe.model_copy(update={"burst": burst, "cluster": cluster})

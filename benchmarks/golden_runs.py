@@ -1,8 +1,8 @@
-"""Megatron-LM's functional tests on real GPUs, as recipes: the calibration data of the memory estimate.
+"""Reads Megatron-LM's functional tests on real GPUs as recipes: the calibration data of the memory estimate.
 
-A row of `golden_runs.csv` is a test case on one platform with its command line. Flags that a recipe does not express
-and memory does not depend on (data, checkpoints, learning rates) are left out; rows of another kind of model are
-left out with the reason, which the benchmark prints and counts.
+A row of `golden_runs.csv` is a test case on one platform with its command line. Flags that a recipe does not have and
+memory does not depend on (data, checkpoints, learning rates) are left out; rows of unsupported models are left out with
+the reason, which the benchmark prints and counts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ RENAMED = {  # Megatron-LM's flag -> the knob's name
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenRun:
-    """One measured row. `recipe` is None if `left_out` gives a reason.
+    """One measured row.
 
-    Bytes of torch's allocator on the logging rank, which is of the last pipeline stage; runs on A100 get the larger
-    workspaces of the estimated GPUs, and the attention masks of Megatron-LM's data loader are subtracted.
+    `recipe` is None if `left_out` gives a reason. Bytes are of torch's allocator on the logging rank, in the last
+    pipeline stage; A100 runs get the larger workspaces of the estimated GPUs, and the attention masks of Megatron-LM's
+    data loader are subtracted.
     """
 
     case: str  # a test case on any platform and environment
@@ -76,7 +77,7 @@ def golden_runs(path: Path) -> Iterator[GoldenRun]:
 
 
 def _left_out(row: dict[str, str], flags: dict[str, Any]) -> str:
-    """Returns why a row cannot be used; "" for one that can."""
+    """Returns the reason why a row cannot be used; "" if it can."""
     if row["test_suite"] not in KINDS:
         return f"{row['test_suite']} model"
     if "flextron" in flags:
@@ -101,10 +102,8 @@ def _smaller_workspaces(platform: str, flags: dict[str, Any]) -> float:
 
 
 def _masks(flags: dict[str, Any]) -> float:
-    """Returns bytes of the attention masks that Megatron-LM's data loader makes by default, one per model chunk.
-
-    No recipe has them.
-    """
+    """Returns bytes of the attention masks that Megatron-LM's data loader makes by default, one per model chunk;
+    recipes do not have them."""
     if "no_create_attention_mask_in_dataloader" in flags:
         return 0.0
     chunks = _parallelism(flags)["virtual_pipeline_model_parallel_size"] or 1
@@ -191,7 +190,7 @@ def _parallelism(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _knobs(flags: dict[str, Any]) -> dict[str, Any]:
-    """Returns every flag that is a knob, and Megatron-LM's own defaults where ours differ."""
+    """Returns every flag that is a knob, and Megatron-LM's defaults where ours differ."""
     knobs: dict[str, Any] = {
         "moe_token_dispatcher_type": "allgather",
         "transformer_impl": "transformer_engine",

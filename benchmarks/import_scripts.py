@@ -1,10 +1,10 @@
 """Checks the import of launch scripts with real bash: compares the command that bash starts with that of the export.
 
-`python -m benchmarks.import_scripts [FOLDER…]` runs every script of the folders (default: those of the tests) by
-bash with stubs on PATH, imports and exports it, and runs the export in the same way. The two commands must be equal
-to Megatron-LM's parser, with words that it does not know in the same order, and values that only the job knows the
-same. Scripts of your own only: nothing isolates these runs. With --recorded both are recordings in isolation, for
-scripts that are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
+`python -m benchmarks.import_scripts [FOLDER…]` runs every script of the folders (default: those of the tests) by bash
+with stubs on PATH, imports and exports it, and runs the export in the same way. The two commands must be equal to
+Megatron-LM's parser, with words that it does not know in the same order, and values that only the job knows the same.
+These runs are not isolated: use it for your own scripts only. With --recorded both commands are recorded in isolation,
+for scripts that are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ JOB = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A script: `same` is None if it was not imported; `why`: why not, or where the two commands differ."""
+    """Result of one script.
+
+    `same` is None if it was not imported; `why` is the reason, or the difference of the two commands.
+    """
 
     name: str
     same: bool | None
@@ -69,7 +72,7 @@ class Case:
 
 
 def commands_of(script: Path, folder: Path) -> list[list[str]]:
-    """Returns every command that bash starts, by stubs on PATH."""
+    """Returns every command that bash starts, recorded by stubs on PATH."""
     stubs = folder / "stubs"
     if not stubs.exists():
         stubs.mkdir()
@@ -101,13 +104,13 @@ def commands_of(script: Path, folder: Path) -> list[list[str]]:
 
 
 def arguments(command: Sequence[str]) -> list[str]:
-    """Returns the arguments after the program."""
+    """Returns the arguments after the program's name."""
     at = next((at for at, word in enumerate(command) if word.endswith(".py")), 0)
     return list(command[at + 1 :])
 
 
 def difference(own: Sequence[str], other: Sequence[str], world_size: int, *, announced: Collection[str]) -> str:
-    """Returns what differs between two argument lists and was not announced; empty if nothing does."""
+    """Returns the difference of two argument lists that was not announced; "" if there is none."""
     found = differences(own, other, world_size=world_size)
     if silent := {name: values for name, values in found.items() if name not in announced}:
         return str(silent)

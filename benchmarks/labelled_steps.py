@@ -1,10 +1,9 @@
-"""Measures how often the verdict on simulated MoE steps is right, and how far the stated bounds are from the real
-gains.
+"""Measures how often the verdict on simulated MoE steps is right, and how far the given bounds are from the true gains.
 
     python -m benchmarks.labelled_steps [--cases N] [--seed FIRST] [--wrong]
 
-Every case is drawn with a seed of its own; the tests' seeds start at 0, these at a million, so that thresholds
-chosen on the tests' cases are judged on others.
+Every case is drawn with a seed of its own; the tests' seeds start at 0, these at a million, so that thresholds chosen
+on the tests' cases are judged on others.
 """
 
 from __future__ import annotations

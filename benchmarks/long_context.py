@@ -79,7 +79,7 @@ COLUMNS = ("sequence", "batch", "layout", "share", "DP", "settings", "tokens/s/G
 
 
 def lines(case: Case) -> Iterator[str]:
-    """Yields the section of one case."""
+    """Yields the lines of one case's section."""
     yield f"\n## {case.title}\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{'---|' * len(COLUMNS)}"
@@ -118,7 +118,7 @@ def _feasible(recipe: Recipe) -> str:
 
 
 def _seeds(plan: Plan) -> str:
-    """Returns what became of the published starting points of this length."""
+    """Returns the result for the published starting points of this length."""
     names = [f"{seed.words} ({seed.source})" for seed in familiar_to(plan.recipe)]
     return "".join(f" {one.layout}: {one.because}." for one in plan.missing if one.layout in names)
 

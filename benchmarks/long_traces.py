@@ -1,6 +1,6 @@
-"""Makes large traces of a real one: its events repeated at later times, and the same trace for many ranks.
+"""Makes large traces from a real one: its events repeated at later times, or the same trace for many ranks.
 
-Times, correlation ids and step numbers continue from one copy to the next as they would in a longer recording.
+Times, correlation ids and step numbers continue from one copy to the next as in a longer recording.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FAST = 1  # gzip level
 
 
 def repeated(source: Path, targets: dict[Path, int]) -> None:
-    """Writes the trace to each of the targets until it has this many bytes uncompressed; .gz ones are compressed."""
+    """Writes copies of the trace to each target until it has this many bytes uncompressed; .gz targets are
+    compressed."""
     text = gzip.decompress(source.read_bytes())
     opened = _EVENTS.search(text)
     closed = _END.search(text, text.rindex(b'"ph"'))
@@ -44,7 +45,7 @@ def repeated(source: Path, targets: dict[Path, int]) -> None:
 
 
 def ranks(source: Path, folder: Path, count: int) -> None:
-    """Writes the trace once for each rank: a gzip member with its rank, and one with all that follows."""
+    """Writes the trace once per rank: a gzip member with the rank, and one with all that follows."""
     text = gzip.decompress(source.read_bytes())
     found = _RANK.search(text)
     if found is None:
@@ -61,7 +62,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _copies(body: bytes) -> Iterator[bytes]:
-    """Yields the events as they are, then the same at later and later times, without end."""
+    """Yields the events, then the same events at later and later times, without end."""
     found = list(_NUMBER.finditer(body))
     edges = [0, *(end for number in found for end in number.span(2)), len(body)]
     between = [body[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]

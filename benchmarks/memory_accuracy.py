@@ -1,7 +1,7 @@
-"""Measures the memory estimate on measured runs: errors by part, the bound, and which rank was measured.
+"""Measures the memory estimate on measured runs: errors by part, the upper bound, and which rank was measured.
 
-The constants that resting memory or peaks determined are fitted again without each test case in turn, whatever its
-platforms; the others are counted from Megatron-Core's and Transformer Engine's tensors and not fitted.
+The constants fitted to resting memory or peaks are fitted again without each test case in turn, on all its platforms;
+the others are counted from tensors of Megatron-Core and Transformer Engine and not fitted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COVERED = 0.98  # share of new cases for whose worst run the bound should hold
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """GiB of the measured rank, predicted without the run's own test case."""
+    """Measured rank of one run, GiB, predicted without the run's own test case."""
 
     run: GoldenRun
     resting: float
@@ -47,9 +47,9 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The constants that these runs determined, with `memory.csv`'s names.
+    """Constants fitted to these runs, with the names in `memory.csv`.
 
-    `blas_workspace` and `slack` are GiB, `margin` is a share of the moving part, the others are loads over the mean.
+    `blas_workspace` and `slack` are GiB, `margin` is a fraction of the moving part, the others are loads over the mean.
     """
 
     blas_workspace: float
@@ -61,7 +61,7 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class _Predicted:
-    """GiB of the measured rank, without torch's own workspaces and with an even load of experts."""
+    """Prediction for the measured rank, GiB, without cuBLAS workspaces and with a balanced load of experts."""
 
     run: GoldenRun
     resting: float
@@ -84,16 +84,17 @@ class _Predicted:
         return (resting + self.moves(fit) + spread) * (1 + self.widened)
 
     def load(self, fit: Fit) -> float:
-        """Returns the load of this rank's experts over the mean that would explain the whole error."""
+        """Returns the load of this rank's experts, over the mean, that would explain the whole error."""
         even = replace(fit, expected_imbalance=1.0)
         return 1 + (self.run.peak_bytes / GIB - self.peak(even)) / self.routed
 
     def short(self, fit: Fit) -> float:
-        """Returns the GiB that the bound lacks, without what it adds for what was never measured."""
+        """Returns the GiB by which the bound is too low, without its allowance for unmeasured features."""
         return self.run.peak_bytes / GIB - self.upper(fit) / (1 + self.widened)
 
     def margin(self, fit: Fit) -> float:
-        """Returns the margin with which the bound holds, without what it adds for what was never measured."""
+        """Returns the margin at which the bound equals the measurement, without its allowance for unmeasured
+        features."""
         even = replace(fit, imbalance=fit.expected_imbalance, margin=0.0)
         uneven = max(0.0, fit.imbalance - fit.expected_imbalance) * self.routed
         lacking = max(self.short(even), 0.0)
@@ -120,14 +121,14 @@ def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
 
 
 def fit_all(runs: Iterable[GoldenRun]) -> Fit:
-    """Returns the constants that `memory.csv` should hold."""
+    """Returns the constants for `memory.csv`, fitted to all runs."""
     known = [run for run in runs if run.recipe]
     apart = contradicting(known)
     return fitted([_predicted(run) for run in known if run not in apart])
 
 
 def contradicting(runs: Sequence[GoldenRun]) -> list[GoldenRun]:
-    """Returns the runs that needed CONTRADICTING more than the median run of the same recipe."""
+    """Returns the runs that needed CONTRADICTING times as much as the median run of the same recipe."""
     peaks: dict[str, list[float]] = {}
     for run in runs:
         peaks.setdefault(_digest(run), []).append(run.peak_bytes)
@@ -140,11 +141,9 @@ def _digest(run: GoldenRun) -> str:
 
 
 def fitted(runs: Sequence[_Predicted]) -> Fit:
-    """Fits the constants to measured runs.
-
-    Workspaces by resting memory, the usual load by peaks of runs with experts, slack by small runs; the worst load
-    and the margin by the worst run of each case, whose runs repeat each other.
-    """
+    """Fits the constants to measured runs: workspaces to resting memory, the usual load to peaks of runs with experts,
+    slack to small runs; the worst load and the margin to the worst run of each case, because runs of a case repeat each
+    other."""
     workspaces = float(np.median([each.run.resting_bytes / GIB - each.resting - each.after_step for each in runs]))
     fit = Fit(blas_workspace=workspaces)
     uneven = [each for each in runs if each.routed]
@@ -156,8 +155,8 @@ def fitted(runs: Sequence[_Predicted]) -> Fit:
 
 
 def _worst(runs: Sequence[_Predicted], of: Callable[[_Predicted], float]) -> float:
-    """Returns the conformal quantile over cases: a new case's worst run lies below it with a chance of COVERED, or of
-    n / (n + 1) where n cases certify no more."""
+    """Returns the conformal quantile over cases: the worst run of a new case is below it with probability COVERED, or n
+    / (n + 1) if n cases certify no more."""
     cases: dict[str, float] = {}
     for each in runs:
         cases[each.run.case] = max(of(each), cases.get(each.run.case, -np.inf))
@@ -186,13 +185,13 @@ def _predicted(run: GoldenRun) -> _Predicted:
 def _moving(parts: dict[str, float]) -> float:
     """Returns what the allocator counts in addition to the resting parts.
 
-    A CUDA graph owns its memory only while it is captured, and then neither loss nor eager activations are alive.
+    A CUDA graph's memory is used only while it is captured, when neither loss nor eager activations are alive.
     """
     return max(parts["cuda_graphs"], parts["activations"] + parts["logits"] + parts["workspace"])
 
 
 def calibration(judged: Sequence[Judged]) -> Calibration:
-    """Returns the errors of a group of runs; zeros for none."""
+    """Returns the errors of a group of runs; zeros for an empty group."""
     errors = 100 * np.abs([each.error for each in judged] or [0.0])
     return Calibration(
         rows=len(judged),
@@ -204,7 +203,7 @@ def calibration(judged: Sequence[Judged]) -> Calibration:
 
 
 def groups(judged: Sequence[Judged]) -> dict[str, Calibration]:
-    """Returns the rows of `memory_calibration.csv`: MoE and dense separately, and every feature."""
+    """Returns the rows of `memory_calibration.csv`: MoE, dense, and one per feature."""
     kinds: dict[str, Callable[[Judged], bool]] = {
         "MoE": lambda each: each.run.is_moe,
         "dense": lambda each: not each.run.is_moe,
@@ -219,17 +218,15 @@ def _has(each: Judged, feature: str) -> bool:
 
 
 def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
-    """Returns (share of cases that the bound holds for in every run, its median distance above the measurement)."""
+    """Returns (share of cases with all runs below the bound, median distance of the bound above the measurement)."""
     ratios: Floats = np.array([each.upper / each.measured for each in judged])
     failing = {each.run.case for each, ratio in zip(judged, ratios, strict=True) if ratio < 1}
     return 1 - len(failing) / len({each.run.case for each in judged}), float(np.median(ratios) - 1)
 
 
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:
-    """Returns the median |error| of the peak of pipelined runs, in percent, by the rank assumed to be measured.
-
-    That is the first, the hottest or the last one.
-    """
+    """Returns the median |error| of the peak of pipelined runs, in percent, by the rank assumed to be measured: first,
+    hottest or last."""
     pipelined = [run for run in runs if run.recipe and run.recipe.knob("pipeline_model_parallel_size") > 1]
     needs = [sum(_table(run).by_part.values(), np.zeros(1))[0] for run in pipelined]
     measured = np.array([run.peak_bytes / GIB for run in pipelined])

@@ -4,9 +4,9 @@ readers.
     python -m benchmarks.nsys_speed [--kernels 3000000] [--ranges 200000] [--folder DIR]
 
 The export is made by SQL: as many runtime calls as kernels, launched by two threads in turn (forward, backward), a
-collective on its own stream for every fiftieth kernel, nested NVTX ranges, the columns of schema 3.17. The peers
-read the columns that a diagnosis needs and no more, and do nothing with them; then other ways to bring the kernels'
-columns into NumPy. Each runs in a process of its own, imports not counted, the file in the page cache for all.
+collective on its own stream for every fiftieth kernel, nested NVTX ranges, the columns of schema 3.17. The baselines
+only read the columns that a diagnosis needs; others are different ways to read the kernels' columns into NumPy. Each
+runs in a process of its own, imports not counted, the file in the page cache for all.
 """
 
 from __future__ import annotations
@@ -166,8 +166,7 @@ def _in_pages(path: Path, packed: str, parse: Callable[[str], npt.NDArray[np.int
 
 
 def measure(function: Callable[[Path], object], path: Path) -> tuple[float, float, float]:
-    """Returns wall seconds, CPU seconds and peak MB of one call in a process of its own (and of processes it
-    starts)."""
+    """Returns wall-clock seconds, CPU seconds and peak MB of one call in a fresh process (children included)."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_run, args=(function, path, sender))
     child.start()

@@ -1,8 +1,6 @@
 """Paths of the data that benchmarks and tests read: tables of measured and published figures in `data/` (see its
-README).
-
-Real traces are too large for the repository. A missing file is reported in a sentence, with exit code 2.
-"""
+README), and real traces, which are too large for the repository. A missing file ends the program with a message and
+exit code 2."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Judged:
 
 
 def cells() -> dict[str, list[Recipe]]:
-    """Returns distinct recipes of every task, by its name."""
+    """Returns the distinct recipes of every task, by the task's name."""
     found: dict[str, dict[str, Recipe]] = defaultdict(dict)
     for task, recipe, _ in _recipes():
         found[task][recipe.digest()] = recipe
@@ -58,13 +58,13 @@ def cells() -> dict[str, list[Recipe]]:
 
 
 def recorded() -> set[str]:
-    """Returns digests of recipes whose rows record graphs and overlap."""
+    """Returns the digests of recipes whose rows record graphs and overlap."""
     return {recipe.digest() for _, recipe, whole in _recipes() if whole}
 
 
 @cache
 def _recipes() -> list[tuple[str, Recipe, bool]]:
-    """Returns (its task, a recipe, true if WRITTEN are all in its row)."""
+    """Returns (task, recipe, True if its row has all of WRITTEN)."""
     found: list[tuple[str, Recipe, bool]] = []
     for row in json.loads(data_file("tuned_recipes.json").read_text()):
         model = row["model"].lower().lstrip("_")
@@ -86,7 +86,7 @@ def _task(row: dict[str, Any], recipe: Recipe) -> str:
 
 
 def judged(cell: str, recipes: list[Recipe]) -> Judged | None:
-    """Returns the judged cell; None if nothing fits by the upper bound."""
+    """Returns the judged cell; None if no recipe fits by the upper bound."""
     expert = _fastest(recipes)
     found = search(expert)
     shown = choices(found, 1)
@@ -113,7 +113,7 @@ def _fastest(recipes: list[Recipe]) -> Recipe:
 
 
 def needed_gib(recipe: Recipe) -> float:
-    """Returns the upper bound, with the memory a GPU holds outside the allocator."""
+    """Returns the upper bound, GiB, plus the GPU memory outside the allocator."""
     memory = estimate_memory(recipe)
     return memory.upper_gib + memory.outside_gib
 
@@ -123,7 +123,7 @@ def fits(recipe: Recipe) -> bool:
 
 
 def _best_of_own(found: Search) -> Recipe | None:
-    """Returns the recipe's own layout with the fastest settings that fit; None if none fit."""
+    """Returns the recipe's own layout with the fastest settings that fit; None if none fits."""
     finals = found.finals
     rows = np.flatnonzero(of_sizes(finals.candidates, sizes_of(found.base)) & finals.fits)
     return finals.candidates.recipe(int(rows[finals.figures.tokens[rows].argmax()])) if len(rows) else None

@@ -40,7 +40,7 @@ def recipe_of(gpus: int) -> Recipe:
 
 
 def plan_of(gpus: int) -> dict[str, float]:
-    """Measures a whole plan as the command makes it, its reasons included."""
+    """Measures a whole plan as the command makes it, reasons included."""
     from autotune.plan.document import planned
 
     began = time.perf_counter()
@@ -85,7 +85,7 @@ TASKS: dict[str, Callable[[], dict[str, float]]] = {
 
 
 def measured(task: str) -> dict[str, float]:
-    """Returns the task's figures, from a process that does nothing else."""
+    """Returns the task's figures, measured in a separate process."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, "-m", "benchmarks.plan_speed", "--task", task]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **threads})

@@ -2,10 +2,10 @@
 
     python -m benchmarks.predicted_gains STUDY… [--accepted]
 
-For every trial that was made from the incumbent of its time and gave figures, today's surrogate, fitted to the
-trials before it, predicts the expected gain with its 90 % interval; the obtained gain is compared with it. Also
-shown are the prediction of that time, and the gain by the CPU time of the ranks, which neighbours on a busy machine
-move less. `--accepted` leaves out what was not accepted. Runs nothing.
+For every trial that was proposed from the incumbent and gave figures, today's surrogate, fitted to the trials before
+it, predicts the expected gain with its 90 % interval; the obtained gain is compared with it. Also prints the prediction
+made at that time, and the gain in CPU time of the ranks, which other processes on a busy machine change less.
+`--accepted` leaves out trials that were not accepted. Runs no burst.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ SHOWN = 50  # characters of the changes
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One trial. All gains are logs of throughput over its parent's.
+    """One trial with its predicted and obtained gain.
 
-    `then` is the prediction when it ran, `work` the gain by CPU time, if ranks compute on CPUs.
+    All gains are logs of throughput over its parent's. `then` is the prediction when it ran, `work` the gain in CPU
+    time, if ranks compute on CPUs.
     """
 
     study: str

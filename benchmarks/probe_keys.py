@@ -1,4 +1,4 @@
-"""Measures how near a simulated probe comes to the machine's own keys, on the wide scenarios for development.
+"""Measures the errors of the machine keys that a simulated probe finds, on the wide scenarios for development.
 
     python -m benchmarks.probe_keys [--scenarios N]
 
@@ -27,7 +27,8 @@ Errors = dict[str, list[tuple[float, float]]]  # key -> (of the probe, of the pu
 
 
 def errors_of(machine: Machine, found: Machine) -> dict[str, tuple[float, float]]:
-    """Returns the errors of every key by which the machine differs from the published one."""
+    """Returns (the probe's error, the published machine's) for every key in which the machine differs from the
+    published one."""
     errors = {}
     for section in ("compute", "links", "overlap", "host", "memory"):
         true, probed = getattr(machine, section), getattr(found, section)

@@ -53,8 +53,8 @@ SMALLER, FULL = "smaller", "full"
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One study: GPU-hours and true throughput over the best known of what would be exported, after every burst of its
-    search, and at its end; `confirm` are the GPU-hours of the bursts at full size that ended it."""
+    """One study: GPU-hours and true throughput, over the best known, of the exported recipe after every burst of its
+    search and at its end; `confirm` are the GPU-hours of the full-size bursts that ended it."""
 
     name: str
     curve: tuple[tuple[float, float], ...]
@@ -64,7 +64,7 @@ class Played:
 
     @property
     def hours(self) -> float:
-        """Returns the GPU-hours until the choice reaches SHARE and keeps it; inf: never."""
+        """Returns the GPU-hours until the exported recipe reaches SHARE and keeps it; inf: never."""
         reached = math.inf
         for hours, share in self.curve:
             reached = math.inf if share < SHARE else min(reached, hours)
@@ -86,7 +86,7 @@ def played_of(ground: Ground, best: float, events: Sequence[Event]) -> Played:
 
 
 def _bursts(events: Sequence[Event]) -> Iterator[tuple[float, float, History]]:
-    """Yields the study as it stands before the next burst starts, with the GPU-hours before and after its last one."""
+    """Yields the study just before the next burst starts, with the GPU-hours before and after its last one."""
     history, before = History(), 0.0
     for event in events:
         if isinstance(event, BurstStarted) and history.finished:
@@ -97,7 +97,7 @@ def _bursts(events: Sequence[Event]) -> Iterator[tuple[float, float, History]]:
 
 
 def _confirms(history: History) -> bool:
-    """Returns whether the last burst measured at full size what smaller runs had stood for."""
+    """Returns whether the last burst ran, at full size, a recipe that smaller runs had measured."""
     if not any(trial.fidelity is not None for trial in history.attempted.values()):
         return False
     trial = history.attempted[history.finished[-1].trial]
@@ -121,7 +121,7 @@ def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path, kept: bool,
 
 
 def _kept(ground: Ground, best: float) -> Played:
-    """Returns the figures of the kept study of the scenario's first seed; its base burst is played for its cost."""
+    """Returns the figures of the kept study of the scenario's first seed; runs its base burst for the cost."""
     scenario = ground.scenario
     studies = [each for each in read_today(DATA / "policy_today.csv", [scenario]) if each.seed == scenario.seed]
     if not studies:

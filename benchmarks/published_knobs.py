@@ -1,9 +1,9 @@
-"""Finds the knobs of a published run: from its row, and where that is silent from NVIDIA's current recipe.
+"""Finds the knobs of a published run: from its row, and where that has none, from NVIDIA's current recipe.
 
-The recipe is the one for the same model, GPU and precision that is nearest in layout (tuned_recipes.json), less what
-the run's release did not have yet: before NeMo 26.06 no recipe captured whole iterations or ran attention in FP8,
-and none hid dispatch on NVL72 (arXiv 2603.07685, app. B.2). The steps of NVIDIA's GB200 guide are identified by
-their notes.
+That recipe is the nearest in layout for the same model, GPU and precision (tuned_recipes.json), without features that
+the run's release lacked: before NeMo 26.06 no recipe captured whole iterations or ran attention in FP8, and none
+overlapped dispatch on NVL72 (arXiv 2603.07685, app. B.2). The steps of NVIDIA's GB200 guide are identified by their
+notes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _tuned(facts: Path) -> list[dict[str, Any]]:
 
 
 def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
-    """Returns knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
+    """Returns the knobs of NVIDIA's current recipe for this model, GPU and precision that is nearest in layout."""
     fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
     key = TUNED_NAMES.get(row["model_key"], row["model_key"])
     same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
@@ -145,7 +145,7 @@ def published_knobs(
 
 
 def _recorded(row: dict[str, str]) -> dict[str, Any]:
-    """Returns the knobs that the row itself gives."""
+    """Returns the knobs that the row itself has."""
     found: dict[str, Any] = {}
     if row["release"] == "mcore-doc":
         found |= _guide(row["notes"])
@@ -185,7 +185,7 @@ def _recompute(text: str) -> dict[str, Any]:
 
 
 def _guide(note: str) -> dict[str, Any]:
-    """Returns the knobs after the step that the note names, all earlier ones included."""
+    """Returns the knobs after the guide's step that the note names, earlier steps included."""
     knobs = dict(GUIDE_START)
     word = note.partition("+")[2]
     if word.startswith("baseline"):

@@ -34,7 +34,7 @@ LOW_MOMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One figure, GiB. `because`: why ours differs, or what was assumed."""
+    """One published figure and ours, GiB. `because`: the reason for the difference, or what was assumed."""
 
     what: str
     published: float
@@ -70,7 +70,7 @@ def deepseek_v3(*, pp: int = 4, ep: int = 64, **knobs: Any) -> Recipe:
 
 
 def parts_of(recipe: Recipe) -> dict[str, float]:
-    """Returns GiB of the middle rank by part."""
+    """Returns the middle rank's memory by part, GiB."""
     return {name: float(sizes[0, MIDDLE]) for name, sizes in memory_of(one(recipe)).by_part.items()}
 
 
@@ -83,7 +83,7 @@ def expert_outputs_gib(recipe: Recipe) -> float:
 
 
 def breakdown() -> list[Published]:
-    """Returns table 3."""
+    """Returns the figures of table 3."""
     recipe = deepseek_v3()
     parts, outputs = parts_of(recipe), expert_outputs_gib(recipe)
     weights = parts["weights"] + parts["gradients"]
@@ -100,7 +100,7 @@ def breakdown() -> list[Published]:
 
 
 def savings() -> list[Published]:
-    """Returns every published saving that a knob of ours makes."""
+    """Returns every published saving that a knob of ours can make."""
     bf16, fp8 = deepseek_v3(), deepseek_v3(precision="mxfp8")
     eight = deepseek_v3(pp=8, ep=32, precision="mxfp8")
     shared = _shared_copy_gib(fp8, LAYER_BATCHES[4])
@@ -166,17 +166,15 @@ def _shared_copy_gib(recipe: Recipe, layer_batches: float) -> float:
 
 
 def _attention_copy_gib(layer_batches: float) -> float:
-    """Returns GiB of the projection's own quantized input, which it keeps with delayed scaling.
-
-    At the time of the measurement it did with every recipe.
-    """
+    """Returns GiB of the output projection's own quantized input, which was kept by every recipe at the time of the
+    measurement, and today with delayed scaling only."""
     delayed = one(deepseek_v3(pp=8, ep=32, precision="fp8_delayed"))
     each = saved_by_tensor(delayed, is_moe=True)["attention_quantized"]
     return float(each * delayed.tokens) * layer_batches / GIB
 
 
 def peaks() -> Iterator[Published]:
-    """Yields peaks of runs that were used for nothing else."""
+    """Yields the peaks of runs that calibrate nothing."""
     for what, measured_gb, recipe, assumed in measured_runs():
         table = memory_of(one(recipe))
         yield Published(

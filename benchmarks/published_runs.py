@@ -1,7 +1,7 @@
-"""Published training runs as recipes: the data that the step time is calibrated on and judged by.
+"""Reads published training runs as recipes: the data on which the step time is calibrated and judged.
 
-A row is used if it is a pre-training run whose model and layout are known; `published_knobs.py` finds its knobs.
-Every row that is left out is counted with its reason. A cell is a model on a GPU.
+A row is used if it is a pre-training run of a known model and layout; `published_knobs.py` finds its knobs. Every row
+that is left out is counted with its reason. A cell is a model on a GPU.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def family(self) -> str:
-        """The kind of models that it is judged with: dense, MoE or hybrid."""
+        """Returns the family of models that it is judged with: dense, MoE or hybrid."""
         return family(self.recipe.architecture)
 
 
@@ -101,7 +101,7 @@ class LeftOut:
 
 
 def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
-    """Returns every row of published_runs.csv, as a run or with the reason why it is left out."""
+    """Returns the runs of published_runs.csv, and the rows left out with their reasons."""
     with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     runs: list[Run] = []
@@ -131,11 +131,9 @@ PAIRS: tuple[tuple[str, dict[str, Any]], ...] = (("E001", _HYBRIDEP), ("E007", _
 
 
 def read_pairs(*, facts: Path = DATA) -> list[Run]:
-    """Returns both sides of matched measurements, without and with EP overlap.
-
-    Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load); and DeepSeek-V3 on 256 GB200,
-    where overlap was "net negative" (E074): read as no gain over the guide's last step.
-    """
+    """Returns both sides of matched measurements, without and with EP overlap: Qwen3-30B on 16 H100 (BF16, EP16, micro
+    batch 1, global batch 1024, balanced), and DeepSeek-V3 on 256 GB200, where overlap was "net negative" (E074): read
+    as no gain over the guide's last step."""
     with data_file("effects.csv", folder=facts).open(encoding="utf-8") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     runs = []
@@ -205,7 +203,7 @@ def _unusable(row: dict[str, str]) -> str | None:
 
 
 def _repeated(row: dict[str, str], seen: set[tuple[Any, ...]]) -> str | None:
-    """Returns why a row is left out that repeats a measurement in another table of its release; None else."""
+    """Returns the reason to leave out a row that repeats a measurement of another table of its release; else None."""
     names = ("release", "model_key", "gpu", "num_gpus", "model_tflops_per_gpu", "tp", "pp", "ep", "gbs", "mbs")
     key = tuple(row[name] for name in names)
     if key in seen:
@@ -304,8 +302,8 @@ CONTRADICTING = 0.2  # of the other's rate
 
 
 def contradicting(runs: Sequence[Run]) -> list[Run]:
-    """Returns runs that no model of the recipe can have right at once: CONTRADICTING apart with one recipe on one
-    release, or slower by so much on the next release on as many GPUs with the same precision, layout and batch."""
+    """Returns runs that no model can fit at once: CONTRADICTING apart with one recipe on one release, or slower by that
+    factor on the next release with as many GPUs and the same precision, layout and batch."""
     order = list(releases())
     found = {
         row
@@ -328,6 +326,6 @@ def _setting(run: Run) -> tuple[Any, ...]:
 
 
 def cells(runs: list[Run]) -> Iterator[tuple[str, list[Run]]]:
-    """Yields runs by cell, in the order of their first row."""
+    """Yields the runs by cell, in the order of their first rows."""
     for cell in dict.fromkeys(run.cell for run in runs):
         yield cell, [run for run in runs if run.cell == cell]

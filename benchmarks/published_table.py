@@ -1,8 +1,8 @@
-"""Writes the published runs that the package ships, from the gathered rows and what is known of their settings.
+"""Writes the published runs that the package ships, from the collected rows and their known settings.
 
     python -m benchmarks.published_table
 
-Mixtures of experts without scans only. The file is `trainer/estimate/gap/published.csv`; a test holds it to these rows.
+Only MoE models without scans. The file is `trainer/estimate/gap/published.csv`; a test compares it with these rows.
 """
 
 from __future__ import annotations

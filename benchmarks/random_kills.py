@@ -73,7 +73,7 @@ class Night:
     # ---- the run
 
     def run(self, kills: int, until: float) -> None:
-        """Runs until all bursts are paid for: at most so many kills, none after `until`."""
+        """Runs until the budget is spent; kills at most `kills` times, and not after `until`."""
         try:
             while not self._over():
                 self._keep_running()
@@ -91,7 +91,7 @@ class Night:
         self._check_journal()
 
     def _over(self) -> bool:
-        """Returns true if the tuner has ended by itself, and nothing is left to do."""
+        """Returns True if the tuner has ended by itself with its study finished."""
         return self._tuner is not None and self._tuner.poll() is not None and self._has_ended()
 
     def _has_ended(self) -> bool:
@@ -167,13 +167,13 @@ class Night:
     # ---- the result
 
     def _check_journal(self) -> None:
-        """Records bursts that the journal had as finished and no longer has, and those it has now."""
+        """Records bursts that are no longer in the journal as finished, and those that now are."""
         finished = {event.burst: event for event in self._events() if isinstance(event, BurstFinished)}
         self.lost += [number for number, event in self.known.items() if finished.get(number) != event]
         self.known = finished
 
     def paid_twice(self) -> list[int]:
-        """Returns bursts that ranks received after the journal had them as finished, or that it has twice."""
+        """Returns bursts that ranks ran after the journal had them as finished, or that it has twice."""
         events = [event for event in self._events() if isinstance(event, BurstFinished)]
         twice = [number for number, times in Counter(event.burst for event in events).items() if times > 1]
         ended_at = {f"{event.burst:04d}": event.at for event in events}
@@ -184,7 +184,7 @@ class Night:
         return sorted(twice)
 
     def left(self) -> list[str]:
-        """Returns processes of the study, and our jobs and steps, that remain after GONE_S."""
+        """Returns processes of the study, and our jobs and steps, that still exist after GONE_S."""
         give_up = time.monotonic() + GONE_S
         while (found := self._remaining()) and time.monotonic() < give_up:
             time.sleep(0.5)
@@ -261,7 +261,7 @@ def main() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The result of one run under kills."""
+    """Result of one run under kills."""
 
     kills: Counter[str]
     starts: int

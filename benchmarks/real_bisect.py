@@ -4,8 +4,8 @@
 
 Each case is `moe-autotune bisect a.yaml b.yaml`: B has the planted change among others that do nothing, knobs and
 variables alike. Two are in the environment (threads that spin while they wait, an allocator that returns every page),
-one does not fit. Printed are the answer with the effect, and the bursts. The effects are large: other processes of the
-machine make bursts differ.
+one does not fit. Prints the answer with the effect, and the bursts. The effects are large because other processes of
+the machine add noise.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ PLANTS = (
 
 
 def bisected(plant: Plant, folder: Path, budget: int) -> dict[str, Any]:
-    """Returns the document of the command's answer. Raises CalledProcessError if it fails."""
+    """Returns the document that the command printed. Raises CalledProcessError if it fails."""
     folder.mkdir(parents=True)
     for name, recipe in zip("ab", plant.recipes(), strict=True):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe))

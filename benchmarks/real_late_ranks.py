@@ -102,7 +102,7 @@ sys.meta_path.insert(0, Finder())
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A disturbance of some ranks, and the expected diagnosis: a wall, a cause, the late ranks."""
+    """Disturbance of some ranks, and the expected diagnosis: wall, cause and late ranks."""
 
     name: str
     disturb: str
@@ -122,7 +122,7 @@ class Scene:
         return self.recipe.replace(dict(self.cure))
 
     def judge(self, analysis: Analysis) -> str:
-        """Returns right, wrong or abstained. If nothing is disturbed it is only wrong to name a late rank."""
+        """Returns right, wrong or abstained. Without a disturbance, only naming a late rank is wrong."""
         diagnosis, cause = analysis.diagnosis, analysis.diagnosis.cause
         claimed = cause.name if cause is not None and cause.ranks else ""
         if claimed == self.cause and (self.wall is None or diagnosis.wall is self.wall):
@@ -149,7 +149,7 @@ SLEEP_S = 0.2
 
 @contextmanager
 def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
-    """Puts the scene's disturbance on the path of processes started meanwhile."""
+    """Puts the scene's disturbance on the Python path of processes started inside the context."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(DISTURB)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -172,10 +172,8 @@ def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
 
 
 def play(scene: Scene, folder: Path, recipe: Recipe) -> Analysis:
-    """Diagnoses the traces of one burst of a recipe under a scene. RuntimeError if it does not run.
-
-    Without the burst's outcome: it has the rate a CPU could attain, which a busy machine never reaches.
-    """
+    """Diagnoses the traces of one burst of a recipe under a scene, without its outcome, which would add the attainable
+    rate of the CPU that a busy machine never reaches. Raises RuntimeError if it does not run."""
     with disturbed(scene, folder / "path"):
         engine = open_engine("megatron", folder / "engine")
         try:

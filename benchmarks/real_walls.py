@@ -1,11 +1,11 @@
-"""Checks that the tuner finds and cures a real wall: four small clusters of a real Slurm.
+"""Checks that the tuner finds and fixes a real wall: four small clusters of a real Slurm.
 
     python -m benchmarks.real_walls [WALL…] [--budget 8] [--keep FOLDER]
 
 Two nodes in network namespaces of this machine, joined by links as slow as the scene requires, with a processor each
 (root, Slurm, ip, tc and taskset). On each, one recipe of the same small mixture of experts with one mistake that a
-known change of one knob fixes. `moe-autotune run` tunes it inside an allocation; it prints the wall of the first
-trace, the change that fixed it with the predicted and obtained gain, and the speed-up of the whole study.
+known change of one knob fixes. `moe-autotune run` tunes it inside an allocation; it prints the wall of the first trace,
+the change that fixed it with the predicted and obtained gain, and the speed-up of the whole study.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOG_TAIL_CHARACTERS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One mistake. `mends`: the knobs that fix it, any of them."""
+    """One mistake in a recipe. `mends`: the knobs that fix it, any of them."""
 
     wall: Wall
     mistake: str
@@ -112,7 +112,7 @@ SCENES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The result of a scene. Gains are fractions of throughput; None if no trial fixed the mistake."""
+    """Result of a scene. Gains are fractions of throughput; None if no trial fixed the mistake."""
 
     scene: Scene
     named: str
@@ -131,7 +131,10 @@ class Played:
 
 
 def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Played:
-    """Tunes the scene's recipe on a cluster of its own. RuntimeError, with the logs' last lines, if the tuner fails."""
+    """Tunes the scene's recipe on its own cluster.
+
+    Raises RuntimeError, with the logs' last lines, if the tuner fails.
+    """
     recipe, study = folder / "recipe.yaml", folder / "study"
     recipe.write_text(yaml.safe_dump(scene.recipe()))
     (folder / "slurm").mkdir()
@@ -186,7 +189,7 @@ def _mends(scene: Scene, trial: dict[str, Any]) -> bool:
 
 
 def _words(scene: Scene, trial: dict[str, Any]) -> str:
-    """Returns the fix and its changes of the scene's `mends`."""
+    """Returns the fix and its changes of knobs in `mends`."""
     moved = (f"{knob} {was} → {now}" for knob, (was, now) in trial["changes"].items() if knob in scene.mends)
     return f"{trial['fix']}: {', '.join(moved)}"
 

@@ -1,4 +1,4 @@
-"""Counts the modules and folders directly in each package, and the pairs of them that import one another.
+"""Counts the modules and folders directly in each package, and the pairs of them that import each other.
 
     python -m benchmarks.rooms
 

@@ -3,8 +3,8 @@
     python -m benchmarks.simulated_memory [--facts ../shared/facts]
 
 Measured: peaks of Megatron-LM's functional tests on real GPUs (`golden_runs.csv`), of the last pipeline stage; the
-breakdown and savings of DeepSeek-V3 (arXiv 2603.07685 tables 3 and 4); peaks of other published runs. In addition,
-as a sanity check only, the estimate's peaks of hand-tuned recipes (`tuned_recipes.json`).
+breakdown and savings of DeepSeek-V3 (arXiv 2603.07685 tables 3 and 4); peaks of other published runs. In addition, as a
+sanity check only, the estimate's peaks of hand-tuned recipes (`tuned_recipes.json`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _spread(errors: Sequence[float]) -> str:
 
 
 def _deepseek() -> None:
-    """Prints the middle pipeline rank of PP 4, VPP 4, EP 64 on 256 GPUs."""
+    """Prints the memory of the middle pipeline rank of PP 4, VPP 4, EP 64 on 256 GPUs."""
     bf16, fp8 = deepseek_v3(), deepseek_v3(precision="mxfp8")
     rank = _middle(bf16)
     state = rank.state
@@ -126,7 +126,7 @@ def _table(rows: Iterable[tuple[str, float, float]]) -> None:
 
 
 def _estimated(rows: Sequence[dict[str, Any]]) -> None:
-    """Compares peaks with the estimate's, which is not a measurement."""
+    """Compares peaks with those of the estimate, which are not measurements."""
     found, took = [], []
     for row in rows:
         recipe = recipe_of_row(row)

@@ -57,7 +57,7 @@ class Case:
 
 
 def removals(recipe: Recipe, machine: Machine) -> dict[str, float]:
-    """Returns the share of the step that each wall's removal gives back."""
+    """Returns the fraction of the step that removing each wall saves."""
     step = Simulation(recipe, machine).step_us
     without = {
         Wall.COMMUNICATION: (recipe, machine.model_copy(update={"links": NO_LINKS})),
@@ -69,7 +69,7 @@ def removals(recipe: Recipe, machine: Machine) -> dict[str, float]:
 
 
 def ideal_compute(recipe: Recipe, machine: Machine) -> Compute:
-    """Returns rates with GEMMs and attention at the peak, and memory-bound kernels without time."""
+    """Returns rates with GEMMs and attention at the peak, and memory-bound kernels in no time."""
     rates = Simulation(recipe, machine).rates
     faster = rates.attainable_tflops * machine.compute.dense_gemm / rates.dense_tflops
     return Compute(

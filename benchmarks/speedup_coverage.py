@@ -3,7 +3,7 @@
     python -m benchmarks.speedup_coverage
 
 A study is a reference, a best recipe, and other trials of which some are repeated. Each side has 1 to 4 bursts, the
-first of each in the loop's order and the others in turns at the end. Levels of bursts scatter by a known deviation,
+first of each in the loop's order and the others alternating at the end. Bursts vary by a known standard deviation,
 independently (`gaussian`) or as a first-order autoregression that forgets within four bursts (`drifting`).
 """
 
@@ -31,7 +31,7 @@ MEMORY = math.exp(-1 / 4)  # correlation of a drifting machine's level from burs
 
 @dataclass(kw_only=True)
 class Machine:
-    """Gives outcomes of bursts; `level` is the log ratio of its current to its true speed."""
+    """Simulated machine that gives outcomes of bursts; `level` is the log ratio of its current to its true speed."""
 
     kind: str
     deviation: float
@@ -58,7 +58,7 @@ class Case:
     bursts: int
 
     def covered(self, seed: int, recipe: Recipe) -> bool:
-        """Returns true if the interval of this drawn study holds its true speed-up."""
+        """Draws a study; returns True if the interval contains the true speed-up."""
         dice = random.Random(f"{self} {seed}")
         truth = math.exp(dice.uniform(0.0, 1.0))
         machine = Machine(kind=self.machine, deviation=self.deviation, dice=dice)
@@ -93,7 +93,7 @@ def _trial(number: int, bursts: list[tuple[int, Outcome]], recipe: Recipe) -> Tr
 
 
 def coverage(studies: int) -> Iterator[tuple[Case, float]]:
-    """Yields each case, and the share of its drawn studies whose interval holds the truth."""
+    """Yields each case, and the share of its studies whose interval contains the truth."""
     recipe = load_recipe("cpu-moe")
     for machine, deviation, bursts in itertools.product(MACHINES, DEVIATIONS, BURSTS):
         case = Case(machine=machine, deviation=deviation, bursts=bursts)

@@ -45,7 +45,7 @@ class Cost:
     by_test: Counter[str]  # CPU seconds by node id: what the worker and the children it waited for took
 
     def by_file(self) -> Counter[str]:
-        """Sums the tests of each file."""
+        """Returns the CPU seconds by test file."""
         files: Counter[str] = Counter()
         for test, cpu_s in self.by_test.items():
             files[test.partition("::")[0]] += cpu_s
@@ -53,7 +53,7 @@ class Cost:
 
 
 def measure(command: Sequence[str], *, cwd: Path | None = None) -> Cost:
-    """Runs the command to its end and returns what its tree of processes cost."""
+    """Runs the command to its end and returns the cost of its process tree."""
     _adopt_orphans()
     before_s, start_s = _children_cpu_s(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -71,8 +71,10 @@ def _adopt_orphans() -> None:
 
 
 def _run(command: Sequence[str], *, cwd: Path | None, env: dict[str, str]) -> int:
-    """Runs the command and returns its exit code. Reaps the adopted meanwhile, as init would: a test that waits for its
-    daemon to be gone would wait for a zombie."""
+    """Runs the command and returns its exit code.
+
+    Reaps adopted processes, as init would: a test that waits for its daemon's end would otherwise wait for a zombie.
+    """
     process = subprocess.Popen(command, cwd=cwd, env=env)
     while True:
         pid, status = os.wait()
@@ -95,7 +97,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _end_the_rest() -> None:
-    """Ends and waits for the descendants that outlived the command, generation by generation."""
+    """Ends the descendants that outlived the command and waits for them, generation by generation."""
     while rest := psutil.Process().children(recursive=True):
         for process in rest:
             with suppress(psutil.NoSuchProcess):

@@ -1,8 +1,6 @@
-"""Measures the step-time estimate on published runs of models and GPUs it was not fitted to.
-
-Every cell (a model on a GPU) is predicted from constants fitted to the other cells. For comparison a baseline of one
-parameter: a constant share of the peak per GPU family and precision, fitted without the cell too.
-"""
+"""Measures the step-time estimate on published runs of models and GPUs it was not fitted to: every cell (a model on a
+GPU) is predicted from constants fitted to the other cells. The baseline has one parameter per GPU family and precision,
+a constant share of the peak, also fitted without the cell."""
 
 from __future__ import annotations
 
@@ -28,7 +26,8 @@ SEVERAL = 3  # different configurations that make a rank correlation worth stati
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Relative errors of predicted tokens/s/GPU (which are those of TFLOPS/GPU), and the rank correlation of cells."""
+    """Relative errors of predicted tokens/s/GPU (equal to those of TFLOPS/GPU), and the rank correlation within
+    cells."""
 
     rows: int
     median: float
@@ -38,7 +37,7 @@ class Accuracy:
 
 
 def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
-    """Summarises errors of runs; `errors`: log(predicted / measured), one per run."""
+    """Summarizes the errors of runs; `errors`: log(predicted / measured), one per run."""
     relative = np.expm1(errors)
     ranks = [rank for _, rank in rank_correlations(runs, errors)]
     return Accuracy(
@@ -51,8 +50,7 @@ def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
 
 
 def rank_correlations(runs: Sequence[Run], errors: Floats) -> list[tuple[str, float]]:
-    """Returns Spearman's coefficient of predicted against measured throughput inside each cell with several
-    configurations.
+    """Returns Spearman's coefficient of predicted and measured throughput in each cell with several configurations.
 
     Runs of one configuration on several releases are one point, their geometric mean.
     """
@@ -78,19 +76,20 @@ def spearman(a: Floats, b: Floats) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Returns ranks, ties sharing their mean."""
+    """Returns the ranks; ties share their mean."""
     order = np.sort(values)
     return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") - 1) / 2
 
 
 class Estimates:
-    """Predicts runs by estimates, those of one model, cluster and release as one table, which is made once."""
+    """Predicts runs by the estimate; runs of one model, cluster and release form one table of candidates, built
+    once."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[str, ...], list[tuple[list[int], str, Candidates]]] = {}
 
     def __call__(self, runs: Sequence[Run], sets: Sequence[Mapping[str, float]]) -> Floats:
-        """Returns log tokens/s/GPU at each set of constants of every run, [K, runs]."""
+        """Returns log tokens/s/GPU of every run for each set of constants, [K, runs]."""
         key = tuple(run.row for run in runs)
         if key not in self._tables:
             self._tables[key] = list(_tables(runs))
@@ -103,7 +102,7 @@ class Estimates:
 
 
 def _tables(runs: Sequence[Run]) -> Iterator[tuple[list[int], str, Candidates]]:
-    """Yields (places of its runs, release, candidates) of every table."""
+    """Yields (indices of its runs, release, candidates) of every table."""
     members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         key = run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release
@@ -115,7 +114,8 @@ def _tables(runs: Sequence[Run]) -> Iterator[tuple[list[int], str, Candidates]]:
 
 
 def baseline(runs: Sequence[Run]) -> Floats:
-    """Returns log(predicted / measured) of a constant share of the peak per GPU family and precision, cell left out."""
+    """Returns log(predicted / measured) of a constant share of the peak per GPU family and precision, fitted without
+    the cell."""
     share = np.array([_share_of_peak(run) for run in runs])
     errors = np.zeros(len(runs))
     kinds = [(run.recipe.hardware.architecture, run.recipe.training.precision) for run in runs]
@@ -133,9 +133,9 @@ def _share_of_peak(run: Run) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedRuns:
-    """Published runs and their errors, log(predicted / measured): with constants fitted without their cell, and with
-    those fitted to all. `values` are the fitted constants, `apart` the runs that contradict others, which nothing is
-    fitted to, `pairs` matched measurements."""
+    """Published runs and their errors, log(predicted / measured), with constants fitted without their cell and with
+    those fitted to all. `values` are the fitted constants, `apart` the runs that contradict others and are not fitted,
+    `pairs` matched measurements."""
 
     runs: list[Run]
     held_out: Floats
@@ -149,7 +149,10 @@ class JudgedRuns:
 
 
 def judge_runs(runs: Sequence[Run], pairs: Sequence[Run]) -> JudgedRuns:
-    """Fits and judges: the constants of scans by hybrids, beside the others as models without scans fit them."""
+    """Fits and judges the constants.
+
+    Those of scans are fitted to hybrid models, with the others fixed at their fit to models without scans.
+    """
     apart, predict, table = contradicting(runs), Estimates(), constant_table()
     rest = [run for run in runs if run not in apart]
     plain, hybrids = ([run for run in rest if (run.family == "hybrid") is wanted] for wanted in (False, True))
@@ -187,7 +190,7 @@ NOMINAL = 90  # percent of runs that an interval should hold
 
 
 def coverage(runs: Sequence[Run], errors: Floats, kept: Flags) -> float:
-    """Returns the share of runs within the percentile of errors of the other cells of their family."""
+    """Returns the share of runs whose error is within the percentile of errors of the other cells of their family."""
     held = []
     for index in map(int, np.flatnonzero(kept)):
         run = runs[index]
@@ -198,7 +201,7 @@ def coverage(runs: Sequence[Run], errors: Floats, kept: Flags) -> float:
 
 
 def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:
-    """Returns errors of every group of runs that an estimate quotes: MoE, dense, all, and those that have a feature."""
+    """Returns the errors of every group of runs that an estimate quotes: MoE, dense, all, and one per feature."""
     tables = [one(run.recipe) for run in runs]
     members = {
         "all": [True] * len(runs),

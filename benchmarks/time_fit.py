@@ -34,7 +34,7 @@ Predict = Callable[[Sequence[Run], Sequence[Mapping[str, float]]], Floats]
 
 
 class Fit:
-    """A model of step time on a set of runs: residuals of log tokens/s at given constants."""
+    """Model of step time on a set of runs: residuals of log tokens/s for given constants."""
 
     def __init__(self, runs: Sequence[Run], *, rows: Sequence[Constant], predict: Predict) -> None:
         self.runs, self.rows, self.predict = runs, rows, predict
@@ -58,7 +58,7 @@ class Fit:
         return found
 
     def errors_of(self, thetas: Sequence[Floats]) -> Floats:
-        """Returns the same at several sets of constants, [K, runs]."""
+        """Returns log(predicted / measured) for several sets of constants, [K, runs]."""
         predicted: Floats = self.predict(self.runs, [self.values(theta) for theta in thetas])
         return predicted - self.measured
 
@@ -79,7 +79,7 @@ class Fit:
         return theta
 
     def stepped(self, theta: Floats, keep: np.ndarray, *, errors: Floats, jacobian: Floats) -> Floats:
-        """Returns the constants after one step of Gauss-Newton on the runs of `keep`."""
+        """Returns the constants after one Gauss-Newton step on the runs of `keep`."""
         weights = keep * self.trust * np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9)) / ROW_SPREAD**2
         normal = jacobian.T @ (weights[:, None] * jacobian) + np.eye(len(theta)) / PRIOR_SPREAD**2
         pull = -jacobian.T @ (weights * errors) - (theta - self.prior) / PRIOR_SPREAD**2
@@ -95,7 +95,7 @@ class Fit:
 
 
 class Straight(Fit):
-    """A fit whose errors are linearised around a point: for a model that takes seconds per evaluation."""
+    """Fit with errors linearized around a point, for a model that takes seconds per evaluation."""
 
     def __init__(self, fit: Fit, theta: Floats) -> None:
         super().__init__(fit.runs, rows=fit.rows, predict=fit.predict)
@@ -110,8 +110,8 @@ class Straight(Fit):
 
 
 def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> Floats:
-    """Returns log(predicted / measured) of every run, from constants fitted without its cell; `along`: the fit to
-    solve."""
+    """Returns log(predicted / measured) of every run, from constants fitted without its cell; `along`: the fit that is
+    solved."""
     along = along or fit
     kept = [np.array([run.cell != cell for run in fit.runs]) for cell in dict.fromkeys(run.cell for run in fit.runs)]
     slopes = along.slopes(theta, along.errors(theta))

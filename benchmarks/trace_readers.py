@@ -1,9 +1,9 @@
-"""Measures one way of reading a trace in a process of its own: CPU seconds and peak memory, imports not counted.
+"""Measures one way of reading a trace, in this process: CPU seconds and peak memory, imports not counted.
 
     python benchmarks/trace_readers.py ours|hta|json|typed TRACE...
 
-Imports nothing of the project at the top, so that a peer can be run by the Python of another environment. Prints one
-JSON document.
+Imports nothing of the project at the top, so that another library can be measured with the Python of its own
+environment. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Read = Callable[[list[Path]], Any]
 
 
 def ours() -> Read:
-    """Returns the whole diagnosis and its JSON, as `diagnose --json` makes it."""
+    """Returns the whole diagnosis with its JSON, as `diagnose --json` makes it."""
     analysis, msgspec = importlib.import_module("analyzers.analysis"), importlib.import_module("msgspec")
     return lambda paths: msgspec.json.encode(analysis.analyze(paths))
 
@@ -52,8 +52,7 @@ def plain_json() -> Read:
 
 
 def typed() -> Read:
-    """Returns a reader of the whole file at once as msgspec structs of the needed fields, with nothing done with
-    them."""
+    """Returns a reader that decodes the whole file at once into msgspec structs of the needed fields, and no more."""
     json_events, msgspec = (importlib.import_module(name) for name in ("analyzers.readers.json_events", "msgspec"))
     decoder = msgspec.json.Decoder(json_events.Document)
     return lambda paths: decoder.decode(gzip.decompress(paths[0].read_bytes()))
@@ -63,13 +62,13 @@ WAYS: dict[str, Callable[[], Read]] = {"ours": ours, "hta": hta, "json": plain_j
 
 
 def cpu_s() -> float:
-    """Returns user and system time of this process and of the children it waited for."""
+    """Returns user + system seconds of this process and its finished children."""
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def peak_mb() -> float:
-    """Returns the peak of this process alone: ru_maxrss would also include the process that started it."""
+    """Returns the peak memory of this process, MB; ru_maxrss would include the process that started it."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 

@@ -39,7 +39,7 @@ Figures = dict[str, float]
 
 
 def measured(way: str, paths: Sequence[Path], python: str = sys.executable) -> Figures:
-    """Returns CPU and wall seconds, and peak memory in MB, of one way of reading in a fresh process."""
+    """Returns CPU and wall-clock seconds, and peak memory in MB, of one way of reading in a fresh process."""
     root = str(SCRIPT.parents[1])
     environment = {**os.environ, "PYTHONPATH": root} if python == sys.executable else dict(os.environ)
     command = [python, str(SCRIPT), way, *map(str, paths)]
@@ -48,7 +48,7 @@ def measured(way: str, paths: Sequence[Path], python: str = sys.executable) -> F
 
 
 def readers(trace: Path, folder: Path, hta_python: str | None) -> Iterator[str]:
-    """Yields lines on CPU and memory of each reader on one file, and the ratios that have a target."""
+    """Yields lines on CPU time and memory of each reader on one file, and the ratios that have a target."""
     pythons = dict.fromkeys(("ours", "typed", "json"), sys.executable) | {"hta": hta_python or _made_for_hta(folder)}
     rounds = [{way: measured(way, [trace], python) for way, python in pythons.items()} for _ in range(ROUNDS)]
     cpu = {way: statistics.median(one[way]["cpu_s"] for one in rounds) for way in pythons}
@@ -62,7 +62,7 @@ def readers(trace: Path, folder: Path, hta_python: str | None) -> Iterator[str]:
 
 
 def long(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
-    """Yields lines on whole diagnoses of long traces: peak memory, and time by size."""
+    """Yields lines on the diagnosis of long traces: peak memory, and time by size."""
     sizes = {folder / f"{gb}.json": int(gb * 1e9) for gb in SIZES_GB}
     packed = folder / "long.json.gz"
     long_traces.repeated(trace, {**sizes, packed: int(SIZES_GB[-1] * 1e9)})
@@ -78,7 +78,7 @@ def long(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
 
 
 def ranks(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
-    """Yields lines on whole diagnoses of jobs: cores used, memory of the parent and of the largest worker."""
+    """Yields lines on the diagnosis of jobs: cores used, memory of the parent and of the largest worker."""
     for count in RANKS:
         job = folder / f"{count}-ranks"
         long_traces.ranks(trace, job, count)

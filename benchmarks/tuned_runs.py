@@ -27,7 +27,8 @@ SAME = ("tp", "pp", "vp", "ep")  # sizes that a nearest row should have
 
 
 def as_run(row: dict[str, Any]) -> Recipe | None:
-    """Returns the recipe as run; None if what decides memory is recorded neither here nor in a current recipe."""
+    """Returns the recipe as run; None if settings that decide memory are recorded neither here nor in a current
+    recipe."""
     filled = _filled(row)
     if filled is None:
         return None

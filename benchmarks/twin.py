@@ -1,12 +1,12 @@
-"""Compares what a twin predicts with the truth: recipes that its study never ran, other models, more nodes.
+"""Compares a twin's predictions with the truth: for recipes that its study never ran, other models, more nodes.
 
     python -m benchmarks.twin [--machines 10] [--recipes 200] [--bursts 10]
 
-On every drawn machine the product runs a study of ten bursts, a twin is written of it, and for other recipes of the
-space (the study's model and others, on as many nodes, 4 and 16 times as many) the true step, which is the simulation on
-the drawn machine, is compared with that of the tables, of `estimate --machine`, and of a simulation on the twin. A true
+On every drawn machine the product runs a study of ten bursts and writes a twin of it; for other recipes of the space
+(the study's model and others, on as many nodes, 4 and 16 times as many) the true step, which is the simulation on the
+drawn machine, is compared with that of the tables, of `estimate --machine`, and of a simulation on the twin. A true
 step has no noise, and is counted whether the recipe fits or not. The simulation on the twin has the right formulas,
-which no prediction of a real cluster has: how far they are off is what `python -m benchmarks.simulation_accuracy` says.
+which no prediction of a real cluster has: `python -m benchmarks.simulation_accuracy` measures their error there.
 `estimate` shares no formula with the truth.
 """
 
@@ -69,7 +69,8 @@ TARGET = {"median": 0.05, "p90": 0.12}
 
 @dataclass(frozen=True, kw_only=True)
 class Other:
-    """A recipe that the study did not run, and its true step; `kind` says how it is other."""
+    """Recipe that the study did not run, and its true step, seconds; `kind` says in what it differs from the
+    study's."""
 
     kind: str
     recipe: Recipe
@@ -78,8 +79,8 @@ class Other:
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """Log ratios of predicted over true steps, one row a recipe, by predictor; `inside`: whether the interval of
-    `estimate --machine` holds the true step, of one in EVERY."""
+    """Log ratios of predicted over true steps by predictor, one entry per recipe; `inside`: whether the interval of
+    `estimate --machine` contains the true step, for every EVERY-th recipe."""
 
     kinds: tuple[str, ...]
     by_predictor: dict[str, tuple[float, ...]]
@@ -111,7 +112,7 @@ def main() -> None:
 
 
 def _scenario(place: int) -> tuple[Scenario, float]:
-    """Returns a study's start on a machine of its own, and how far its keys lie from the published ones."""
+    """Returns a study's start on its own machine, and how far the machine's keys are from the published ones."""
     start = next(each for each in scenarios() if each.machine.name == STARTS[place % len(STARTS)])
     far, seed = DISTANCES[place % len(DISTANCES)], FIRST_SEED + place
     machine = drawn_machine(seed, far=math.log(far))
@@ -127,7 +128,7 @@ def _twin(scenario: Scenario, bursts: int) -> Twin:
 
 
 def _others(scenario: Scenario, count: int) -> Iterator[Other]:
-    """Yields recipes drawn evenly from the finals of `plan`: of the study's model and others, on more nodes."""
+    """Draws recipes evenly from the finals of `plan`: of the study's model and others, on as many nodes and more."""
     dice = random.Random(f"others of {scenario.name}")
     own = scenario.recipe
     more = zip(dice.sample(MODELS, OTHER_MODELS), dice.choices(TIMES, k=OTHER_MODELS), strict=True)
@@ -204,7 +205,7 @@ def _together(found: Sequence[Errors]) -> Errors:
 
 
 def _print(errors: Errors) -> None:
-    """Prints median and 90th percentile of the error by predictor: of all recipes, and of each kind."""
+    """Prints median and 90th percentile of the error by predictor: over all recipes, and by kind."""
     names = list(errors.by_predictor)
     print("  " + " " * 34 + "".join(f"{name:>24}" for name in names))
     for kind in ("all", *dict.fromkeys(sorted(errors.kinds))):
@@ -224,7 +225,7 @@ def _cell(logs: Iterable[float]) -> str:
 
 
 def _print_keys(twin: Twin, true: Machine) -> None:
-    """Prints the keys that the machine moves: the true figure, and the twin's with its interval."""
+    """Prints the keys that differ on the machine: the true figure, and the twin's with its interval."""
     moved = true.model_dump(exclude_defaults=True, exclude={"name", "noise"})
     for section, keys in moved.items():
         for name, value in keys.items():

@@ -79,7 +79,7 @@ def _pages(folder: Path) -> dict[str, Path]:
 
 
 def _running(study: Path, folder: Path) -> Path:
-    """Returns a study folder with the first PART of the journal, and the page that its tuner would write then."""
+    """Returns a study folder with the first PART of the journal, and the page its tuner would write at that point."""
     lines = (study / JOURNAL).read_text().splitlines(keepends=True)
     folder.mkdir(exist_ok=True)
     (folder / JOURNAL).write_text("".join(lines[: round(PART * len(lines))]))

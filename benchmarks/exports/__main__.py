@@ -1,9 +1,9 @@
-"""Counts the exports that the real trainer starts with.
+"""Counts the exports that the real trainer accepts.
 
     MEGATRON_LM=../Megatron-LM python -m benchmarks.exports megatron-lm [--for VERSION …] [--facts FOLDER]
     MEGATRON_LM=../Megatron-LM python -m benchmarks.exports unstopped [--for VERSION …]
 
-The second gives the parser an example of every rule that says that nothing stops it. Needs a checkout of
+The second gives the parser an example of every rule which says that no check refuses it. Needs a checkout of
 NVIDIA/Megatron-LM and this project's environment; no GPU. Exit code 1 if check and the parser disagree about a recipe,
 or a knob did not stay as the recipe has it.
 """

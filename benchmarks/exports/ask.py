@@ -1,4 +1,4 @@
-"""Asks Megatron-LM's own parser, in a process of its own: one request and one answer per recipe."""
+"""Runs Megatron-LM's own parser in a separate process: one request and one answer per recipe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request_of(number: int, recipe: Recipe, version: str) -> dict[str, Any]:
 def answers(tree: Path, requests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the parser's answers in the order of the requests.
 
-    RuntimeError with the process's stderr if it ended before the last.
+    Raises RuntimeError with the process's stderr if it ended before the last one.
     """
     lines = [json.dumps(request) for request in requests]
     done = subprocess.run(
@@ -68,6 +68,6 @@ def answers(tree: Path, requests: Iterable[dict[str, Any]]) -> list[dict[str, An
 
 
 def options(tree: Path) -> dict[str, dict[str, Any]]:
-    """Returns every option of the parser by its flag: dest, action, default, choices."""
+    """Returns every option of the parser by flag: dest, action, default, choices."""
     (answer,) = answers(tree, [{"id": 0, "flags": True}])
     return {flag: row for row in answer["flags"] for flag in row["flags"]}

@@ -1,4 +1,4 @@
-"""Megatron-LM as a checkout that the user names: one version of it, unpacked as files."""
+"""Unpacks one version of a Megatron-LM checkout that the user names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checkout_or_exit() -> Path:
 
 @contextmanager
 def tree_of(folder: Path, version: str) -> Iterator[Path]:
-    """Yields a folder with that version's package; ValueError if an unpacked tree is of another version."""
+    """Yields a folder with that version's package. Raises ValueError if an unpacked tree is of another version."""
     if not _is_repository(folder):
         found = _version_of_tree(folder)
         if found != version:
@@ -60,7 +60,7 @@ def revision(version: str) -> str:
 
 
 def versions_there(folder: Path, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of the versions wanted that the checkout has."""
+    """Returns the wanted versions that the checkout has."""
     return wanted if _is_repository(folder) else (_version_of_tree(folder),)
 
 

@@ -1,5 +1,4 @@
-"""Compares a recipe's values with those Megatron-LM's parser ends with: knob by knob, field by field, after
-validation."""
+"""Compares a recipe's values with those of Megatron-LM's parser after validation, knob by knob and field by field."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Compared:
 
 
 def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> Iterator[Compared]:
-    """Yields every field and knob that acts, has a value and a flag. `args`: the namespace after validation."""
+    """Yields every field and knob that has an effect, a value and a flag. `args`: the namespace after validation."""
     for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
         if spelling.why_not == INERT or spelling.lost or _constant(recipe, spelling.name):
             continue
@@ -38,7 +37,7 @@ def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, 
 
 
 def _constant(recipe: Recipe, name: str) -> bool:
-    """Returns true if the field has no flag in a model with latent attention, and Megatron-Core's own value."""
+    """Returns True if the field, in a model with MLA, has no flag and Megatron-Core's default value."""
     return recipe.architecture.multi_latent_attention and name in LATENT_CONSTANTS
 
 
@@ -78,7 +77,7 @@ def _of_precision(recipe: Recipe, args: Mapping[str, Any]) -> Iterator[Compared]
 
 
 def _value(recipe: Recipe, name: str) -> Any:
-    """Returns the value as Megatron-LM takes it: a null of ours means what validation fills in for a null."""
+    """Returns the value as Megatron-LM represents it: null becomes what its validation fills in."""
     model = recipe.architecture
     if name == "activation_func":
         return model.activation
@@ -111,5 +110,5 @@ def unkept(recipe: Recipe, version: str, options: Options, args: Mapping[str, An
 
 
 def lost(recipe: Recipe, version: str) -> list[Spelling]:
-    """Returns the settings that this version cannot express."""
+    """Returns the settings that this version has no flag for."""
     return [each for each in (*model_spellings(recipe, version), *knob_spellings(recipe, version)) if each.lost]

@@ -1,4 +1,5 @@
-"""Checks exports to Megatron-LM with its own parser: accepted, or refused by `check --for` as the parser does."""
+"""Checks exports to Megatron-LM with its own parser: both accept a recipe, or `check --for` refuses it as the parser
+does."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ VERSIONS = ("0.16.1", "head")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of one export.
+    """Result of one export.
 
-    `ours`: rules of `check --for` that refuse it; `theirs`: the message of the parser, or of the configuration of
-    Megatron-Core that is built from its arguments; None if both accepted it.
+    `ours`: rules of `check --for` that refuse it; `theirs`: the error of the parser, or of the Megatron-Core
+    configuration built from its arguments; None if both accept it.
     """
 
     asked: Asked
@@ -41,7 +42,7 @@ class Figures:
     verdicts: list[Verdict] = field(default_factory=list)
 
     def of(self, *, ours: bool, theirs: bool) -> list[Verdict]:
-        """Returns verdicts by whether check and whether the parser refuses."""
+        """Returns the verdicts with these answers of check and of the parser (True: refused)."""
         return [v for v in self.verdicts if bool(v.ours) == ours and (v.theirs is not None) == theirs]
 
     def lines(self) -> Iterator[str]:
@@ -99,7 +100,7 @@ def _moved(pair: Compared) -> str:
 
 
 def _same_reason(verdict: Verdict) -> str:
-    """Returns, of several rules, the one that the parser checks first: it reads all flags before any value."""
+    """Returns, of several rules, the one that the parser would report: it checks all flags before any value."""
     usage = (verdict.theirs or "").startswith("argparse")
     return next((rule for rule in verdict.ours if (rule == NO_SUCH_FLAG) == usage), verdict.ours[0])
 

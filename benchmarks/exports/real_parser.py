@@ -1,12 +1,12 @@
-"""Runs Megatron-LM's own argument parser over many command lines, in a process of its own, without a GPU.
+"""Runs Megatron-LM's own argument parser on many command lines, without a GPU.
 
     python real_parser.py TREE < requests.jsonl > answers.jsonl
 
 TREE is a checkout of Megatron-LM of any version. A request is {"id", "argv", "env", "world_size", "capability"}; its
 answer {"id", "refused": null or {"kind", "message", "where"}, "args": {name: value}, "configuration": null or what
-Megatron-Core's configuration of these arguments refuses}. {"id", "flags": true} asks for every option instead.
-Packages that need CUDA are replaced by empty modules of recent versions, the device by its compute capability.
-Nothing of Megatron-LM is changed. Imports nothing of ours.
+Megatron-Core's configuration of these arguments refuses}. {"id", "flags": true} asks for every option instead. Packages
+that need CUDA are replaced by empty modules of recent versions, the device by its compute capability. Nothing of
+Megatron-LM is changed. Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STAND_INS = {
 
 
 class _StandIn(types.ModuleType):
-    """A module that has every name: classes if the name is capitalised, else modules."""
+    """Stub module that has every name: capitalised names are classes, others modules."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -94,7 +94,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Device:
-    """The properties of the GPU that the parser reads."""
+    """Properties of the GPU that the parser reads."""
 
     def __init__(self) -> None:
         self.capability = (9, 0)
@@ -153,7 +153,8 @@ def _answer(arguments: Any, device: _Device, request: dict[str, Any]) -> dict[st
 
 
 def _configured(arguments: Any, parsed: Any) -> dict[str, str] | None:
-    """Returns why Megatron-Core's configuration refuses arguments that the parser accepted; None if it accepts them."""
+    """Returns the error of Megatron-Core's configuration for arguments that the parser accepted; None if it accepts
+    them."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

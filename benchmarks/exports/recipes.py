@@ -1,4 +1,4 @@
-"""The recipes whose exports are checked with the real trainers: the denominator of every figure."""
+"""Lists the recipes whose exports are checked with the real trainers: the denominator of every figure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asked:
 
 
 def examples_of_rules() -> list[Asked]:
-    """Returns both sides of every rule that is about GPUs: recipes that the real trainer accepts, and that it
+    """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it
     refuses."""
     both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
     recipes = ((rule.id, recipe_of(side)) for rule, side in both)
@@ -36,7 +36,7 @@ def examples_of_rules() -> list[Asked]:
 
 
 def asked(facts: Path = DATA) -> list[Asked]:
-    """Returns every recipe of NVIDIA's table, the packaged examples, and a starter of every preset."""
+    """Returns every recipe of NVIDIA's table, the packaged examples, and a starter recipe for every preset."""
     return [*_table(facts), *_examples(), *_starters()]
 
 
@@ -46,10 +46,8 @@ def _table(facts: Path) -> Iterator[Asked]:
 
 
 def _with_unrecorded(recipe: Recipe) -> Recipe:
-    """Switches on overlap_p2p_comm with every interleaved pipeline, for which the table has no column.
-
-    Megatron-Bridge, whose recipes these are, does so (src/megatron/bridge/training/comm_overlap.py:456).
-    """
+    """Turns on overlap_p2p_comm for interleaved pipelines, as Megatron-Bridge does
+    (src/megatron/bridge/training/comm_overlap.py:456); the table has no column for it."""
     interleaved = layout_of(recipe).vpp > 1 and recipe.parallelism.pipeline_model_parallel_size > 1
     return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
 
@@ -59,7 +57,7 @@ def _examples() -> Iterator[Asked]:
 
 
 def _starters() -> Iterator[Asked]:
-    """Yields starters of every preset on one node of H100; of the default one on other machines too."""
+    """Yields a starter recipe for every preset on one node of H100, and for the default preset on other GPUs."""
     default = "qwen3-30b-a3b"
     wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
     for model, gpu in wanted:

@@ -1,4 +1,4 @@
-"""Gives Megatron-LM's own parser recipes that, by a rule, no check of the release stops."""
+"""Gives Megatron-LM's own parser the recipes which, by a rule, no check of the release refuses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from trainer.recipe.rules.releases import is_among
 
 
 def unstopped(checkout: Path, version: str) -> Iterator[str]:
-    """Yields, for a version, how many of these rules' examples its parser takes, and the refused ones with its words.
-    Rules that name other releases are left out."""
+    """Yields, for a version, how many of these rules' examples its parser accepts, and the errors for the refused ones.
+
+    Leaves out rules of other releases.
+    """
     rules = [rule for rule in RULES if rule.effect and is_among(rule.versions, version)]
     with tree_of(checkout, version) as tree:
         said = answers(tree, [request_of(n, recipe_of(rule.breaking), version) for n, rule in enumerate(rules)])

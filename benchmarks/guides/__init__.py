@@ -1,4 +1,4 @@
-"""Compares the product with what guides and engineers of the field say: `python -m benchmarks.guides`.
+"""Compares the product with published guides and reports of engineers: `python -m benchmarks.guides`.
 
-Each row of `data/guides.csv` is printed with what the product says now, measured.
+Prints each row of `data/guides.csv` with the product's answer today.
 """

@@ -1,8 +1,8 @@
-"""Prints what guides of the field say, what the product says now, and whether both agree.
+"""Prints the statements of published guides, the product's answers today, and whether both agree.
 
     python -m benchmarks.guides [ROW…] [--facts DIR]
 
-Rows are those of `data/guides.csv`; a row that cannot be computed says why.
+Rows are those of `data/guides.csv`; a row that cannot be computed gives the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASKS: dict[str, Ask] = {**long_context.ASKS, **runs.ASKS, **models.ASKS}
 
 
 def answered(row: str) -> Answer:
-    """Returns the answer of one row; what the product refuses is an answer, too."""
+    """Returns the answer of one row; an error of the product is an answer, too."""
     if row not in ASKS:
         return Answer(says="nothing computes this row", agrees=None)
     try:

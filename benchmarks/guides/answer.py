@@ -1,4 +1,4 @@
-"""Answers of the product to one row of `guides.csv`, and the recipes and comparisons that rows share."""
+"""The product's answer to one row of `guides.csv`, and the recipes and comparisons that rows share."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ EVEN_LOAD: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One row's answer. `agrees` is None where the row cannot be computed; `says` then says why.
+    """Answer to one row.
 
-    `unknown` is the note of an estimate that names what it does not know of a figure that disagrees.
+    `agrees` is None if the row cannot be computed; `says` then has the reason. `unknown` is an estimate's note on
+    unmodelled features, for a figure that disagrees.
     """
 
     says: str
@@ -55,8 +56,10 @@ def recipe_of(
     knobs: dict[str, Any],
     **sizes: int,
 ) -> Recipe:
-    """Returns a recipe on `gpus` GPUs, `each` in a node. `sizes`: parallelism, in a recipe's aliases. Raises
-    BadInputError for what the product does not know."""
+    """Returns a recipe on `gpus` GPUs, `each` per node.
+
+    `sizes`: parallel sizes by their short names. Raises BadInputError for an unknown model or GPU.
+    """
     data = {
         "name": f"{model}-{gpus}-gpus",
         "model": model,
@@ -69,7 +72,7 @@ def recipe_of(
 
 
 def compared(found: Sequence[float], published: Sequence[float], *, within: float) -> Answer:
-    """Returns the answer of figures that should each lie within a share of the published ones."""
+    """Returns the answer for figures that should each be within a fraction of the published ones."""
     errors = [ours / theirs - 1 for ours, theirs in zip(found, published, strict=True)]
     pairs = zip(found, published, errors, strict=True)
     said = ", ".join(f"{ours:,.4g} for {theirs:,.4g} ({error:+.0%})" for ours, theirs, error in pairs)
@@ -77,7 +80,7 @@ def compared(found: Sequence[float], published: Sequence[float], *, within: floa
 
 
 def together(*answers: Answer) -> Answer:
-    """Returns one answer for several: it agrees if all do, and is open where none disagrees and one is open."""
+    """Returns one answer for several: it agrees if all do, and is None if none disagrees and one is None."""
     verdicts = [answer.agrees for answer in answers]
     agrees = False if False in verdicts else None if None in verdicts else True
     wrong = [answer.unknown for answer in answers if answer.agrees is False]
@@ -86,6 +89,6 @@ def together(*answers: Answer) -> Answer:
 
 
 def holds(statements: dict[str, bool]) -> Answer:
-    """Returns the answer of statements that should all be true."""
+    """Returns the answer for statements that should all be true."""
     said = "; ".join(f"{statement}: {'yes' if true else 'no'}" for statement, true in statements.items())
     return Answer(says=said, agrees=all(statements.values()))

@@ -1,4 +1,4 @@
-"""Rows of `guides.csv` on long sequences: published rates, guesses of CP, hierarchical context parallelism."""
+"""Rows of `guides.csv` on long sequences: published rates, rules of thumb for CP, hierarchical context parallelism."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def _tflops(recipe: Recipe) -> float:
 
 
 def _dealing(recipe: Recipe) -> Recipe:
-    """Returns the recipe with the exchange between context ranks that is fastest of those that are legal: the guides
-    do not write it."""
+    """Returns the recipe with the fastest legal `cp_comm_type`, which the guides do not give."""
     groups = recipe.parallelism.context_parallel_size // NEIGHBOURS
     both = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [NEIGHBOURS, groups]}
     options = [recipe, recipe.replace({"cp_comm_type": "a2a"}), *([recipe.replace(both)] if groups > 1 else [])]
@@ -74,7 +73,7 @@ def deepseek_on_h100() -> Answer:
 
 
 def _ranked(recipe: Recipe) -> Answer:
-    """Returns whether a recipe is within 5 % of the first choice of `plan`."""
+    """Answers whether a recipe is within 5 % of the first choice of `plan`."""
     plain = recipe.replace({"cp_comm_type": None, "hierarchical_context_parallel_sizes": None})
     first = planned(plain, top=1).choices[0].model_tflops_per_gpu
     share = _tflops(recipe) / first
@@ -87,7 +86,7 @@ NEXT_BATCHES = (1, 2, 4)
 
 
 def qwen_next_on_gb200() -> Answer:
-    """The layout and the batch are not published: the nearest of a few that fit."""
+    """Compares the nearest of a few layouts and batches that fit: the real ones are not published."""
     found: list[Answer] = []
     for length, (cp, rate, gigabytes) in NEXT.items():
         sequence = length * 1024
@@ -110,13 +109,13 @@ def qwen_next_on_gb200() -> Answer:
 
 
 def _apart(recipe: Recipe, rate: float, gigabytes: float) -> float:
-    """Returns how far a recipe's rate and peak are from published ones, as ratios."""
+    """Returns the sum of the relative differences of a recipe's rate and peak from the published ones."""
     peak = estimate_memory(recipe).peak_gib * 2**30 / 1e9
     return abs(_tflops(recipe) / rate - 1) + abs(peak / gigabytes - 1)
 
 
 def _said(assumptions: Sequence[str]) -> str:
-    """Returns the note on features that nothing published or measured has; "" without one."""
+    """Returns the note on features that no published or measured run has; "" if there is none."""
     return next(
         (note for note in assumptions if note.startswith(("no published run has", "no calibrated run has"))), ""
     )
@@ -155,7 +154,7 @@ THIRD = Case(
 
 
 def first_guess_of_context_ranks() -> Answer:
-    """CP about sequence / 4096, TP in the place of some of it, among the first choices of `plan`."""
+    """Answers whether CP ≈ sequence / 4096, partly replaced by TP, is among the first choices of `plan`."""
     asked, found = 0, []
     for case in (*CASES, THIRD):
         for sequence in (16384, 65536, 262144):

@@ -1,4 +1,4 @@
-"""Rows of `guides.csv` on what recipes may name: models, GPUs, dispatchers, and combinations that rules know."""
+"""Rows of `guides.csv` on models, GPUs, dispatchers, and combinations that rules know."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def families() -> Answer:
 
 
 def packing() -> Answer:
-    """Packed sequences are words of the user's command; the order of recompute is asked of `plan`."""
+    """Checks packed sequences, given by arguments of the user's command, and which recompute `plan` chooses first."""
     graphed = EVEN_LOAD | {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}
     data = recipe_of("qwen3-30b-a3b", "h100", 16, each=8, training=TRAINING, knobs=graphed, ep=8).model_dump()
     trainer = {"kind": "megatron-lm", "command": ["pretrain_gpt.py", "--sft"]}

@@ -1,4 +1,4 @@
-"""Rows of `guides.csv` on measured runs: offload, EP overlap, uneven routers, headline figures."""
+"""Rows of `guides.csv` on measured runs: offload, EP overlap, unbalanced routers, headline figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCHES = (4, 8, 12, 16, 24, 32, 64)
 
 
 def _offloading(share: float, batch: int) -> Recipe:
-    """Qwen3-30B on two nodes of H100, TP2 PP2 EP4."""
+    """Returns Qwen3-30B on two nodes of H100, TP2 PP2 EP4, with `share` of the optimizer offloaded."""
     knobs: dict[str, Any] = EVEN_LOAD | {"sequence_parallel": True, "use_precision_aware_optimizer": True}
     if share:
         knobs |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
@@ -36,7 +36,10 @@ def _offloading(share: float, batch: int) -> Recipe:
 
 
 def _over_plain(step_s: Callable[[Recipe], float]) -> Answer:
-    """Compares steps over the plain one. The batch is not published: taken is the one whose plain step is nearest."""
+    """Compares step times relative to no offload.
+
+    The batch is not published: the one with the nearest step time is used.
+    """
     batch = min(BATCHES, key=lambda size: abs(step_s(_offloading(0.0, size)) - PLAIN_S))
     plain = step_s(_offloading(0.0, batch))
     found = [step_s(_offloading(share, batch)) / plain for share in OFFLOADED]
@@ -44,7 +47,7 @@ def _over_plain(step_s: Callable[[Recipe], float]) -> Answer:
 
 
 def optimizer_offload() -> Answer:
-    """Time by the estimate, time by the simulation, memory."""
+    """Compares time by the estimate, time by the simulation, and memory."""
     peaks = {share: estimate_memory(_offloading(share, 8)).peak_gib * 2**30 / GB for share in (0.0, *OFFLOADED)}
     saved = compared(
         [peaks[0.0] - peaks[share] for share in OFFLOADED], [gb for _, gb in OFFLOADED.values()], within=0.1
@@ -65,8 +68,10 @@ BF16_GRADIENTS: dict[str, Any] = {
 
 
 def last_resort() -> Answer:
-    """People run both models on so many GPUs, with offload. Gradients are in BF16 where those in FP32 alone would take
-    most of the memory: `plan` changes no numerics by itself."""
+    """Answers whether `plan` offloads on GPU counts where users must.
+
+    Gradients are in BF16 where FP32 ones alone would take most of the memory, because `plan` does not change numerics.
+    """
     cases: tuple[tuple[str, int, str, dict[str, Any]], ...] = (
         ("qwen3-235b-a22b", 32, "bf16", {}),
         ("deepseek-v3", 96, "fp8_blockwise", BF16_GRADIENTS),
@@ -84,7 +89,7 @@ def last_resort() -> Answer:
 
 
 def ep_overlap() -> Answer:
-    """Qwen3-30B on 16 H100, all-to-all, without and with EP overlap, and with delayed weight gradients."""
+    """Compares Qwen3-30B on 16 H100, all-to-all: without EP overlap, with it, and with delayed weight gradients too."""
     runs = {run.row: run for run in read_pairs()}
     plain, overlapped = runs["E007 before"].recipe, runs["E007 after"].recipe
     recipes = (plain, overlapped, overlapped.replace({"delay_wgrad_compute": True}))
@@ -95,7 +100,7 @@ FORCED_MFU, LEARNED_MFU = 0.324, 0.147
 
 
 def busiest_expert() -> Answer:
-    """The model behind the figures is not in our tables: asked is that the load moves time and memory."""
+    """Checks that an unbalanced load changes time and memory; the figures' own model is not in our tables."""
     knobs = EVEN_LOAD | {"moe_router_force_load_balancing": False}
     training = {"seq_length": 4096, "global_batch_size": 512, "precision": "bf16"}
     recipe = recipe_of("qwen3-30b-a3b", "gb200", 32, each=4, training=training, knobs=knobs, ep=32)
@@ -106,7 +111,10 @@ def busiest_expert() -> Answer:
 
 
 def muon() -> Answer:
-    """No knob names the optimizer: a recipe has it in the command of its trainer only."""
+    """Checks that Muon is priced or reported as not priced.
+
+    No knob names the optimizer, only the command of the trainer.
+    """
     data = _offloading(0.0, 8).model_dump()
     trainer = {"kind": "megatron-lm", "command": ["pretrain_gpt.py", "--optimizer", "dist_muon"]}
     recipe = recipe_from(Source(name="guides", data=data | {"trainer": trainer}))
@@ -118,7 +126,7 @@ HEADLINES = (("gb300", 1233.0), ("gb200", 1048.0))
 
 
 def headlines() -> Answer:
-    """DeepSeek-V3 as arXiv 2603.07685 trained it (tables 11 and 20), Qwen3-235B as the model zoo did."""
+    """Compares DeepSeek-V3 as in arXiv 2603.07685 (tables 11 and 20), and Qwen3-235B as in the model zoo."""
     shared: dict[str, Any] = EVEN_LOAD | {
         "moe_token_dispatcher_type": "flex",
         "moe_flex_dispatcher_backend": "hybridep",
@@ -144,7 +152,7 @@ def headlines() -> Answer:
 
 
 def newest_release() -> Answer:
-    """DeepSeek-V3 on 256 GB300 in the newest release of the table; its settings as far as recipes can name them."""
+    """Compares DeepSeek-V3 on 256 GB300 in the newest release of the table, with the settings that recipes have."""
     runs = [run for run in read_runs()[0] if run.cell == "deepseek-v3 on gb300"]
     best = max(runs, key=lambda run: run.model_tflops_per_gpu)
     return together(

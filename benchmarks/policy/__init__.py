@@ -1,4 +1,4 @@
-"""Measures the tuning policy: it and simpler searches on simulated clusters, compared with the best known recipe of
+"""Measures the tuning policy: compares it and simpler searches, on simulated clusters, with the best known recipe of
 each.
 
 python -m benchmarks.policy

@@ -5,22 +5,22 @@
 
 Compared are the product as it is, without its probe, with Optuna's tpe, gp and random samplers (`tune.sampler`), and
 `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned* is the true throughput of what
-`export` would write then, *best* the best known: `plan`'s finals, random recipes, hill climbing and every recipe
-that a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the median |log| of
-predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true gains below the
-bound that was given, `90 %` the share inside the interval. `refused` is the share of recipes of the ranked space
-that fit and were predicted not to after 1, 3 and 10 trials, `died` of those predicted to fit that do not. `bursts to
-97%` is a median over all studies, "never" if most do not reach it; `knobs` the median number of knobs that the
-exported recipe changes. `--seeds` runs each scenario so often, with other noise. `--frozen` leaves the table of best
-known recipes as it is, so that two runs share it. If the kept figures have the same studies, the difference between
-them and the policy is printed below with its paired bootstrap over scenarios.
+`export` would write then, *best* the best known: `plan`'s finals, random recipes, hill climbing and every recipe that a
+contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the median |log| of predicted
+over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true gains below the bound that was
+given, `90 %` the share inside the interval. `refused` is the share of recipes of the ranked space that fit and were
+predicted not to after 1, 3 and 10 trials, `died` of those predicted to fit that do not. `bursts to 97%` is a median
+over all studies, "never" if most do not reach it; `knobs` the median number of knobs that the exported recipe changes.
+`--seeds` runs each scenario so often, with other noise. `--frozen` leaves the table of best known recipes as it is, so
+that two runs share it. If the kept figures have the same studies, the difference between them and the policy is printed
+below with its paired bootstrap over scenarios.
 
     python -m benchmarks.policy --wide [--judged]
 
-plays the scenarios of `wide.py` instead, whose clusters are unlike the tables: those for development, or those to
-judge by, of which only figures over all are printed. *first choice* is what would run first by the probe alone, and by
-the tables alone, before the recipe as given has run. *beyond* is what the search for the best known recipe found over
-the best that the contenders exported.
+runs the scenarios of `wide.py` instead, whose clusters differ from the tables: those for development or, with
+`--judged`, those for judging, of which only figures over all are printed. *first choice* is the recipe that would run
+first by the probe alone, and by the tables alone, before the recipe as given has run. *beyond* is the throughput of the
+best known recipe over the best that the contenders exported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ WIDE_EFFORT = Effort(planned=60, drawn=30, climbs=2, rounds=4, pairs=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of one scenario. `best` includes every recipe that any contender ran."""
+    """Result of one scenario. `best` takes account of every recipe that any contender ran."""
 
     scenario: Scenario
     best: Known
@@ -89,7 +89,7 @@ def play(
 ) -> Result:
     """Runs all contenders on one scenario, `seeds` times each; searches its best known recipe if the table has none.
 
-    If `frozen`, a better one that a contender ran does not count.
+    If `frozen`, better recipes that contenders ran do not replace it.
     """
     warnings.simplefilter("ignore")  # optuna warns of its experimental parts
     ground = Ground(scenario, counts_fitting=counts_fitting)
@@ -165,14 +165,14 @@ def main() -> None:
 
 
 def _line(result: Result, budget: int) -> str:
-    """Returns tuned/best of each contender when its budget is spent, and its OOMs."""
+    """Returns each contender's tuned/best at the end of its budget, and its OOMs."""
     best = result.best.tokens_per_s_per_gpu
     ends = [f"{study.contender} {study.tuned_after(budget) / best:.3f} ({study.ooms} OOM)" for study in result.studies]
     return f"{result.scenario.name}, {result.scenario.start}: best {best:,.0f}; {', '.join(ends)}"
 
 
 def _beyond(studies: Sequence[Study], best: Mapping[str, float]) -> str:
-    """Returns what the search found over the best that any contender exported, as a line."""
+    """Returns a line with the best known throughput over the best that any contender exported."""
     exported: dict[str, float] = {}
     for study in studies:
         if study.scenario in best:

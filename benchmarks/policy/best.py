@@ -1,8 +1,5 @@
-"""Finds the best known recipe of a scenario: `plan`'s finals, random legal recipes and hill climbing, by true
-throughput.
-
-Found once and kept in a table, keyed by the simulation's TRUTH_VERSION: another simulation has other bests.
-"""
+"""Finds the best known recipe of a scenario, by true throughput: `plan`'s finals, random legal recipes and hill
+climbing. Kept in a table, keyed by the simulation's TRUTH_VERSION, because another simulation has other optima."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ BETTER = 1e-4  # of throughput: less is not an improvement
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """The effort of the search: `climbs` start from the best recipes of as many layouts."""
+    """Effort of the search: `climbs` hill climbs start from the best recipes of as many layouts."""
 
     planned: int = 120
     drawn: int = 150
@@ -59,7 +56,7 @@ class Known:
 
 
 def search_best(ground: Ground, effort: Effort) -> None:
-    """Evaluates the truth of every promising recipe: `ground.best` is the best known then."""
+    """Evaluates the true throughput of every promising recipe; `ground.best` then is the best known."""
     space = _Legal(ground.scenario.recipe)
     dice = random.Random(f"best {ground.scenario.name}")
     found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(dice), effort.drawn)]
@@ -80,7 +77,7 @@ def _best_of_layouts(ground: Ground, recipes: Iterable[Recipe], count: int) -> l
 
 
 def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
-    """Moves to the best neighbour, and on with what else gained, until no neighbour is better."""
+    """Moves to the best neighbour, combined with other improving moves, until no neighbour is better."""
     for _ in range(rounds):
         least = ground.truth(recipe) * (1 + BETTER)
         gained = sorted(
@@ -93,7 +90,7 @@ def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
 
 
 def _together(ground: Ground, recipe: Recipe, gained: Sequence[Recipe]) -> Recipe:
-    """Returns the first of the neighbours with what the others changed, one after the other where that gains."""
+    """Returns the first neighbour plus the changes of the others, one after another as long as each improves."""
     best = gained[0]
     for other in gained[1:TOGETHER]:
         changes = {name: to for name, (_, to) in recipe.diff(other).items()}
@@ -104,7 +101,7 @@ def _together(ground: Ground, recipe: Recipe, gained: Sequence[Recipe]) -> Recip
 
 
 def _neighbours(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
-    """Yields the policy's moves, and other values of one size with what must follow it."""
+    """Yields the policy's moves, and other values of one size with the knobs that must follow."""
     for move in moves(recipe):
         yield written_out(move.recipe)
     point = dict(space.space.point(recipe))
@@ -115,7 +112,7 @@ def _neighbours(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
 
 
 def _pairs(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
-    """Yields every other value of every size with every recompute: a larger step needs room."""
+    """Yields every other value of every size with every recompute setting, because larger sizes need memory."""
     point = dict(space.space.point(recipe))
     recomputes = space.space.choices["recompute"].values if "recompute" in space.space.choices else ()
     for axis, sizes in space.sizes.items():
@@ -126,7 +123,7 @@ def _pairs(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
 
 
 class _Legal:
-    """The legal space of the product, with the product's axes: its rows can be drawn and found around a point."""
+    """Legal space of the product, with the product's axes: recipes can be drawn, or searched near a point."""
 
     def __init__(self, recipe: Recipe) -> None:
         found = legal_space(recipe)
@@ -136,7 +133,7 @@ class _Legal:
         self.sizes = {axis: sorted({int(point[axis]) for point in points}) for axis in self.space.sizes}
 
     def nearest(self, point: Point) -> Iterator[Recipe]:
-        """Yields legal recipes, the nearest first."""
+        """Yields legal recipes, nearest first."""
         for row in np.argsort(self.space.distance(self._rows, point), kind="stable")[:LOOKED_AT]:
             if recipe := self._recipe(int(row)):
                 yield recipe

@@ -18,7 +18,8 @@ STATISTICS = {"median": 0.5, "10th percentile": LOW}
 
 
 def differences(now: Sequence[Study], before: Sequence[Study], best: Mapping[str, float], budget: int) -> Iterator[str]:
-    """Yields a line for each statistic after each number of bursts: new minus old, over the studies that both have."""
+    """Yields a line for each statistic after each number of bursts: new minus old, over the studies that both policies
+    have."""
     new, old = _by_scenario(now), _by_scenario(before)
     shared = {name: sorted(new[name].keys() & old[name].keys()) for name in new if name in old}
     shared = {name: seeds for name, seeds in shared.items() if seeds}

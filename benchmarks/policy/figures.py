@@ -1,4 +1,4 @@
-"""Figures of studies on many scenarios: one row per contender, and the same scenario by scenario."""
+"""Figures of studies on many scenarios: one row per contender, and a CSV row per scenario."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EARLY = (3, 4)  # trials
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Figures of one contender over its scenarios: `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
+    """Figures of one contender over its scenarios. `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
 
     name: str
     scenarios: int

@@ -1,4 +1,4 @@
-"""The recipe that the tuner would run before any burst is paid for, with a probe's rows or without."""
+"""The recipe that the tuner would run before any burst, with or without a probe's rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policies.tuner.tuner import Tuner
 
 
 def first_choice(*, probe: bool) -> Contender:
-    """Returns the contender that runs nothing: what it would export is its first choice."""
+    """Returns a contender that runs nothing: it exports the tuner's first choice."""
     return partial(_chosen, probe=probe)
 
 

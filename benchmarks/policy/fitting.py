@@ -1,8 +1,6 @@
-"""Measures how well a study predicts what fits: recipes drawn from the space that it ranks, compared with the truth.
-
-Evaluated after some of its trials, by its surrogate at that time. Refused recipes are those with a lower P(fits)
-than the next burst needs. None of these recipes counts towards the best known.
-"""
+"""Measures how well a study predicts which recipes fit: recipes drawn from the space it ranks are compared with the
+truth, after some of its trials, by its surrogate at that time. A recipe is refused if its P(fits) is below what the
+next burst needs. None of these recipes counts towards the best known."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ DRAWN = 60  # recipes
 
 
 def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[Fitting]:
-    """Yields counts after each number of trials that the study reached, the base's not counted; `probed` are the rows
-    of its probe."""
+    """Yields counts after each number of trials that the study reached, without the base's; `probed` are the rows of
+    its probe."""
     found = legal_space(scenario.recipe)
     count = found.finals.candidates.count
     dice = random.Random(f"fitting {scenario.name}")

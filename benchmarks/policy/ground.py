@@ -1,4 +1,4 @@
-"""The environment of a scenario: bursts without traces, the plan, and the truth that no contender sees."""
+"""Environment of a scenario: bursts without traces, the plan, and the true throughput that no contender sees."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ TRIES = 2  # of a burst that failed by the machine, as in the product
 
 
 class Ground:
-    """The environment of all contenders of a scenario: every recipe whose truth was evaluated counts towards the
-    best.
+    """Environment of all contenders of a scenario: every evaluated recipe counts towards the best.
 
-    `counts_fitting` asks for `Study.fitting`, which takes a second or more of a study.
+    `counts_fitting` turns on `Study.fitting`, which takes over a second per study.
     """
 
     def __init__(
@@ -39,7 +38,10 @@ class Ground:
         self._truths = {} if truths is None else truths
 
     def seeded(self, number: int) -> Ground:
-        """Returns the same cluster with other noise: number 0 is the scenario's own seed. Truths are shared."""
+        """Returns the same cluster with other noise; number 0 is the scenario's own seed.
+
+        True throughputs are shared.
+        """
         scenario = replace(self.scenario, seed=self.scenario.seed + SEEDS_APART * number)
         return Ground(scenario, self._truths, counts_fitting=self.counts_fitting)
 
@@ -52,7 +54,7 @@ class Ground:
 
     @property
     def best(self) -> tuple[float, Recipe]:
-        """Returns the best of all evaluated recipes, with its throughput."""
+        """Returns the best throughput of all evaluated recipes, and its recipe."""
         return max(self._truths.values(), key=lambda known: known[0], default=(0.0, self.scenario.recipe))
 
     @cached_property
@@ -68,13 +70,13 @@ class Ground:
 
     @contextmanager
     def untraced(self, contender: str) -> Iterator[Untraced]:
-        """Yields a study without traces, its base burst paid."""
+        """Yields a study without traces, after its base burst."""
         with TemporaryDirectory(prefix="policy-") as folder:
             yield Untraced(self, contender, Path(folder))
 
 
 class Untraced:
-    """Bursts without traces, one after another. The recipe that was measured best is what would be exported."""
+    """Study without traces, burst by burst. It exports the recipe with the best measurement."""
 
     def __init__(self, ground: Ground, contender: str, folder: Path) -> None:
         self.ground, self.contender, self.folder = ground, contender, folder
@@ -86,7 +88,7 @@ class Untraced:
         self._start = self._paid.pop().tuned
 
     def run(self, recipe: Recipe) -> Outcome:
-        """Pays for a burst and returns its outcome."""
+        """Runs a burst and returns its outcome."""
         self.ground.truth(recipe)
         number, hours = self._runs, 0.0
         for _ in range(TRIES):
@@ -119,7 +121,7 @@ class Untraced:
 
     @property
     def bursts(self) -> int:
-        """Returns bursts after the base's."""
+        """Returns the number of bursts after the base's."""
         return len(self._paid)
 
     def _burst(self, recipe: Recipe, number: int) -> Burst:

@@ -1,6 +1,6 @@
-"""Draws regret against bursts and against hours of the cluster, as one self-contained SVG.
+"""Draws regret against bursts and against cluster hours, as one self-contained SVG.
 
-Regret is 1 − tuned/best: thick the median over the scenarios, thin the scenario that a tenth are worse than.
+Regret is 1 − tuned/best: the thick line is the median over scenarios, the thin one the 90th percentile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Curve = list[tuple[float, float, float]]  # (place 0..1, median, worse tenth)
 
 
 def draw(file: Path, studies: Sequence[Study], best: Mapping[str, float], budget: int) -> None:
-    """Writes the picture; studies of one contender make one curve in each panel."""
+    """Writes the picture; each panel has one curve per contender."""
     by_name: dict[str, list[Study]] = {}
     for study in studies:
         by_name.setdefault(study.contender, []).append(study)
@@ -73,7 +73,7 @@ def _hour_place(hours: float) -> float:
 
 
 def _regret(studies: Sequence[Study], best: Mapping[str, float], tuned: Sequence[float]) -> tuple[float, float]:
-    """Returns (median, the regret that a tenth exceed)."""
+    """Returns (median, 90th percentile) of regret."""
     found = [1 - rate / best[study.scenario] for rate, study in zip(tuned, studies, strict=True)]
     return float(np.median(found)), float(np.quantile(found, 1 - LOW))
 
@@ -104,7 +104,7 @@ def _drawn(curve: Curve, axis: Axis, color: str) -> list[Markup]:
 
 
 def _names(left: int, curves: Mapping[str, Curve], colors: Mapping[str, str]) -> list[Markup]:
-    """Returns labels at the end of each median, moved apart where they would overlap."""
+    """Returns labels at the end of each median curve, moved apart if they would overlap."""
     ends = sorted((_axis().y(curve[-1][1]), name) for name, curve in curves.items())
     places: list[float] = []
     for y, _ in ends:

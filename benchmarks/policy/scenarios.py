@@ -1,6 +1,6 @@
-"""The scenarios: a model on a simulated cluster from a bad start. One row of `scenarios.csv` each, never drawn again.
+"""Scenarios: a model on a simulated cluster with a bad starting recipe, one row of `scenarios.csv` each, never redrawn.
 
-A machine is a packaged file, or `drawn-N`: several keys of the default machine moved by 20 to 60 %, by dice of seed
+A machine is a packaged file, or `drawn-N`: the default machine with several keys changed by 20 to 60 %, drawn with seed
 N. Rows marked unseen are for judging only: no constant of a policy was chosen by looking at them.
 """
 
@@ -84,7 +84,7 @@ def scenarios(table: Path = TABLE) -> list[Scenario]:
 
 
 def scenario_of(row: Mapping[str, str], seed: int, named: Callable[[str], Machine]) -> Scenario:
-    """Returns the scenario of a row of `scenarios.csv` or `wide.csv`; `named` returns the machine of a name."""
+    """Returns the scenario of a row of `scenarios.csv` or `wide.csv`; `named` returns a machine by name."""
     machine = named(row["machine"])
     is_preset = not row["model"].startswith("{")
     sizes = {SIZES[size]: int(row[size]) for size in SIZES}
@@ -117,13 +117,13 @@ def scenario_of(row: Mapping[str, str], seed: int, named: Callable[[str], Machin
 
 @cache
 def machine_named(name: str) -> Machine:
-    """Returns a packaged machine, or the drawn one of a seed."""
+    """Returns the packaged machine of this name, or the machine drawn for `drawn-N`."""
     kind, _, seed = name.partition("-")
     return drawn_machine(int(seed)) if kind == "drawn" else load_machine(name)
 
 
 def drawn_machine(seed: int, *, far: float = FAR) -> Machine:
-    """Returns the machine of a seed, the same one at every call. `far` is the log distance of a key at most."""
+    """Returns the machine drawn with this seed, deterministically. `far` is the maximum |log factor| of a key."""
     dice = random.Random(f"machine {seed}")
     drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, far)) for key in _some(dice, FACTORS, MOVED)}
     drawn |= {key: dice.uniform(*OTHERS[key]) for key in _some(dice, tuple(OTHERS), MOVED_OTHERS)}

@@ -1,4 +1,4 @@
-"""The search that the policy is compared with: `plan`'s first choices in order."""
+"""Baseline search for the policy: `plan`'s first choices in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.policy.study import Study
 
 
 def plan_in_order(ground: Ground, budget: int) -> Study:
-    """Runs `plan`'s first choices, none left out."""
+    """Runs `plan`'s first choices, in order and without skipping any."""
     started = time.process_time()
     with ground.untraced("plan") as field:
         for recipe in islice(ground.planned(), budget):

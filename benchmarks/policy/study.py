@@ -1,4 +1,4 @@
-"""The result of a contender on a scenario, burst by burst, and the figures computed from it. Pure."""
+"""Result of a contender on a scenario, burst by burst, and the figures computed from it. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Paid:
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """A gain over the parent (fractions of throughput): predicted, its bound if one was given, and the true one.
+    """Gains of one trial over its parent, as fractions of throughput: predicted, bound if one was given, and true.
 
-    `low` is the low end of the 90 % interval, whose other end the bound is; `trial` is the predicted one's number.
+    `low` is the low end of the 90 % interval, whose high end is the bound; `trial` is the number of the trial.
     """
 
     gain: float
@@ -39,16 +39,14 @@ class Predicted:
 
     @property
     def inside(self) -> bool:
-        """Returns true if the true gain is inside the interval."""
+        """Returns True if the true gain is inside the interval."""
         return self.covered and self.low is not None and self.low <= self.true
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """Recipes of the space that a study ranks.
-
-    How many fit, and of them were refused by its surrogate; how many were admitted, and of them run out of memory.
-    """
+    """Counts of recipes from the space that a study ranks: those that fit, and of them those the surrogate refuses;
+    those it admits, and of them those that run out of memory."""
 
     fit: int
     refused: int
@@ -60,8 +58,8 @@ class Fitting:
 class Study:
     """One study of a contender.
 
-    `start` is the throughput of what `export` would write after the base's bursts; `world` is how many GPUs a burst
-    holds; `seed` is the study's, `knobs_changed` counts the base's knobs that `export` would change in the end.
+    `start` is the throughput of what `export` would write after the base's bursts; `world` is the number of GPUs of a
+    burst; `seed` is the study's, `knobs_changed` the number of the base's knobs that `export` would change in the end.
     """
 
     contender: str
@@ -77,7 +75,7 @@ class Study:
     knobs_changed: int = 0
 
     def tuned_after(self, bursts: int) -> float:
-        """Returns the exported throughput after so many bursts; a study that ended early keeps its last one."""
+        """Returns the exported throughput after this many bursts; a study that ended early keeps its last one."""
         counted = self.paid[:bursts]
         return counted[-1].tuned if counted else self.start
 
@@ -90,7 +88,7 @@ class Study:
         return self.tuned_after(len(self.paid)) > 0
 
     def bursts_to(self, throughput: float) -> float:
-        """Returns bursts after the base's until what would be exported reaches this throughput and keeps it; inf:
+        """Returns the bursts after the base's until the exported recipe reaches this throughput and keeps it; inf:
         never."""
         if self.tuned_after(len(self.paid)) < throughput:
             return math.inf
@@ -98,7 +96,7 @@ class Study:
         return 1.0 + max((at for at, tuned in enumerate(curve) if tuned < throughput), default=-1)
 
     def hours_to(self, throughput: float) -> float:
-        """Returns GPU-hours after the base's until what would be exported reaches this throughput and keeps it; inf:
+        """Returns the GPU-hours after the base's until the exported recipe reaches this throughput and keeps it; inf:
         never."""
         spent, reached = 0.0, 0.0 if self.start >= throughput else math.inf
         for burst in self.paid:
@@ -110,7 +108,7 @@ class Study:
         return reached
 
     def tuned_at(self, gpu_hours: float) -> float:
-        """Returns the exported throughput when so many GPU-hours are spent."""
+        """Returns the exported throughput after this many GPU-hours."""
         spent, tuned = 0.0, self.start
         for burst in self.paid:
             spent += burst.gpu_hours

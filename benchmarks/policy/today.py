@@ -1,4 +1,4 @@
-"""Reads and writes the kept figures of a policy, to compare another one with: its curve on every scenario."""
+"""Reads and writes the kept figures of a policy, for comparison with another one: its curve on every scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the policy as it is: the product's own loop, with traces, and what it would export after every burst."""
+"""Runs the policy in the product's own loop, with traces, and finds the recipe it would export after every burst."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BASE_BURSTS = 2  # at most: one that runs is measured twice
 
 
 def tuned_by(sampler: str, *, probe: bool = True) -> Contender:
-    """Returns the contender that is the product with a sampler (`tune.sampler`), with a probe first or without."""
+    """Returns the contender that runs the product with a sampler (`tune.sampler`), with or without a probe first."""
     return partial(_play, sampler=sampler, probe=probe)
 
 
@@ -70,7 +70,7 @@ def _name(sampler: str, *, probe: bool) -> str:
 
 
 def _charged(paid: list[Paid], probed: Probed | None) -> list[Paid]:
-    """Returns the bursts with what the probe cost added to the first: the base's are not counted, the probe is."""
+    """Returns the bursts with the probe's cost added to the first, because the base's bursts are not counted."""
     if probed is None or not paid:
         return paid
     first, *rest = paid
@@ -80,8 +80,11 @@ def _charged(paid: list[Paid], probed: Probed | None) -> list[Paid]:
 def run_policy(
     ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE, ablate: int = 0, probe: bool = True
 ) -> tuple[str, list[Event]]:
-    """Returns how the study ended, and its journal. `budget` is of bursts after the base's, or a few more, `ablate` of
-    which are kept for the ablation; a probe may cost what it may in a study of the default budget."""
+    """Returns how the study ended, and its journal.
+
+    `budget` counts bursts after the base's (a few more are possible), of which `ablate` are for the ablation; a probe
+    may cost as much as in a study of the default budget.
+    """
     base, seed = ground.scenario.recipe, ground.scenario.seed
     base = base.model_copy(update={"tune": base.tune.model_copy(update={"sampler": sampler})})
     study = studies.begin(
@@ -112,12 +115,13 @@ def run_policy(
 
 
 def exported_after(events: Iterable[Event]) -> list[Recipe | None]:
-    """Returns what would be exported after the base's bursts, and after each that follows; None while nothing runs."""
+    """Returns the recipe that would be exported after the base's bursts and after each later one; None before any
+    recipe runs."""
     return [best.recipe if (best := history.best) else None for history, _ in _moments(events)]
 
 
 def _paid(ground: Ground, events: Iterable[Event]) -> Iterator[Paid]:
-    """Yields the base's bursts as one, then every other."""
+    """Yields the base's bursts as one, then each later burst."""
     for history, hours in _moments(events):
         failure = history.finished[-1].outcome.failure if history.finished else None
         oom = failure is not None and failure.kind is FailureKind.OOM
@@ -126,10 +130,8 @@ def _paid(ground: Ground, events: Iterable[Event]) -> Iterator[Paid]:
 
 
 def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
-    """Yields the study when the base's bursts are over, and after each that follows, just before the next one.
-
-    With the GPU-hours since the moment before.
-    """
+    """Yields the study after the base's bursts and after each later one, just before the next starts, with the
+    GPU-hours since the previous moment."""
     history, before, counting = History(), 0.0, False
     for event in events:
         if isinstance(event, BurstStarted) and (counting or event.trial != BASE):
@@ -140,7 +142,8 @@ def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
 
 
 def _predicted(ground: Ground, trials: dict[int, Trial]) -> Iterator[Predicted]:
-    """Yields predictions of trials that ran and whose parent runs; evaluates the truth of every recipe that ran."""
+    """Yields the predictions of trials that ran and whose parent ran; evaluates the true throughput of every recipe
+    that ran."""
     for trial in trials.values():
         after = ground.truth(trial.recipe)
         parent, predicted = trial.proposal.parent, trial.proposal.predicted

@@ -1,11 +1,11 @@
-"""Wide clusters: scenarios unlike the tables, drawn once by dice into `wide.csv`.
+"""Draws scenarios on clusters that differ widely from the tables, once, into `wide.csv`.
 
     python -m benchmarks.policy.wide
 
-Every machine has 6 to 14 keys moved by up to 2.5 times; besides, each scenario has one trait of TRAITS in turn (slow
-hosts, a quarter of the network, tight memory, long sequences, a hybrid, AMD GPUs, …). Sizes are odd as often as not,
-and about half of the models are given by fields only. The first 40 rows are for development; of the 60 to judge by,
-only figures over all of them are looked at.
+Every machine has 6 to 14 keys changed by a factor of up to 2.5; each scenario also has one trait of TRAITS in turn
+(slow hosts, a quarter of the network, tight memory, long sequences, a hybrid, AMD GPUs, …). Sizes are odd as often as
+not, and about half of the models are given by fields only. The first 40 rows are for development; of the 60 for
+judging, only figures over all of them are looked at.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def wide_scenarios(table: Path = TABLE) -> list[Scenario]:
 
 @cache
 def wide_machine(name: str) -> Machine:
-    """Returns the machine of a scenario's number and trait (`wide-7 slow host`), the same one at every call."""
+    """Returns the machine of a scenario's number and trait (`wide-7 slow host`), deterministically."""
     kind, _, trait = name.partition(" ")
     dice = random.Random(f"machine {kind}")
     chosen = dice.sample(FACTORS, dice.randint(*MOVED))
@@ -119,7 +119,7 @@ def _straggler(dice: random.Random) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The model, cluster and batch of a scenario, its parallelism still open."""
+    """Model, cluster and batch of a scenario, before its parallelism is chosen."""
 
     model: str | dict[str, Any]
     gpu: str
@@ -174,7 +174,7 @@ def _job(dice: random.Random, trait: str) -> _Job:
 
 
 def _fields(dice: random.Random) -> dict[str, Any]:
-    """Returns a model that no table knows, by its fields."""
+    """Draws the fields of a model that is not a preset."""
     hidden = dice.choice((1536, 2048, 2560, 3072, 4096, 5120, 6144))
     heads = hidden // 128
     experts = dice.choice((8, 16, 32, 48, 64, 96, 128, 160, 256))
@@ -205,7 +205,8 @@ def _fields(dice: random.Random) -> dict[str, Any]:
 
 
 def _row(dice: random.Random, trait: str, job: _Job) -> dict[str, str] | None:
-    """Returns a start of the job that the rules accept; None if it is too large for its cluster, or none is found."""
+    """Returns a legal starting recipe for the job as a row; None if it is too large for its cluster, or none is
+    found."""
     bare = job.recipe()
     total = total_parameters(bare.architecture)
     if total * STATE_BYTES > STATE_SHARE * (bare.memory_limit_gib or 0.0) * 2**30 * bare.world_size:

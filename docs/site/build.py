@@ -24,7 +24,7 @@ SUMMARY = 160  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The result of a build. `broken` are sentences, one per dead link, with its page."""
+    """Result of a build. `broken` has one sentence per dead link, with its page."""
 
     pages: int
     links: int

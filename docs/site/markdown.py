@@ -22,7 +22,7 @@ class Rendered:
 
 
 def rendered(text: str, resolve: Resolve) -> Rendered:
-    """Renders one page. A link that `resolve` returns None for becomes plain text."""
+    """Renders one page. A link for which `resolve` returns None becomes plain text."""
     parser = MarkdownIt("commonmark").enable("table")
     tokens = parser.parse(text)
     anchors = _anchored(tokens)
