@@ -54,7 +54,7 @@ GONE_S = 90.0  # for remaining processes to end by themselves: the lease, Slurm'
 
 
 @dataclass(kw_only=True)
-class Night:
+class KilledRun:
     """One tuning run under kills. `cluster`: None without Slurm."""
 
     cluster: Cluster | None
@@ -115,7 +115,7 @@ class Night:
             self._job = said.rsplit("allocation ", 1)[-1].split()[0]
             self.allocations += 1
         began = (self.folder / "study" / JOURNAL).exists()
-        argv = ["run", str(self.folder / "night.yaml"), "--study", str(self.folder / "study")]
+        argv = ["run", str(self.folder / "run.yaml"), "--study", str(self.folder / "study")]
         more = ["--resume"] if began else []
         self.starts += 1
         with (self.folder / "tuner.log").open("ab") as log:
@@ -149,7 +149,7 @@ class Night:
         victim = self.dice.choice(VICTIMS[self.way])
         if self._slurmd() if victim == "slurmd" else self._process(victim):
             self.kills[victim] += 1
-            print(f"kill {self.kills.total()} of the night: {victim}; {len(self.known)} bursts paid for", flush=True)
+            print(f"kill {self.kills.total()} of the run: {victim}; {len(self.known)} bursts paid for", flush=True)
 
     def _process(self, victim: str) -> bool:
         processes = _alive(self._tuner) if victim == "tuner" else _running(self.folder, WORDS[victim])
@@ -217,7 +217,7 @@ def _running(folder: Path, word: str) -> list[Process]:
 
 def recipe(launcher: Any) -> dict[str, Any]:
     return {
-        "name": "night",
+        "name": "run",
         "model": {
             "num_layers": 2,
             "hidden_size": 64,
@@ -248,14 +248,14 @@ def main() -> int:
         return 1
     dice, began = random.Random(asked.seed), time.time()
     until = began + 60 * asked.minutes
-    nights: list[Ledger] = []
-    while (done := sum(each.kills.total() for each in nights)) < asked.kills and time.time() < until:
+    runs: list[Ledger] = []
+    while (done := sum(each.kills.total() for each in runs)) < asked.kills and time.time() < until:
         with tempfile.TemporaryDirectory() as name, place(asked.way, Path(name)) as (cluster, launcher):
             folder = Path(name)
-            (folder / "night.yaml").write_text(yaml.safe_dump(recipe(launcher)))
-            night = Night(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, dice=dice)
-            nights.append(played(night, asked.kills - done, until))
-        Console().print(table_of(nights, asked.way, time.time() - began))
+            (folder / "run.yaml").write_text(yaml.safe_dump(recipe(launcher)))
+            run = KilledRun(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, dice=dice)
+            runs.append(played(run, asked.kills - done, until))
+        Console().print(table_of(runs, asked.way, time.time() - began))
     return 0
 
 
@@ -291,30 +291,30 @@ def place(way: str, folder: Path) -> Iterator[tuple[Cluster | None, Any]]:
         nodes.stop()
 
 
-def played(night: Night, kills: int, until: float) -> Ledger:
-    night.run(kills, until)
+def played(run: KilledRun, kills: int, until: float) -> Ledger:
+    run.run(kills, until)
     return Ledger(
-        kills=night.kills,
-        starts=night.starts,
-        allocations=night.allocations,
-        bursts=len(night.known),
-        lost=sorted(set(night.lost)),
-        twice=night.paid_twice(),
-        left=night.left(),
+        kills=run.kills,
+        starts=run.starts,
+        allocations=run.allocations,
+        bursts=len(run.known),
+        lost=sorted(set(run.lost)),
+        twice=run.paid_twice(),
+        left=run.left(),
     )
 
 
-def table_of(nights: list[Ledger], way: str, seconds: float) -> Table:
-    kills = sum((night.kills for night in nights), Counter[str]())
+def table_of(runs: list[Ledger], way: str, seconds: float) -> Table:
+    kills = sum((run.kills for run in runs), Counter[str]())
     by = ", ".join(f"{times} {name}" for name, times in kills.most_common())
     rows = {
         "kills": f"{kills.total()} ({by})",
-        "nights, starts of the tuner": f"{len(nights)}, {sum(night.starts for night in nights)}",
-        "allocations": str(sum(night.allocations for night in nights)),
-        "bursts paid for": str(sum(night.bursts for night in nights)),
-        "bursts lost": str([night.lost for night in nights if night.lost] or 0),
-        "bursts paid twice": str([night.twice for night in nights if night.twice] or 0),
-        "left when all is over": str([night.left for night in nights if night.left] or "nothing"),
+        "runs, starts of the tuner": f"{len(runs)}, {sum(run.starts for run in runs)}",
+        "allocations": str(sum(run.allocations for run in runs)),
+        "bursts paid for": str(sum(run.bursts for run in runs)),
+        "bursts lost": str([run.lost for run in runs if run.lost] or 0),
+        "bursts paid twice": str([run.twice for run in runs if run.twice] or 0),
+        "left when all is over": str([run.left for run in runs if run.left] or "nothing"),
         "minutes": f"{seconds / 60:.1f}",
     }
     table = Table("random kills", way, show_edge=False)

@@ -45,11 +45,11 @@ LOG_TAIL_CHARACTERS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One mistake in a recipe. `mends`: the knobs that fix it, any of them."""
+    """One mistake in a recipe. `fixed_by`: the knobs that fix it, any of them."""
 
     wall: Wall
     mistake: str
-    mends: frozenset[str]
+    fixed_by: frozenset[str]
     rate: str | None = None  # of each node's link
     nodes: int = NODES  # one alone has both processors
     memory_gib: float = 2.0
@@ -80,7 +80,7 @@ SCENES = (
         mistake="experts dealt out over a link of 40 Mbit/s",
         rate="40mbit",
         training={"global_batch_size": 8},
-        mends=frozenset({"expert_model_parallel_size"}),
+        fixed_by=frozenset({"expert_model_parallel_size"}),
     ),
     Scene(
         wall=Wall.HOST,
@@ -88,7 +88,7 @@ SCENES = (
         training={"seq_length": 32, "micro_batch_size": 1},
         model={"hidden_size": 64, "moe_ffn_hidden_size": 64},
         knobs={"manual_gc": True, "manual_gc_interval": 1},
-        mends=frozenset({"manual_gc_interval", "micro_batch_size"}),
+        fixed_by=frozenset({"manual_gc_interval", "micro_batch_size"}),
     ),
     Scene(
         wall=Wall.MEMORY,
@@ -97,7 +97,7 @@ SCENES = (
         model={"hidden_size": 512, "moe_ffn_hidden_size": 512},
         training={"global_batch_size": 8, "micro_batch_size": 4},
         knobs={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-        mends=frozenset({"recompute_granularity"}),
+        fixed_by=frozenset({"recompute_granularity"}),
     ),
     Scene(
         wall=Wall.COMPUTE,
@@ -105,7 +105,7 @@ SCENES = (
         nodes=1,
         model={"num_layers": 2, "hidden_size": 512, "moe_ffn_hidden_size": 256, "num_moe_experts": 32},
         training={"seq_length": 128, "micro_batch_size": 1},
-        mends=frozenset({"threads_per_rank", "micro_batch_size", "moe_grouped_gemm"}),
+        fixed_by=frozenset({"threads_per_rank", "micro_batch_size", "moe_grouped_gemm"}),
     ),
 )
 
@@ -118,7 +118,7 @@ class Played:
     named: str
     share: float
     because: str
-    mend: str = ""
+    fix: str = ""
     predicted: float | None = None
     obtained: float | None = None
     speedup: float | None = None
@@ -168,14 +168,14 @@ def judged(scene: Scene, report: dict[str, Any], *, bursts: int) -> Played:
     trials = {trial["number"]: trial for trial in report["trials"]}
     first = next(trial["diagnosis"] for trial in trials.values() if trial["diagnosis"])
     wall = first["walls"][0] if first["walls"] else {"share": 0.0}
-    fixing = next((trial for trial in trials.values() if _mends(scene, trial)), None)
+    fixing = next((trial for trial in trials.values() if _is_fixed_by(scene, trial)), None)
     interval = report["speedup_ci"]
     return Played(
         scene=scene,
         named=first["wall"],
         share=wall["share"],
         because=first["because"],
-        mend=_words(scene, fixing) if fixing else "",
+        fix=_words(scene, fixing) if fixing else "",
         predicted=fixing["predicted"]["gain"] if fixing else None,
         obtained=_rate(fixing) / _rate(trials[fixing["parent"]]) - 1 if fixing else None,
         speedup=report["speedup"],
@@ -184,13 +184,13 @@ def judged(scene: Scene, report: dict[str, Any], *, bursts: int) -> Played:
     )
 
 
-def _mends(scene: Scene, trial: dict[str, Any]) -> bool:
-    return trial["verdict"] == "accepted" and not scene.mends.isdisjoint(trial["changes"])
+def _is_fixed_by(scene: Scene, trial: dict[str, Any]) -> bool:
+    return trial["verdict"] == "accepted" and not scene.fixed_by.isdisjoint(trial["changes"])
 
 
 def _words(scene: Scene, trial: dict[str, Any]) -> str:
-    """Returns the fix and its changes of knobs in `mends`."""
-    moved = (f"{knob} {was} → {now}" for knob, (was, now) in trial["changes"].items() if knob in scene.mends)
+    """Returns the fix and its changes of knobs in `fixed_by`."""
+    moved = (f"{knob} {was} → {now}" for knob, (was, now) in trial["changes"].items() if knob in scene.fixed_by)
     return f"{trial['fix']}: {', '.join(moved)}"
 
 
@@ -203,13 +203,13 @@ def _percent(value: float | None) -> str:
 
 
 def table(played: list[Played]) -> Table:
-    shown = Table("mistake", "first trace names", "mended by", "predicted", "obtained", "study", "bursts")
+    shown = Table("mistake", "first trace names", "fixed by", "predicted", "obtained", "study", "bursts")
     for one in played:
         low, high = one.interval or (0.0, 0.0)
         study = f"{one.speedup:.2f}× ({low:.2f}–{high:.2f})" if one.speedup else "-"
         named = f"{one.named}, {one.share:.0%}"
         gains = (_percent(one.predicted), _percent(one.obtained))
-        shown.add_row(one.scene.mistake, named, one.mend or "nothing", *gains, study, str(one.bursts))
+        shown.add_row(one.scene.mistake, named, one.fix or "nothing", *gains, study, str(one.bursts))
     return shown
 
 

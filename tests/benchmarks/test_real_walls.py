@@ -34,7 +34,7 @@ def of_study(scene: Scene, *trials: dict[str, Any]) -> Any:
     return judged(scene, {"trials": list(trials), "speedup": 1.8, "speedup_ci": [1.5, 2.1]}, bursts=len(trials))
 
 
-def test_a_scene_is_right_where_its_wall_is_named_and_its_mistake_mended() -> None:
+def test_a_scene_is_right_where_its_wall_is_named_and_its_mistake_fixed() -> None:
     base, better = trial(0, 100.0, changes={}), trial(1, 150.0, changes={"micro_batch_size": [1, 4]})
     played = of_study(BY_WALL["host"], base, better)
     assert played.right
@@ -51,7 +51,7 @@ def test_the_recipe_of_a_scene_is_legal(scene: Scene) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.megatron
-def test_the_tuner_names_and_mends_a_host_wall_on_two_nodes(tmp_path: Path) -> None:
+def test_the_tuner_names_and_fixes_a_host_wall_on_two_nodes(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
     try:
@@ -59,4 +59,4 @@ def test_the_tuner_names_and_mends_a_host_wall_on_two_nodes(tmp_path: Path) -> N
     except NotJoinedError as error:
         pytest.skip(str(error))
     assert played.named == "host", played.because
-    assert played.mend, (tmp_path / "tuner.log").read_text()
+    assert played.fix, (tmp_path / "tuner.log").read_text()
