@@ -28,7 +28,7 @@ from benchmarks.exports.ask import capability
 from benchmarks.places import data_file
 from tests.trainer.recipe.tuned_recipes import MODELS, recipe_of_row
 from trainer.frameworks.megatron_bridge.architecture import fields
-from trainer.frameworks.megatron_bridge.overrides import UNSET, overrides, unsaid
+from trainer.frameworks.megatron_bridge.overrides import UNSET, not_expressed, overrides
 from trainer.frameworks.megatron_bridge.precision import FORMATS
 from trainer.frameworks.megatron_bridge.refusals import refused
 from trainer.recipe import Recipe
@@ -148,7 +148,7 @@ def configured(base: Any, recipe: Recipe, version: tuple[int, ...]) -> Any:
 def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[tuple[str, Any, Any, bool]]:
     """Yields (knob or field, the recipe's value, Bridge's, True if equal) for all that have an effect and were not
     reported as lost."""
-    lost = {each.what for each in unsaid(recipe, version)}
+    lost = {each.what for each in not_expressed(recipe, version)}
     for knob in KNOBS.values():
         seen = knob.name in READ or _section(config, knob) is not None
         if knob.name in lost or not acts(recipe, knob.name) or not seen:
@@ -337,7 +337,7 @@ def _one(
     found = list(compared(config, recipe, version))
     count[ACCEPTED] += 1
     count["overrides written, in those accepted"] += len(words)
-    count["values named as NOT EXPRESSED in them"] += len(unsaid(recipe, version))
+    count["values named as NOT EXPRESSED in them"] += len(not_expressed(recipe, version))
     count["knobs and fields compared in them"] += len(found)
     count[ALTERED] += sum(not same for *_, same in found)
     for name, asked, kept, same in found:

@@ -13,7 +13,7 @@ import msgspec
 
 from policies.surrogate.corrections import Correction, corrections
 from policies.surrogate.prior import prior_of
-from policies.surrogate.probed import Tell, tells, with_probe
+from policies.surrogate.probed import ExpectedRow, expected_rows, with_probe
 from policies.surrogate.time import TimeSurrogate, fit_time
 from trainer.burst import Failure
 from trainer.microbenchmarks.row import Row
@@ -120,7 +120,7 @@ def document_of(
 
 def probed_rows(rows: Sequence[Row], recipe: Recipe) -> list[ProbedRow]:
     """Returns the rows with the figures that the tables expect."""
-    return [_row(row, tell) for row, tell in zip(rows, tells(rows, recipe), strict=True)]
+    return [_row(row, expected) for row, expected in zip(rows, expected_rows(rows, recipe), strict=True)]
 
 
 def factors_of(rows: Sequence[Row], recipe: Recipe) -> list[Correction]:
@@ -133,8 +133,8 @@ def probed_surrogate(rows: Sequence[Row], recipe: Recipe) -> TimeSurrogate:
     return fit_time([], with_probe(prior_of([]), rows, recipe))
 
 
-def _row(row: Row, tell: Tell) -> ProbedRow:
-    ratio = row.measured / tell.expected if row.measured is not None and tell.expected else None
+def _row(row: Row, expected: ExpectedRow) -> ProbedRow:
+    ratio = row.measured / expected.expected if row.measured is not None and expected.expected else None
     return ProbedRow(
         group=row.group,
         kind=row.kind,
@@ -143,10 +143,10 @@ def _row(row: Row, tell: Tell) -> ProbedRow:
         measured=row.measured,
         low=row.low,
         high=row.high,
-        expected=tell.expected,
+        expected=expected.expected,
         ratio=ratio,
         consequence=_consequence(row, ratio),
-        factors=tell.factors,
+        factors=expected.factors,
         ranks=row.ranks,
         slow_rank=row.slow_rank,
         slow_by=row.slow_by,

@@ -31,7 +31,7 @@ HOPELESS_TRIALS = int(constant("hopeless_trials"))
 @dataclass(frozen=True, kw_only=True)
 class FitSet:
     """A set of fixes applied to a recipe that does not fit: the recipe, its cost in step time (a fraction) and its
-    P(fits). `surely` is true if P(fits) is high enough to run it confidently."""
+    P(fits). `is_confident` is true if P(fits) is high enough to run it confidently."""
 
     recipe: Recipe
     fixes: tuple[Fix, ...]
@@ -39,7 +39,7 @@ class FitSet:
     fits: float
 
     @property
-    def surely(self) -> bool:
+    def is_confident(self) -> bool:
         return self.fits >= CONFIDENT_FIT_PROBABILITY
 
 
@@ -50,7 +50,7 @@ def cheapest_fit(know: Knowledge) -> FitSet | None:
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []
         for each in _sets(know, [FIXES[name] for name in names]):
-            if each.surely:
+            if each.is_confident:
                 return each
             sets.append(each)
     spent = sum(

@@ -115,7 +115,7 @@ DECISIONS: dict[str, Decision] = {
     "PP": _degree_row("pp", degrees.with_pp),
     "VPP": Decision(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
     "CP": _degree_row("cp", degrees.with_cp),
-    "stages": Decision(knobs=("pipeline_model_parallel_layout",), options=degrees.laid_evenly),
+    "stages": Decision(knobs=("pipeline_model_parallel_layout",), options=degrees.even_cost_layouts),
     "microbatch_group_size_per_vp_stage": Decision(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
 }
 DECISIONS |= {

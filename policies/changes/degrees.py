@@ -82,7 +82,7 @@ def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
     return [{}, *(change | no_uneven(recipe) for change in changes)]
 
 
-def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
+def even_cost_layouts(recipe: Recipe) -> list[KnobChanges]:
     """Returns the changes to pipeline layouts of even cost per stage; [] without a pipeline."""
     layout = layout_of(recipe)
     if layout.pp == 1:

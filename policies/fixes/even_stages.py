@@ -1,7 +1,7 @@
 """Distributes layers over pipeline stages by what they cost."""
 
 from analyzers.diagnosis import Wall
-from policies.changes.degrees import laid_evenly
+from policies.changes.degrees import even_cost_layouts
 from policies.changes.fix import STAGES, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import moves
 from policies.changes.switch import pipelines_only
@@ -11,7 +11,7 @@ from policies.trial import Phase
 
 def _changes(situation: Situation) -> list[KnobChanges]:
     now = situation.knob("pipeline_model_parallel_layout")
-    return [change for change in laid_evenly(situation.recipe) if change["pipeline_model_parallel_layout"] != now]
+    return [change for change in even_cost_layouts(situation.recipe) if change["pipeline_model_parallel_layout"] != now]
 
 
 FIX = Fix(

@@ -49,41 +49,40 @@ def ask(
     pick: Callable[[Sequence[C]], C],
     sampler: str,
     seed: int,
-    told: Callable[[Trial], Told] | None = None,
+    result_of: Callable[[Trial], TrialResult] | None = None,
 ) -> C | None:
     """Asks Optuna's study of `trials` for the next candidate of a phase; returns None if there is none.
 
     `candidates` are the best of the phase, and `pick` returns the one of them with the best acquisition; `nearest`
-    yields all candidates of the phase by their distance from a point. `sampler` is surrogate, tpe, gp or random; `told`
-    returns the result that Optuna is told for a trial (None: the measured one). Deterministic in its arguments.
+    yields all candidates of the phase by their distance from a point. `sampler` is surrogate, tpe, gp or random;
+    `result_of` returns the result of a trial given to Optuna (None: the measured one). Deterministic in its arguments.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = _distributions(space)
     if sampler != SURROGATE:
-        study = _study(space, trials, distributions, _other_sampler(sampler, seed), told or measured)
+        study = _study(space, trials, distributions, _other_sampler(sampler, seed), result_of or measured)
         return next(nearest(dict(study.ask(distributions).params)), None)
     if not candidates:
         return None
     picking = _surrogate_sampler(space, lambda: pick(candidates), distributions)
-    _study(space, trials, distributions, picking, told or measured).ask(distributions)
+    _study(space, trials, distributions, picking, result_of or measured).ask(distributions)
     picked: C = picking.picked
     return picked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """The result of a trial that Optuna is told: tokens/s/GPU (None without a measurement), and peak over limit, minus
-    one."""
+class TrialResult:
+    """Result of a trial given to Optuna: tokens/s/GPU (None without a measurement), and peak over limit, minus one."""
 
     rate: float | None
     excess: float
 
 
-def measured(trial: Trial) -> Told:
+def measured(trial: Trial) -> TrialResult:
     """Returns the result that the trial's bursts measured."""
-    return Told(rate=throughput(trial), excess=excess(trial))
+    return TrialResult(rate=throughput(trial), excess=excess(trial))
 
 
 def excess(trial: Trial) -> float:
@@ -149,7 +148,7 @@ def _study(
     trials: Sequence[Trial],
     distributions: Distributions,
     sampler: optuna.samplers.BaseSampler,
-    told: Callable[[Trial], Told],
+    result_of: Callable[[Trial], TrialResult],
 ) -> optuna.Study:
     """Returns a study with every trial, except those that failed for a reason other than memory.
 
@@ -158,7 +157,7 @@ def _study(
     import optuna
 
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    every = [told(trial) for trial in trials]
+    every = [result_of(trial) for trial in trials]
     rates = [math.log(each.rate) for each in every if each.rate]
     for trial, each in zip(trials, every, strict=True):
         rate = each.rate

@@ -31,12 +31,12 @@ INFORMS = 0.02  # log of a row per unit of a factor: below it the row says nothi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """The log error of a kind of probe row as a measure of the same work in a layer.
+class RowError:
+    """Log error of one kind of probe row, as a measurement of the same work in a layer.
 
-    `published` is measured over closed form on the published simulated cluster, the mean of its GPUs; `offset` is
-    subtracted from the measured log. Standard deviations: `own` of each row; `shared` of all rows of the kind, in a
-    simulation; `real` the same on real ranks, where plain kernels stand in for Megatron-Core's.
+    `published` is the log ratio of measured to closed form on the published simulated cluster, the mean of its GPUs;
+    `offset` is subtracted from the measured log. Standard deviations: `own` of each row; `shared` of all rows of the
+    kind, in a simulation; `real` the same on real ranks, where plain kernels replace Megatron-Core's.
     """
 
     published: float
@@ -47,10 +47,10 @@ class Told:
 
 
 @cache
-def told() -> dict[str, Told]:
-    """Returns the errors of each kind of row from which the surrogate learns, by kind (`probed.csv`)."""
+def row_errors() -> dict[str, RowError]:
+    """Returns the errors of each kind of row that the surrogate learns from, by kind (`probed.csv`)."""
     return {
-        row["kind"]: Told(**{field.name: figure(row, field.name, table=TABLE) for field in fields(Told)})
+        row["kind"]: RowError(**{field.name: figure(row, field.name, table=TABLE) for field in fields(RowError)})
         for row in read_table(TABLE, package="policies.surrogate")
     }
 
@@ -73,22 +73,20 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tell:
-    """The value that the tables expect of a row, in its unit (None: none), and the factors that the row informs.
-
-    The value is that of the closed form on the published simulated cluster.
-    """
+class ExpectedRow:
+    """Expected value of a row, in its unit (None: unknown), by the closed form on the published simulated cluster; and
+    the factors that the row informs."""
 
     expected: float | None
     factors: tuple[str, ...]
 
 
-def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
-    """Returns the expected value and the informed factors of each row, in the same order."""
+def expected_rows(rows: Sequence[Row], recipe: Recipe) -> list[ExpectedRow]:
+    """Returns the expected value and the informed factors of each row, in the rows' order."""
     if not rows:
         return []
     form = Expected(rows, recipe)
-    published = np.array([told()[row.kind].published if row.kind in told() else 0.0 for row in rows])
+    published = np.array([row_errors()[row.kind].published if row.kind in row_errors() else 0.0 for row in rows])
     expected = form.at() * np.exp(0.0 if recipe.hardware.is_cpu else published)
     acting = [factor for factor in factors() if factor.acts_on(recipe.hardware)]
     zero = {factor.name: 0.0 for factor in factors()}
@@ -99,10 +97,12 @@ def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
 
     slopes = np.abs(slopes_of(logs, [factor.name for factor in acting], zero, logs({})))
     return [
-        Tell(
+        ExpectedRow(
             expected=float(value) if np.isfinite(value) else None,
             factors=tuple(
-                factor.name for factor, at in zip(acting, slope, strict=True) if at > INFORMS and row.kind in told()
+                factor.name
+                for factor, at in zip(acting, slope, strict=True)
+                if at > INFORMS and row.kind in row_errors()
             ),
         )
         for row, value, slope in zip(rows, expected, slopes, strict=True)
@@ -110,20 +110,19 @@ def tells(rows: Sequence[Row], recipe: Recipe) -> list[Tell]:
 
 
 class _Form:
-    """The rows that inform factors, and the closed form of them, both whitened by the covariance of the rows'
-    errors."""
+    """Rows that inform factors, and their closed form, both whitened by the covariance of the rows' errors."""
 
     def __init__(self, rows: Sequence[Row], recipe: Recipe) -> None:
-        known = [row for row in rows if row.kind in told() and row.measured]
+        known = [row for row in rows if row.kind in row_errors() and row.measured]
         expected = Expected(known, recipe).at() if known else np.zeros(0)
         self._rows = [row for row, value in zip(known, expected, strict=True) if np.isfinite(value) and value > 0]
         self._expected = Expected(self._rows, recipe)
         kinds = np.array([row.kind for row in self._rows])
         together = "shared" if recipe.burst.engine == "simulated" else "real"
-        shared, own = (np.array([getattr(told()[kind], name) for kind in kinds]) for name in (together, "own"))
+        shared, own = (np.array([getattr(row_errors()[kind], name) for kind in kinds]) for name in (together, "own"))
         same = kinds[:, None] == kinds[None, :]
         self._root = cholesky(np.outer(shared, shared) * same + np.diag(own**2), lower=True) if len(kinds) else same
-        offsets = np.array([told()[kind].offset for kind in kinds])
+        offsets = np.array([row_errors()[kind].offset for kind in kinds])
         self.observed = self._whitened(np.log([row.measured or 1.0 for row in self._rows]) - offsets)
 
     def predicted(self, constants: Constants) -> Floats:

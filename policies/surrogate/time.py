@@ -10,7 +10,6 @@ measurements.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,34 +19,24 @@ from scipy.linalg import block_diag, cholesky, solve_triangular
 
 from policies.constants import constant
 from policies.noise import PINNED
-from policies.surrogate.evidence import PARTS, Evidence, by_size, merge_cpu_parts
+from policies.surrogate.evidence import Evidence
 from policies.surrogate.factors import Factor, factors, move_constants
 from policies.surrogate.huber import huber_loss
-from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
-from policies.surrogate.step_parts import PART_DEVIATION, PART_DEVIATIONS, parts_at, work_of
-from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
+from policies.surrogate.kernel import GaussianProcess, features, fit_process
+from policies.surrogate.measured_form import OF_PROXIES, RESIDUAL_DEVIATION, MeasuredForm, noise_of, on_cpu
+from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.estimate import stages_of
-from trainer.estimate.time.layer_time import imbalance
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
-PART_NOISE = constant("part_noise")
-WORK_DEVIATION, WORK_NOISE = constant("work_deviation"), constant("work_noise")
-STAGE_CORRELATION = constant("stage_correlation")
-PART_FLOOR = constant("part_floor")
-RESIDUAL_DEVIATION = {
-    False: constant("residual_deviation_gpu"),
-    True: constant("residual_deviation_cpu"),
-}  # {on CPUs: …}
 MIN_DEVIATION = constant("min_deviation")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
 TOUCHED_SLOPE = constant("touched_slope")
 TOGETHER = 1 << 14  # candidates times sets of constants that are evaluated at once: beyond it memory costs more
-OF_PROXIES = "of proxies: "  # before the names of factors and constants that proxies have of their own
 MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
 
 
@@ -104,9 +93,9 @@ class TimeSurrogate:
     def noise(self) -> float:
         """Returns the standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on
         GPUs."""
-        if not _on_cpu(self.measured):
+        if not on_cpu(self.measured):
             return 0.0
-        beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)
+        beyond = max(float(np.median(noise_of(self.measured))) ** 2 - PINNED**2, 0.0)
         return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
@@ -165,14 +154,6 @@ class TimeSurrogate:
         return deviation
 
 
-def _noise(measured: Sequence[Evidence]) -> Floats:
-    return np.array([each.deviation for each in measured])
-
-
-def _on_cpu(measured: Sequence[Evidence]) -> bool:
-    return any(each.recipe.hardware.is_cpu for each in measured)
-
-
 def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSurrogate:
     """Fits the posterior to every trial with a step time.
 
@@ -183,7 +164,7 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     mean, spreads = prior.mean, prior.covariance
     residual, seen = np.zeros(0), np.zeros((0, 0))
     if measured:
-        form = _Form(measured)
+        form = MeasuredForm(measured)
         measured = form.measured
         mean, spreads, of_proxies = _fitted(form, prior)
         fitted_constants = _moved({**_named(factors(), mean), **of_proxies})
@@ -193,11 +174,11 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
         mean=mean,
         covariance=spreads,
         measured=measured,
-        residual=fit_process(residual, seen, _noise(measured), prior=RESIDUAL_DEVIATION[_on_cpu(measured)]),
+        residual=fit_process(residual, seen, noise_of(measured), prior=RESIDUAL_DEVIATION[on_cpu(measured)]),
     )
 
 
-def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats, dict[str, float]]:
+def _fitted(form: MeasuredForm, prior: Prior) -> tuple[Floats, Floats, dict[str, float]]:
     """Returns the most likely factors, their covariance, and by how much the factors of proxies differ from them.
 
     Factors that affect no measurement, and are not correlated with one that does, keep their prior.
@@ -293,113 +274,6 @@ def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
     names = dict.fromkeys(name for each in sets for name in each)
     tabulated = {name: table[name.removeprefix(OF_PROXIES)] for name in names}
     return {name: np.array([[each.get(name, tabulated[name])] for each in sets]) for name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Table:
-    """The measured recipes of one size as a table, and their traced ranks: the row and the pipeline rank of each, and
-    the rows whose CPU time was measured."""
-
-    candidates: Candidates
-    are_proxies: bool
-    rows: Integers
-    stages: Integers
-    worked: Integers
-
-    def own(self, constants: Constants) -> Constants:
-        """Returns the constants for this table: those of proxies if its recipes are proxies."""
-        of_proxies = {n.removeprefix(OF_PROXIES): v for n, v in constants.items() if n.startswith(OF_PROXIES)}
-        return of_proxies if self.are_proxies else {n: v for n, v in constants.items() if not n.startswith(OF_PROXIES)}
-
-
-def _table(group: Sequence[Evidence]) -> _Table:
-    traced = [(row, rank.pipeline_rank) for row, each in enumerate(group) for rank in each.ranks]
-    return _Table(
-        candidates=tabulate([each.recipe for each in group]),
-        are_proxies=group[0].is_proxy,
-        rows=np.array([row for row, _ in traced], dtype=np.int64),
-        stages=np.array([stage for _, stage in traced], dtype=np.int64),
-        worked=np.array([row for row, each in enumerate(group) if each.work_s], dtype=np.int64),
-    )
-
-
-class _Form:
-    """The closed form at the measured recipes, and the measurements, each group of figures whitened by its covariance.
-
-    Whitening makes several measurements of similar recipes count little more than one. `measured` is ordered by the
-    size of what ran: recipes of one size share a table.
-    """
-
-    def __init__(self, evidence: Sequence[Evidence]) -> None:
-        groups = by_size(evidence)
-        self.measured = measured = tuple(each for group in groups for each in group)
-        self.tables = [_table(group) for group in groups]
-        self.hardware = measured[0].recipe.hardware
-        self.steps = steps = np.array([each.step_s or np.nan for each in measured])
-        traced = [(row, rank) for row, each in enumerate(measured) for rank in each.ranks]
-        self.rows = np.array([row for row, _ in traced], dtype=np.int64)
-        self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)
-        self.floor = PART_FLOOR * steps[self.rows]
-        self.where = np.concatenate([features(table.candidates) for table in self.tables])
-        correlation = kernel(self.where, self.where)
-        self.step_root = cholesky(
-            covariance(correlation, RESIDUAL_DEVIATION[_on_cpu(measured)], _noise(measured)), lower=True
-        )
-        other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, STAGE_CORRELATION)
-        together = correlation[np.ix_(self.rows, self.rows)] * other
-        scatter = np.array([each.scatter for each in measured])[self.rows] / PART_DEVIATION
-        self.part_root = cholesky(covariance(together, 1.0, np.hypot(PART_NOISE, scatter)), lower=True)
-        self.worked = np.array([row for row, each in enumerate(measured) if each.work_s], dtype=np.int64)
-        working = covariance(
-            correlation[np.ix_(self.worked, self.worked)], WORK_DEVIATION, np.full(len(self.worked), WORK_NOISE)
-        )
-        self.work_root = cholesky(working, lower=True)
-        self.work = np.array([each.work_s for each in measured if each.work_s])
-        self.deviations = np.array([PART_DEVIATIONS.get(name, PART_DEVIATION) for name in PARTS])
-        parts = {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS}
-        self.observed = self._whitened(steps, parts, self.work)
-
-    def predicted(self, constants: Constants) -> Floats:
-        """Returns the whitened prediction of each measurement: [M], or [K, M] for K sets of constants."""
-        figures = (self._figures(table, table.own(constants)) for table in self.tables)
-        steps, parts, work = zip(*figures, strict=True)
-        by_part = {name: _joined([each[name] for each in parts]) for name in PARTS}
-        return self._whitened(_joined(steps), by_part, _joined(work))
-
-    def steps_at(self, constants: Constants) -> Floats:
-        """Returns the closed form's seconds per step, [M]."""
-        steps = [stages_of(table.candidates, constants=table.own(constants)).step for table in self.tables]
-        return np.concatenate(steps)
-
-    def _figures(self, table: _Table, constants: Constants) -> tuple[Floats, dict[str, Floats], Floats]:
-        """Returns (seconds per step, seconds of PARTS by traced rank, CPU seconds) of one table."""
-        stages, values = stages_of(table.candidates, constants=constants), {**fitted(), **constants}
-        load = np.broadcast_to(imbalance(table.candidates, values), stages.step.shape)
-        parts = parts_at(stages, table.rows, table.stages, load=load[..., table.rows])
-        parts = merge_cpu_parts(parts) if self.hardware.is_cpu else parts
-        return stages.step, parts, work_of(stages, moved=values["cpu_moved"])[..., table.worked]
-
-    def _whitened(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
-        logs = np.log(np.maximum(np.stack([parts[name] for name in PARTS], axis=-2), 0.0) + self.floor)
-        by_part = _solved(self.part_root, logs / self.deviations[:, None])
-        whole, working = _solved(self.step_root, np.log(steps)), _solved(self.work_root, np.log(work))
-        return np.concatenate([whole, working, by_part.reshape(*by_part.shape[:-2], -1)], axis=-1)
-
-
-def _joined(tables: Sequence[Floats]) -> Floats:
-    """Concatenates the figures of several tables, [M] or [K, M].
-
-    Tables that no constant of the K sets affects have no axis K, and get one.
-    """
-    sets = np.broadcast_shapes(*(each.shape[:-1] for each in tables))
-    return np.concatenate([np.broadcast_to(each, (*sets, each.shape[-1])) for each in tables], axis=-1)
-
-
-def _solved(root: Floats, figures: Floats) -> Floats:
-    """Returns the solution x of `root` x = figures, [.., M]; `root` is lower triangular, [M, M]."""
-    rows = figures.reshape(math.prod(figures.shape[:-1]), figures.shape[-1])
-    solved: Floats = solve_triangular(root, rows.T, lower=True).T
-    return solved.reshape(figures.shape)
 
 
 def constants_by_factor(hardware: Hardware) -> Constants:

@@ -23,7 +23,7 @@ from policies.constants import constant
 from policies.noise import throughput
 from policies.reason import Reason, ReasonKind
 from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY
-from policies.search.sampler import SURROGATE, UNKNOWN_EXCESS, Told, ask, measured
+from policies.search.sampler import SURROGATE, UNKNOWN_EXCESS, TrialResult, ask, measured
 from policies.search.space import Point, Space
 from policies.trial import Phase, Prediction, Proposal, Trial
 from policies.tuner.decomposition import decompose, fix_of, rescored, smallest
@@ -126,7 +126,7 @@ class Decision:
             pick=self._pick,
             sampler=sampler,
             seed=seed + len(know.trials),
-            told=None if self._sizes is None else self._told,
+            result_of=None if self._sizes is None else self._result_of,
         )
         if chosen is None:
             return None
@@ -138,15 +138,15 @@ class Decision:
         """Returns the best candidate; where bursts may be smaller, the one with the highest score per GPU-hour."""
         return preferred(found) if self._sizes is None else max(found, key=lambda each: each.score)
 
-    def _told(self, trial: Trial) -> Told:
-        """Returns the result that Optuna is told for a trial: predicted at full size if its bursts were smaller."""
+    def _result_of(self, trial: Trial) -> TrialResult:
+        """Returns the result of a trial given to Optuna: predicted at full size if its bursts were smaller."""
         if trial.fidelity is None or throughput(trial) is None:
             return measured(trial)
         surrogate, table, recipe = self.know.surrogate, tabulate([trial.recipe]), trial.recipe
         tokens = recipe.training.global_batch_size * recipe.training.seq_length / recipe.world_size
         need, limit = float(surrogate.memory.needs(table)[0][0]), surrogate.memory.limit_gib
         rate = tokens / math.exp(float(surrogate.time.predict(table)[0][0]))
-        return Told(rate=rate, excess=need / limit - 1 if limit else -UNKNOWN_EXCESS)
+        return TrialResult(rate=rate, excess=need / limit - 1 if limit else -UNKNOWN_EXCESS)
 
     def why_stopped(self) -> Reason:
         """Returns why the search ends: nothing fits, nothing is left to try, or nothing is worth a burst."""

@@ -41,8 +41,9 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
-    """The value of a run: the expected improvement of the target's log throughput that it shows, and its GPU-hours."""
+class RunValue:
+    """Value of a run: the expected improvement of the target's log throughput that it would reveal, and its
+    GPU-hours."""
 
     run: Run
     improvement: float
@@ -77,7 +78,7 @@ class Sizes:
         has_nodes = self._nodes is None or recipe.cluster.nodes <= self._nodes
         return [*self.smaller(recipe), *([Run(fidelity=None, recipe=recipe)] if has_nodes else [])]
 
-    def best(self, recipe: Recipe, know: Knowledge) -> Worth | None:
+    def best(self, recipe: Recipe, know: Knowledge) -> RunValue | None:
         """Returns the run with the highest value per GPU-hour, of those that should fit; None if there is none."""
         weighing, runs = _Weighing(recipe, know), self.runs(recipe)
         smaller = [run for run in runs if run.fidelity is not None]
@@ -104,12 +105,12 @@ class Sizes:
     def _rate(self, candidate: Candidate, know: Knowledge) -> float:
         """Returns the score of a candidate per GPU-hour of its best run, reduced if that run shows only part of its
         improvement; 0 if it has no run."""
-        worth = self.best(candidate.recipe, know)
-        if worth is None:
+        value = self.best(candidate.recipe, know)
+        if value is None:
             return 0.0
         known = candidate.expected_improvement if candidate.opinion is Opinion.SURROGATE else 0.0
-        shown = min(worth.improvement / known, 1.0) if known > 0 else 1.0
-        return candidate.score * shown / worth.gpu_hours
+        shown = min(value.improvement / known, 1.0) if known > 0 else 1.0
+        return candidate.score * shown / value.gpu_hours
 
 
 class _Weighing:
@@ -128,14 +129,14 @@ class _Weighing:
         log_step, deviation = self._time.difference(self._form, self._time.closed_form_of(self._know.recipe))
         return -float(log_step[0]), float(deviation[0])
 
-    def of(self, run: Run) -> Worth | None:
+    def of(self, run: Run) -> RunValue | None:
         """Returns the value of a run; None if it is not predicted to fit."""
         fits = float(self._know.surrogate.memory.fits(tabulate([run.recipe]))[0])
         if fits < MIN_FIT_PROBABILITY:
             return None
         mean, deviation = self._gain
         improvement = expected_improvement(mean, min(self._shown(run), deviation)) * fits
-        return Worth(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
+        return RunValue(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
 
     def _shown(self, run: Run) -> float:
         """Returns the standard deviation of the part of the gain that the run's step time determines."""

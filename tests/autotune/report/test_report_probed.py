@@ -10,7 +10,7 @@ from autotune.report.material import material_of
 from autotune.tuning.events import Event, Probed
 from autotune.tuning.history import History
 from autotune.tuning.lessons import taught_in
-from policies.surrogate.probed import tells
+from policies.surrogate.probed import expected_rows
 from policies.surrogate.surrogate import fit_surrogate
 from tests.autotune.report.drawn_study import base_recipe, events, write_study
 from trainer.microbenchmarks.groups import rows_of
@@ -21,10 +21,10 @@ def rows() -> list[Row]:
     """Returns rows of which GEMMs take twice as long as expected, and memory was not measured."""
     planned = [row for row in rows_of(base_recipe()) if row.kind in ("gemm", "layer_kept", "profiler")]
     found = []
-    for row, tell in zip(planned, tells(planned, base_recipe()), strict=True):
+    for row, expected in zip(planned, expected_rows(planned, base_recipe()), strict=True):
         if row.kind == "gemm":
-            assert tell.expected is not None
-            found.append(measured(row, {0: [2 * tell.expected], 1: [3 * tell.expected]}))
+            assert expected.expected is not None
+            found.append(measured(row, {0: [2 * expected.expected], 1: [3 * expected.expected]}))
         else:
             found.append(measured(row, {0: [1.0]}) if row.unit == "works" else failed(row, "no time was left"))
     return found

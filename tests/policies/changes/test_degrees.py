@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.candidates.neighbours import moves
-from policies.changes.degrees import DEGREES, laid_evenly, with_pp, with_vpp
+from policies.changes.degrees import DEGREES, even_cost_layouts, with_pp, with_vpp
 from policies.changes.legality import derive
 from policies.surrogate.kernel import features
 from trainer.estimate.candidates import tabulate
@@ -65,16 +65,16 @@ def test_pp_of_61_layers_is_a_move() -> None:
 def test_an_even_layout_is_not_a_candidate_again() -> None:
     interleaved = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
     assert isinstance(interleaved, Recipe)
-    for changes in laid_evenly(interleaved):
+    for changes in even_cost_layouts(interleaved):
         laid = interleaved.replace(changes)
         assert laid.knob("pipeline_model_parallel_layout") != interleaved.knob("pipeline_model_parallel_layout")
-        assert changes not in laid_evenly(laid)
+        assert changes not in even_cost_layouts(laid)
 
 
 def test_what_divides_into_equal_stages_is_not_written_out() -> None:
     text = "{{model: mixtral-8x7b, cluster: {{gpu: h100, nodes: 4}}, parallelism: {{pp: 4, ep: 8, {vpp}}}}}"
     plain = recipe_from(parse_source(text.format(vpp="vpp: 8"), name="r"))
-    assert laid_evenly(plain) == []
+    assert even_cost_layouts(plain) == []
 
 
 def test_recipes_whose_layout_means_the_same_chunks_have_the_same_features() -> None:

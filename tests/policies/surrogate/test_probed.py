@@ -9,7 +9,7 @@ import pytest
 
 from policies.surrogate.factors import factors
 from policies.surrogate.memory import fit_memory
-from policies.surrogate.probed import tells, with_probe
+from policies.surrogate.probed import expected_rows, with_probe
 from policies.surrogate.probed_memory import memory_prior_of
 from policies.surrogate.time import fit_time, table_prior
 from trainer.engines.simulated.probe import play_probe
@@ -78,11 +78,11 @@ def test_rows_that_measured_nothing_leave_the_prior_as_it_is(moved: Recipe) -> N
 
 def test_a_row_says_what_the_tables_expect_and_which_factors_it_informs(moved: Recipe) -> None:
     planned = rows_of(moved)
-    told = {row.kind: tell for row, tell in zip(planned, tells(planned, moved), strict=True)}
-    assert told["gemm"].factors == ("gemm",)
-    assert {"grouped", "rows", "width", "gemm"} == set(told["grouped"].factors)
-    assert told["optimizer"].expected == pytest.approx(1281, rel=0.01)
-    assert told["launch"].expected is None
+    by_kind = {row.kind: expected for row, expected in zip(planned, expected_rows(planned, moved), strict=True)}
+    assert by_kind["gemm"].factors == ("gemm",)
+    assert {"grouped", "rows", "width", "gemm"} == set(by_kind["grouped"].factors)
+    assert by_kind["optimizer"].expected == pytest.approx(1281, rel=0.01)
+    assert by_kind["launch"].expected is None
 
 
 def test_attention_is_expected_to_see_the_whole_sequence_where_layers_see_a_window() -> None:
@@ -91,9 +91,9 @@ def test_attention_is_expected_to_see_the_whole_sequence_where_layers_see_a_wind
     found = []
     for architecture in (model, model | windows):
         base = recipe({}).model_dump(exclude_unset=True) | {"model": architecture, "parallelism": {}, "knobs": {}}
-        told = Recipe.model_validate(base)
-        (row,) = [row for row in rows_of(told) if row.kind == "attention"]
-        found.append(tells([row], told)[0].expected)
+        given = Recipe.model_validate(base)
+        (row,) = [row for row in rows_of(given) if row.kind == "attention"]
+        found.append(expected_rows([row], given)[0].expected)
     assert found[0] == pytest.approx(found[1])
 
 
@@ -101,8 +101,8 @@ def test_memory_rows_are_expected_of_the_layer_that_is_measured() -> None:
     base = Recipe.model_validate(recipe({}).model_dump(exclude_unset=True) | {"model": "qwen3-next-80b-a3b"})
     kept = [row for row in rows(base) if row.kind == "layer_kept"]
     ratios = {
-        row.name: (row.measured or 0.0) / (tell.expected or 1.0)
-        for row, tell in zip(kept, tells(kept, base), strict=True)
+        row.name: (row.measured or 0.0) / (expected.expected or 1.0)
+        for row, expected in zip(kept, expected_rows(kept, base), strict=True)
     }
     assert ratios == pytest.approx(dict.fromkeys(ratios, 1.0), abs=0.05)
 

@@ -8,12 +8,13 @@ from functools import cache
 
 import pytest
 
-from policies.search.sampler import Told
+from policies.search.sampler import TrialResult
 from policies.surrogate import time
 from policies.surrogate.evidence import evidence_of
 from policies.surrogate.factors import factors
+from policies.surrogate.measured_form import OF_PROXIES
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
-from policies.surrogate.time import OF_PROXIES, proxy_spreads
+from policies.surrogate.time import proxy_spreads
 from policies.trial import Phase, Proposal, Status, Trial
 from policies.tuner.sizing import expected_improvement, gpu_hours_of
 from policies.tuner.tuner import Tuner
@@ -129,12 +130,12 @@ def test_the_choice_is_the_fastest_at_full_size_and_optuna_is_told_its_predictio
     assert found.gain is not None
     assert found.gain > 0.05
     decision = tuner._decide(trials[0], trials)
-    told = decision._told(trials[1])
+    told = decision._result_of(trials[1])
     tokens = fast.training.global_batch_size * fast.training.seq_length / fast.world_size
     step_s = math.exp(float(tuner.surrogate(trials).time.predict(tabulate([fast]))[0][0]))
     assert told.rate == pytest.approx(tokens / step_s)
     full = replace(ran_at(slow, None), number=2)
-    assert decision._told(full) == Told(rate=full.outcomes[0].tokens_per_s_per_gpu, excess=20.0 / 80.0 - 1)
+    assert decision._result_of(full) == TrialResult(rate=full.outcomes[0].tokens_per_s_per_gpu, excess=20.0 / 80.0 - 1)
 
 
 def test_gpu_hours_count_the_start_of_ranks_unless_they_wait() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tests.rows import filled, for_every_row
 from trainer.engines.megatron.device import CpuDevice, Device
-from trainer.engines.megatron.one_layer import lone
+from trainer.engines.megatron.one_layer import one_layer_recipe
 from trainer.microbenchmarks.groups import rows_of
 from trainer.probe.bench import Bench
 from trainer.probe.measures import measures
@@ -101,6 +101,6 @@ def test_gpus_measure_what_is_installed_there(tmp_path: Path) -> None:
 @for_every_row(sorted(presets()))
 def test_one_layer_of_every_model_is_a_model(name: str) -> None:
     recipe = Recipe.model_validate({"name": "one", "model": name, "cluster": {"gpu": "h100", "nodes": 8}})
-    found = lone(recipe.replace({"expert_model_parallel_size": 4}), moe=True, world=2).architecture
+    found = one_layer_recipe(recipe.replace({"expert_model_parallel_size": 4}), moe=True, world=2).architecture
     assert (found.num_layers, len(found.layer_kinds)) == (1, 1)
     assert found.num_moe_experts == max(1, (recipe.architecture.num_moe_experts or 1) // 4)

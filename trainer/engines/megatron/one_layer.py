@@ -83,7 +83,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
 
     Nothing of it is left at the end.
     """
-    own = lone(recipe, moe=moe, world=dist.get_world_size())
+    own = one_layer_recipe(recipe, moe=moe, world=dist.get_world_size())
     with contextlib.ExitStack() as stack:
         stack.enter_context(on_device(device))
         stack.enter_context(parallel_state_of(own, ends_with_process_group=False))
@@ -97,7 +97,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
         del model
 
 
-def lone(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
+def one_layer_recipe(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
     """Returns a recipe of one layer with the experts that a rank of this recipe holds, for `world` ranks."""
     model = recipe.architecture
     held = max(1, (model.num_moe_experts or 1) // recipe.parallelism.expert_model_parallel_size)

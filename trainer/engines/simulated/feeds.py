@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.engines.simulated.ops import Beside, Op, inside, within
+from trainer.engines.simulated.ops import Concurrent, Op, inside, within
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.model.layer import dense_width, matrices
 
@@ -15,14 +15,14 @@ class Feeds:
         self.rates, self.model = parts.rates, parts.model
         self.tp, self.tokens, self.parted = parts.tp, parts.tokens, parts.parted
 
-    def feed_forward(self, kind: Kind) -> list[Op | Beside]:
+    def feed_forward(self, kind: Kind) -> list[Op | Concurrent]:
         width, hidden, launches = (
             dense_width(self.model) / self.tp,
             self.model.hidden_size,
             self.parts.launches("mlp", kind),
         )
         gates = matrices(self.model) - 1
-        ops: list[Op | Beside] = [
+        ops: list[Op | Concurrent] = [
             self.parts.norm("mlp"),
             *self.parts.around_tp(
                 self.parts.tp_ring("AllGather", self.tokens),

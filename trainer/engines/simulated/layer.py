@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from trainer.engines.simulated.feeds import Feeds
 from trainer.engines.simulated.mixers import BACKWARD_LAUNCHES, PROJECTED, Mixers
-from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, inside
+from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.routed import Routed
@@ -41,7 +41,7 @@ class Segments:
     late: Segment = ()
 
     @property
-    def all(self) -> list[Op | Beside]:
+    def all(self) -> list[Op | Concurrent]:
         return [*self.before, *self.send, *self.middle, *self.back, *self.after, *self.late]
 
 
@@ -76,7 +76,7 @@ class Layers:
         return [
             item
             for alone, run in runs
-            for item in ([Beside([copy], [op for op in run if isinstance(op, Op)])] if run is longest else run)
+            for item in ([Concurrent([copy], [op for op in run if isinstance(op, Op)])] if run is longest else run)
         ]
 
     def _offloaded_gb(self, kind: Kind, load: float) -> float:
@@ -117,7 +117,7 @@ class Layers:
         dispatch, combine = self.routed.exchange("dispatch", load), self.routed.exchange("combine", load)
         return Segments(
             before=self.beside_copies(before, kind, load, back=False),
-            send=[Beside(dispatch, shared)] if apart and dispatch else [*dispatch, *(shared if apart else ())],
+            send=[Concurrent(dispatch, shared)] if apart and dispatch else [*dispatch, *(shared if apart else ())],
             middle=self.routed.experts(kind, load),
             back=combine,
             after=self.routed.unpermute(load),
@@ -146,12 +146,12 @@ class Layers:
             before=before,
             send=self._reversed(self.routed.exchange("combine", load)),
             middle=data if late or beside else [*data, *weights],
-            back=[Beside(dispatch, weights)] if beside and not late else dispatch,
+            back=[Concurrent(dispatch, weights)] if beside and not late else dispatch,
             after=self.beside_copies(tail, kind, load, back=True),
             late=weights if late else (),
         )
 
-    def again(self, kind: Kind, load: float) -> list[Op | Beside]:
+    def again(self, kind: Kind, load: float) -> list[Op | Concurrent]:
         """Returns the operations that recompute repeats, as in the forward pass."""
         granularity = self.recipe.knob("recompute_granularity")
         if granularity is None:
@@ -183,24 +183,24 @@ class Layers:
         segments = self.forward(Kind("none", "moe", wide=kind.wide), load)
         return [op for op in segments.all if not (isinstance(op, Op) and op.kernel == "residual")]
 
-    def _mixer_backward(self, kind: Kind) -> list[Op | Beside]:
+    def _mixer_backward(self, kind: Kind) -> list[Op | Concurrent]:
         if kind.mixer == "none":
             return []
-        ops: list[Op | Beside] = []
+        ops: list[Op | Concurrent] = []
         for item in reversed(self.mixer(kind)):
             ops += self._backward_of(item, kind)
         return ops
 
-    def _feed_backward(self, kind: Kind) -> list[Op | Beside]:
-        ops: list[Op | Beside] = []
+    def _feed_backward(self, kind: Kind) -> list[Op | Concurrent]:
+        ops: list[Op | Concurrent] = []
         for item in reversed(self.feeds.feed_forward(kind) if kind.feed == "dense" else []):
             ops += self._backward_of(item, kind)
         return ops
 
-    def _backward_of(self, item: Op | Beside, kind: Kind) -> list[Op | Beside]:
-        if isinstance(item, Beside):
+    def _backward_of(self, item: Op | Concurrent, kind: Kind) -> list[Op | Concurrent]:
+        if isinstance(item, Concurrent):
             second = [b for op in item.second for b in self._one_backward(op, kind)]
-            return [Beside([_with_gradients(op) for op in item.first], second)]
+            return [Concurrent([_with_gradients(op) for op in item.first], second)]
         return [*self._one_backward(item, kind)]
 
     def _one_backward(self, op: Op, kind: Kind) -> list[Op]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from trainer.engines.simulated.ops import Beside, Op, Stream, inside
+from trainer.engines.simulated.ops import Concurrent, Op, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
 from trainer.measured.links import COLLECTIVE
@@ -39,13 +39,13 @@ class Mixers:
             parts.value,
         )
 
-    def mixer(self, kind: Kind) -> list[Op | Beside]:
+    def mixer(self, kind: Kind) -> list[Op | Concurrent]:
         if kind.mixer == "none":
             return []
         if kind.mixer not in PROJECTED:
             return self._other_mixer(kind)
         hidden, rates, launches = self.model.hidden_size, self.rates, self.parts.launches("attn", kind)
-        ops: list[Op | Beside] = [
+        ops: list[Op | Concurrent] = [
             self.parts.norm("attn"),
             *self.parts.around_tp(self.parts.tp_ring("AllGather", self.tokens), self._projections(kind)),
             *self._indexer(kind),
@@ -115,7 +115,7 @@ class Mixers:
         weights += self.model.hidden_size * (width + heads)
         return [self.parts.gemm("index", float(weights), self.parts.launches("attn", kind)(12), kind)]
 
-    def _other_mixer(self, kind: Kind) -> list[Op | Beside]:
+    def _other_mixer(self, kind: Kind) -> list[Op | Concurrent]:
         """Returns mixers other than plain attention: their GEMMs, around memory-bound scans for linear ones, around
         attention otherwise."""
         launches = self.parts.launches("attn", kind)
@@ -154,7 +154,7 @@ class Mixers:
 
     # --- communication ------------------------------------------------------------------------------------
 
-    def _with_cp(self, core: Op) -> list[Op | Beside]:
+    def _with_cp(self, core: Op) -> list[Op | Concurrent]:
         if self.cp == 1:
             return [core]
         kind = self.recipe.knob("cp_comm_type") or "p2p"
@@ -179,7 +179,7 @@ class Mixers:
         sms = self.rates.collective_sms()
         return Op(kernel="SendRecv", us=us, stream=Stream.CP, sms=sms, gb=every / 2, launches=3)
 
-    def _around_the_ring(self, core: Op, kv_gb: float, steps: float) -> list[Op | Beside]:
+    def _around_the_ring(self, core: Op, kv_gb: float, steps: float) -> list[Op | Concurrent]:
         """Returns attention in as many equal steps as the ring has ranks.
 
         In all but the last step, the next keys and values arrive. Every hop is as slow as the one that leaves the
@@ -201,4 +201,4 @@ class Mixers:
         beside, last = (
             replace(core, us=core.us * share, launches=core.launches * share) for share in (hops / steps, 1 / steps)
         )
-        return [Beside([ring], [beside]), last]
+        return [Concurrent([ring], [beside]), last]

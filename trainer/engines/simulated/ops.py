@@ -44,14 +44,14 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Concurrent:
     """Two concurrent chains, the first launched first; the next operation waits for both."""
 
     first: Sequence[Op]
     second: Sequence[Op]
 
 
-Segment = Sequence[Op | Beside]
+Segment = Sequence[Op | Concurrent]
 
 
 class Work:
@@ -63,7 +63,7 @@ class Work:
     def chain(self, segment: Segment, after: tuple[int, ...]) -> tuple[int, ...]:
         """Adds operations in a row, the first after `after`; returns the indices of the last ones, to wait for."""
         for item in segment:
-            if isinstance(item, Beside):
+            if isinstance(item, Concurrent):
                 after = self.chain(item.first, after) + self.chain(item.second, after)
             else:
                 self.ops.append(replace(item, after=after))
@@ -71,11 +71,11 @@ class Work:
         return after
 
 
-def inside(segment: Segment, *ranges: str) -> list[Op | Beside]:
+def inside(segment: Segment, *ranges: str) -> list[Op | Concurrent]:
     """Returns the segment inside additional ranges."""
     return [
-        Beside(within(item.first, *ranges), within(item.second, *ranges))
-        if isinstance(item, Beside)
+        Concurrent(within(item.first, *ranges), within(item.second, *ranges))
+        if isinstance(item, Concurrent)
         else replace(item, ranges=(*ranges, *item.ranges))
         for item in segment
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trainer.engines.simulated.ops import Beside, Op, Stream
+from trainer.engines.simulated.ops import Concurrent, Op, Stream
 from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.model.layer import attention_channels
 from trainer.recipe.layout import layout_of
@@ -56,7 +56,7 @@ class Parts:
         us = self.rates.ring_us(gb, self.tp)
         return [Op(kernel=name, us=us, stream=Stream.TP, sms=self.rates.collective_sms(), gb=gb, launches=2)]
 
-    def around_tp(self, collective: list[Op], products: list[Op]) -> list[Op | Beside]:
+    def around_tp(self, collective: list[Op], products: list[Op]) -> list[Op | Concurrent]:
         """Returns a collective before (gather) or after (scatter) GEMMs; with TP overlap, part of it is concurrent with
         them."""
         if not collective:
@@ -66,7 +66,7 @@ class Parts:
             return [one, *products] if one.kernel == "AllGather" else [*products, one]
         share = self.rates.values["overlap.tp"]
         hidden, left = replace(one, us=share * one.us), replace(one, us=(1 - share) * one.us, launches=0)
-        return [Beside([hidden], products), left]
+        return [Concurrent([hidden], products), left]
 
     def norm(self, scope: str) -> Op:
         us = self.rates.memory_us(2.5 * self.parted * self.model.hidden_size)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from trainer.engines.simulated.layer import Layers, Segments
-from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, Work
+from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream, Work
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.rates import Rates
 from trainer.engines.simulated.streams import Pace, Played, play
@@ -115,12 +115,12 @@ class Passes:
         place = len(work.ops) - len(back) - 1
         return (place,) if place >= 0 else ()
 
-    def _shared_out(self, segment: Segment) -> tuple[list[Op | Beside], list[Op | Beside]]:
+    def _shared_out(self, segment: Segment) -> tuple[list[Op | Concurrent], list[Op | Concurrent]]:
         """Splits an exchange into a part that can overlap with compute and a part that cannot and delays it."""
-        beside: list[Op | Beside] = []
-        alone: list[Op | Beside] = []
+        beside: list[Op | Concurrent] = []
+        alone: list[Op | Concurrent] = []
         for item in segment:
-            if isinstance(item, Beside) or not item.us:
+            if isinstance(item, Concurrent) or not item.us:
                 beside.append(item)
                 continue
             beside.append(replace(item, us=self._overlapped_share * item.us))

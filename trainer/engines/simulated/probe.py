@@ -16,7 +16,7 @@ from trainer.engines.simulated.layer import Layers
 from trainer.engines.simulated.memory.outside import outside_gib
 from trainer.engines.simulated.memory.play import layer_kept_gib, layer_peak_gib, lost_to_fragmentation
 from trainer.engines.simulated.memory.sizes import Sizes
-from trainer.engines.simulated.ops import Beside, Op, Segment, Stream
+from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.passes import Passes
 from trainer.engines.simulated.rates import Rates
@@ -130,7 +130,7 @@ class _Alone:
 
 def _flat(segment: Segment) -> Iterable[Op]:
     for item in segment:
-        if isinstance(item, Beside):
+        if isinstance(item, Concurrent):
             yield from _flat(item.first)
             yield from _flat(item.second)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from trainer.engines.simulated.ops import Beside, Op, Stream, inside, within
+from trainer.engines.simulated.ops import Concurrent, Op, Stream, inside, within
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
 from trainer.engines.simulated.routing import Copies, copies_of
@@ -60,7 +60,7 @@ class Routed:
         entries = self.parted * self.seen_width * (self.topk + 1 if self.dispatcher == "alltoall" else 1.0)
         return [self._permutation(entries, "moe_preprocess")]
 
-    def experts(self, kind: Kind, load: float) -> list[Op | Beside]:
+    def experts(self, kind: Kind, load: float) -> list[Op | Concurrent]:
         launches = self.parts.launches("moe", kind)
         sort = self._permutation(2 * self.rows(load) * self.seen_width, "moe") if self._sorts() else None
         more = self.rates.values["host.expert"] * self.local_experts * (not self._fused_mlp())
@@ -90,13 +90,13 @@ class Routed:
 
     # --- backward -----------------------------------------------------------------------------------------
 
-    def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Beside], list[Op]]:
+    def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Concurrent], list[Op]]:
         """Returns (input gradients, weight gradients)."""
         launches = self.parts.launches("moe", kind)
         sort = [self._permutation(2 * self.rows(load) * self.seen_width, "moe")] if self._sorts() else []
         gates = matrices(self.model) - 1
         width = expert_width(self.model) / self.etp
-        data: list[Op | Beside] = [
+        data: list[Op | Concurrent] = [
             *sort,
             *self._etp("AllGather", load),
             *self._quantized(self.rows(load) * self.seen_width),

@@ -57,7 +57,7 @@ def fields(model: Architecture) -> Iterator[tuple[str, str, Any, bool]]:
         yield name, field, change(value), name in moved
 
 
-def not_said(model: Architecture) -> Iterator[tuple[str, Any, str]]:
+def fields_not_expressed(model: Architecture) -> Iterator[tuple[str, Any, str]]:
     """Yields (field, value, reason) of values of the model that no override can set."""
     for name, value in model.model_dump(exclude_defaults=True).items():
         if name in NOT_FIELDS:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.frameworks.burst import COMMAND, WRITTEN
 from trainer.frameworks.framework import RankCommand
-from trainer.frameworks.megatron_bridge.overrides import Override, unsaid, written
+from trainer.frameworks.megatron_bridge.overrides import Override, not_expressed, written
 from trainer.frameworks.megatron_bridge.precision import FIELDS, NAMES
 from trainer.frameworks.megatron_bridge.versions import NEWEST, Version, version_of
 from trainer.recipe import Recipe
@@ -33,7 +33,7 @@ def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> Rank
     version = version_of(named)
     command = () if recipe.trainer is None else recipe.trainer.command
     overlap = bursts is None or has_overlap(bursts)
-    lost = (f"{each.what}: {knob_value(each.value)} ({each.why})" for each in unsaid(recipe, version))
+    lost = (f"{each.what}: {knob_value(each.value)} ({each.why})" for each in not_expressed(recipe, version))
     return RankCommand(argv=with_recipe(command, recipe, version, overlap=overlap), lost=tuple(lost))
 
 

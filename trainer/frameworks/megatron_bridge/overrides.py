@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.frameworks.megatron_bridge.architecture import fields, not_said
+from trainer.frameworks.megatron_bridge.architecture import fields, fields_not_expressed
 from trainer.frameworks.megatron_bridge.hydra import literal, named
 from trainer.frameworks.megatron_bridge.precision import FIELDS, mixed_precision
 from trainer.frameworks.megatron_bridge.versions import (
@@ -49,7 +49,7 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unsaid:
+class NotExpressed:
     """A value that matters and that no override of this version can set."""
 
     what: str
@@ -96,10 +96,12 @@ def written(recipe: Recipe, version: Version = NEWEST) -> list[Override]:
     ]
 
 
-def unsaid(recipe: Recipe, version: Version = NEWEST) -> list[Unsaid]:
+def not_expressed(recipe: Recipe, version: Version = NEWEST) -> list[NotExpressed]:
     """Returns the values of the recipe that no override of that version of Bridge can set, each with the reason."""
-    of_model = (Unsaid(what=name, value=value, why=why) for name, value, why in not_said(recipe.architecture))
-    return [*of_model, *_knobs_unsaid(recipe, version)]
+    of_model = (
+        NotExpressed(what=name, value=value, why=why) for name, value, why in fields_not_expressed(recipe.architecture)
+    )
+    return [*of_model, *_knobs_not_expressed(recipe, version)]
 
 
 def _architecture(recipe: Recipe) -> Iterator[Override]:
@@ -201,18 +203,18 @@ def _environment(recipe: Recipe) -> Iterator[Override]:
             yield Override(what=name, path=f"env_vars.{name}", form="~")
 
 
-def _knobs_unsaid(recipe: Recipe, version: Version) -> Iterator[Unsaid]:
+def _knobs_not_expressed(recipe: Recipe, version: Version) -> Iterator[NotExpressed]:
     for knob in KNOBS.values():
         value = recipe.knob(knob.name)
         if not acts(recipe, knob.name) or value == knob.default:
             continue
         if knob.acts != "environment" and not _known(knob, version):
             since = ".".join(map(str, WITH_CORE[knob.since or ""]))
-            yield Unsaid(what=knob.name, value=value, why=f"Bridge has it from {since}")
+            yield NotExpressed(what=knob.name, value=value, why=f"Bridge has it from {since}")
         elif knob.megatron_bridge is None and knob.name != "threads_per_rank":
-            yield Unsaid(what=knob.name, value=value, why="no path in Bridge's configuration")
+            yield NotExpressed(what=knob.name, value=value, why="no path in Bridge's configuration")
         elif recipe.knob("use_megatron_fsdp") and knob.name in (
             "average_in_collective",
             "reuse_grad_buf_for_mxfp8_param_ag",
         ):
-            yield Unsaid(what=knob.name, value=value, why="Bridge sets it to false with Megatron FSDP")
+            yield NotExpressed(what=knob.name, value=value, why="Bridge sets it to false with Megatron FSDP")

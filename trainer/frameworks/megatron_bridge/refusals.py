@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.frameworks.megatron_bridge.overrides import Unsaid, unsaid
+from trainer.frameworks.megatron_bridge.overrides import NotExpressed, not_expressed
 from trainer.frameworks.megatron_bridge.read import packing_of
 from trainer.frameworks.megatron_bridge.versions import GRAPH_MODULES, core_of, version_of
 from trainer.frameworks.packing import packed_findings
@@ -27,7 +27,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
     exported = recipe.replace(as_scope) if whole and known < GRAPH_MODULES else recipe
     found = check_for(exported, FrameworkName.MEGATRON_BRIDGE, core_of(known))
     named = ".".join(map(str, known))
-    lost = [_finding(each, named) for each in unsaid(recipe, known)]
+    lost = [_finding(each, named) for each in not_expressed(recipe, known)]
     return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
@@ -41,7 +41,7 @@ def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
     return packed_findings(packing_of(command), recipe, FrameworkName.MEGATRON_BRIDGE)
 
 
-def _finding(each: Unsaid, version: str) -> Finding:
+def _finding(each: NotExpressed, version: str) -> Finding:
     return Finding(
         rule=NOT_EXPRESSED,
         kind=FindingKind.WARNING,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from trainer.frameworks.megatron_bridge.overrides import Unsaid, overrides, unsaid
+from trainer.frameworks.megatron_bridge.overrides import NotExpressed, not_expressed, overrides
 from trainer.frameworks.megatron_bridge.refusals import refused
 from trainer.frameworks.megatron_bridge.versions import Version, version_of
 from trainer.launch_scripts.variables import environment
@@ -38,7 +38,7 @@ def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
         *(comment(line) for line in origin),
         *_base(recipe),
         *HELD,
-        *(_lost(each) for each in unsaid(recipe, release)),
+        *(_lost(each) for each in not_expressed(recipe, release)),
         *(comment(f"{_WRONG if each.effect else _REFUSED}: {each.message}") for each in refused(recipe, named)),
         "",
         *(f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items()),
@@ -64,5 +64,5 @@ def _array(recipe: Recipe, version: Version) -> Iterator[str]:
     yield ")"
 
 
-def _lost(each: Unsaid) -> str:
+def _lost(each: NotExpressed) -> str:
     return comment(f"NOT EXPRESSED: {each.what}: {knob_value(each.value)} ({each.why})")

@@ -37,7 +37,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     outlives_s: float | None = None
 
 
-class Came(msgspec.Struct, frozen=True, kw_only=True):
+class KeeperStarted(msgspec.Struct, frozen=True, kw_only=True):
     """A keeper has started. `address` and `port` are those at which ranks of other nodes reach this node."""
 
     number: int
@@ -82,7 +82,7 @@ def stop_path(control: Path) -> Path:
     return control / "stop"
 
 
-def came_path(control: Path, node: int) -> Path:
+def keeper_started_path(control: Path, node: int) -> Path:
     return control / f"node{node}.json"
 
 
@@ -132,7 +132,7 @@ def read(path: Path, kind: type[Note]) -> Note | None:
         raise
 
 
-def nodes_that_came(control: Path, nodes: int) -> Iterator[Came]:
+def started_nodes(control: Path, nodes: int) -> Iterator[KeeperStarted]:
     for number in range(nodes):
-        if (came := read(came_path(control, number), Came)) is not None:
+        if (came := read(keeper_started_path(control, number), KeeperStarted)) is not None:
             yield came

@@ -85,11 +85,11 @@ def _await_start(control: Path, token: str) -> folder.Start | None:
     return None
 
 
-def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.Came:
+def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.KeeperStarted:
     """Reports that this node has started, and its address."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
     own = address_of(asked.interface) if asked.interface else None
-    came = folder.Came(
+    came = folder.KeeperStarted(
         number=number,
         host=name,
         job=os.environ.get("SLURM_JOB_ID", ""),
@@ -98,7 +98,7 @@ def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.
         port=free_port(),
         at_s=time.time(),
     )
-    folder.write(folder.came_path(control, number), came)
+    folder.write(folder.keeper_started_path(control, number), came)
     return came
 
 
@@ -108,16 +108,16 @@ def _who_started() -> str:
     return theirs or "127.0.0.1"
 
 
-def _await_first(control: Path, parent: int) -> folder.Came | None:
+def _await_first(control: Path, parent: int) -> folder.KeeperStarted | None:
     give_up = time.monotonic() + _MEET_S
     while time.monotonic() < give_up and os.getppid() == parent:
-        if (found := folder.read(folder.came_path(control, 0), folder.Came)) is not None:
+        if (found := folder.read(folder.keeper_started_path(control, 0), folder.KeeperStarted)) is not None:
             return found
         time.sleep(_NOTES_S)
     return None
 
 
-def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> dict[str, str]:
+def environment(asked: folder.Start, came: folder.KeeperStarted, first: folder.KeeperStarted) -> dict[str, str]:
     """Returns the environment of the agent and its ranks: the requested variables, their owner on this machine, and the
     network interface between the nodes, which gloo would otherwise derive from a host name that may not resolve."""
     own = came.address if came.number == first.number or asked.interface else address_towards(first.address)

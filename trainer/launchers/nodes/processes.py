@@ -117,7 +117,7 @@ class NodesProcesses:
                 hint="keep the study on a file system that all nodes mount (--study DIR), "
                 "and mount it in the container too (container_mounts)",
             )
-        came = any(folder.nodes_that_came(self.control, self.nodes))
+        came = any(folder.started_nodes(self.control, self.nodes))
         self._pending = self.monitor.look(came=came, ended=self._ended)
 
     # ---- how it ended
@@ -146,7 +146,7 @@ class NodesProcesses:
     @property
     def ran_s(self) -> float:
         """Returns the time from the start of the first node to the end of the last, or to now while one runs, s."""
-        came = [each.at_s for each in folder.nodes_that_came(self.control, self.nodes)]
+        came = [each.at_s for each in folder.started_nodes(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
         return max(0.0, last_s - min(came)) if came else 0.0
@@ -188,7 +188,7 @@ class NodesProcesses:
     def _node_at_fault(self, failure: Failure) -> str | None:
         """Returns the failed rank's node; else the one that the monitor names; else that of an agent that was
         killed."""
-        hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
+        hosts = {came.number: came.host for came in folder.started_nodes(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
         if named := self.monitor.at_fault(list(hosts.values())):
@@ -200,7 +200,7 @@ class NodesProcesses:
     def beside(self, module: str, *words: str, timeout_s: float) -> None:
         number, self._besides = self._besides, self._besides + 1
         folder.write(folder.beside_path(self.control, number), folder.BesideAsked(module=module, words=list(words)))
-        waited = {came.number for came in folder.nodes_that_came(self.control, self.nodes)}
+        waited = {came.number for came in folder.started_nodes(self.control, self.nodes)}
         give_up = time.monotonic() + timeout_s
         while self.running and time.monotonic() < give_up:
             if all(folder.beside_done_path(self.control, number, node).exists() for node in waited):

@@ -42,7 +42,7 @@ def main(owner: int, control: Path, last_words: list[str], stays: bool, command:
         end_all(family)
         return
     write_whole(folder.stop_path(control), b"")
-    if code is None and folder.came_path(control, 0).exists():
+    if code is None and folder.keeper_started_path(control, 0).exists():
         _let_end(agent)
     end_all(family)
     if code is not None:

@@ -87,7 +87,7 @@ class SlurmLauncher:
         if self.keeps_ranks or folder.read(folder.start_path(control), folder.Start) is None:
             return None
         clients.require("scancel", "squeue", "scontrol")
-        came = [each.job for each in folder.nodes_that_came(control, nodes)]
+        came = [each.job for each in folder.started_nodes(control, nodes)]
         jobs = [*(each for each in clients.named(self._name(control)) if "." not in each), *came]
         if not jobs:
             return None

@@ -115,8 +115,8 @@ class SlurmMonitor:
         """Returns the failure, if Slurm ended the ranks: for a submitted job by its state; in an allocation that is
         over by that, if no node failed; else by the lines that Slurm printed."""
         log = self.log
-        if self.job is not None and not states.tells_of_a_node(log):
-            why = ending(self.job) if states.tells_of_an_end(log) else over(self.job)
+        if self.job is not None and not states.reports_a_failed_node(log):
+            why = ending(self.job) if states.reports_an_end(log) else over(self.job)
             if why:
                 return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
         if held := self._held:

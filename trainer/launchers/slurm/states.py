@@ -43,7 +43,7 @@ NEVER = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class SlurmMessage:
     """A line that Slurm prints; the group `node`, if any, is the node that it is about.
 
     `STEP … ON n1 …` names the first node of the step, whichever failed.
@@ -57,23 +57,23 @@ class Said:
 
 
 NODE_FAILED = (
-    Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
-    Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
+    SlurmMessage(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
+    SlurmMessage(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
 )
 # the first row that matches a line counts: a time limit is printed as a cancellation
 LINES = (
-    Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
-    Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
+    SlurmMessage(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
+    SlurmMessage(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
     *NODE_FAILED,
-    Said(kind=_INFRA, pattern=r"DUE TO PREEMPTION"),
-    Said(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
-    Said(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
-    Said(kind=_INFRA, pattern=r"Unable to contact slurm controller|Socket timed out on send/recv"),
+    SlurmMessage(kind=_INFRA, pattern=r"DUE TO PREEMPTION"),
+    SlurmMessage(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
+    SlurmMessage(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
+    SlurmMessage(kind=_INFRA, pattern=r"Unable to contact slurm controller|Socket timed out on send/recv"),
 )
 # A step that somebody cancels, and one that srun cancels because a task of it (our keeper) was killed, print the same
 # two lines: what came first is the cause.
-CANCELLED = Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
-TASK_DIED = Said(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
+CANCELLED = SlurmMessage(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
+TASK_DIED = SlurmMessage(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
 
 # what srun and sbatch print when no further try can help: the recipe asks for what is not there
 REFUSED = re.compile(
@@ -118,7 +118,7 @@ def over(record: Mapping[str, str], now: datetime) -> str | None:
     return None if state in ("", *PENDING, *RUNNING) else _OVER.get(state, f"it ended {state}")
 
 
-def tells_of_an_end(log: str) -> bool:
+def reports_an_end(log: str) -> bool:
     """Returns whether Slurm's lines report that the allocation is being ended, whatever its state so far."""
     return _ENDING.search(log) is not None
 
@@ -155,7 +155,7 @@ def failure_by_log(log: str) -> tuple[Failure, str | None] | None:
     return None
 
 
-def tells_of_a_node(log: str) -> bool:
+def reports_a_failed_node(log: str) -> bool:
     """Returns whether Slurm's lines report a failed node.
 
     That ends an allocation too, and then the node is the cause.

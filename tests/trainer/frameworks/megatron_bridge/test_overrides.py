@@ -8,7 +8,7 @@ import pytest
 
 from trainer.errors import BadInputError
 from trainer.frameworks.megatron_bridge.hydra import literal, named
-from trainer.frameworks.megatron_bridge.overrides import overrides, unsaid, written
+from trainer.frameworks.megatron_bridge.overrides import not_expressed, overrides, written
 from trainer.frameworks.megatron_bridge.versions import version_of
 from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
@@ -41,7 +41,7 @@ def test_no_path_is_written_twice_and_every_knob_with_a_path_is_said_or_named_as
     said = {each.what for each in lines} | set(
         next(each.value for each in lines if each.form == "++" and each.path == "mixed_precision")
     )
-    said |= {each.what for each in unsaid(given, version)}
+    said |= {each.what for each in not_expressed(given, version)}
     for knob in KNOBS.values():
         if knob.megatron_bridge and knob.acts != "environment":
             assert knob.name in said, knob.name
@@ -111,8 +111,8 @@ def test_a_backend_of_attention_is_the_member_of_its_enum() -> None:
 
 def test_a_knob_of_a_later_release_is_named_as_lost_before_it() -> None:
     late = recipe(moe_token_dispatcher_type="flex", moe_flex_dispatcher_backend="hybridep", moe_paged_stash=True)
-    assert ("moe_paged_stash", "Bridge has it from 0.5") in {(each.what, each.why) for each in unsaid(late, OLD)}
-    assert "moe_paged_stash" not in {each.what for each in unsaid(late, NEW)}
+    assert ("moe_paged_stash", "Bridge has it from 0.5") in {(each.what, each.why) for each in not_expressed(late, OLD)}
+    assert "moe_paged_stash" not in {each.what for each in not_expressed(late, NEW)}
     assert "model.moe_paged_stash=true" in overrides(late, NEW)
 
 

@@ -41,7 +41,7 @@ def test_ranks_of_two_hosts_stay_up_between_bursts(
 ) -> None:
     ranks = launch_on_hosts()
     stay_up(ranks, make_burst)
-    came = list(notes.nodes_that_came(ranks.control, 2))
+    came = list(notes.started_nodes(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
     assert [each.address for each in came] == hosts.addresses
     # what the tests below count: keepers, agents and ranks of both hosts carry the mark of their start

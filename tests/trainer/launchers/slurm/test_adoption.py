@@ -81,7 +81,7 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
         ranks.end()
     assert result.failure is None
     assert [report.rank for report in result.reports] == [0, 1, 2, 3]
-    assert {came.job for came in notes.nodes_that_came(tmp_path / "jobs/0001", 2)} == {jobs[0]}
+    assert {came.job for came in notes.started_nodes(tmp_path / "jobs/0001", 2)} == {jobs[0]}
     assert 0 < processes.ran_s < time.monotonic() - began
 
 

@@ -53,7 +53,7 @@ def test_ranks_of_two_nodes_stay_up_between_bursts(
 ) -> None:
     ranks = launch_on_nodes()
     stay_up(ranks, make_burst)
-    came = list(notes.nodes_that_came(ranks.control, 2))
+    came = list(notes.started_nodes(ranks.control, 2))
     assert [each.host for each in came] == allocated.nodes
     assert all(path.parts[-5] == "torchrun" and "node1" in path.parts for path in ranks.processes.outputs(2))
 
@@ -172,7 +172,7 @@ def test_a_node_to_avoid_is_left_out_where_the_allocation_has_others(
 ) -> None:
     ranks = launch_on_nodes(nodes=1, exclude=allocated.nodes[:1])
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
-    assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == allocated.nodes[1:]
+    assert [came.host for came in notes.started_nodes(ranks.control, 1)] == allocated.nodes[1:]
 
 
 def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
@@ -217,7 +217,7 @@ def test_a_job_a_burst_is_submitted_followed_and_gone(
     folder = make_burst({rank: [["meet"]] for rank in range(4)})
     assert ranks.run(folder, deadline_s=HANG_S).failure is None
     assert not launcher_at(tmp_path, job="per-burst").keeps_ranks
-    assert len(list(notes.nodes_that_came(ranks.control, 2))) == 2
+    assert len(list(notes.started_nodes(ranks.control, 2))) == 2
 
     ranks.end()
 
@@ -235,7 +235,7 @@ def test_a_job_does_without_nodes_that_failed_only_where_there_are_others(
         avoid(tmp_path / "home", node, "its slurmd was killed")
     ranks = launch_on_nodes(job="per-burst", nodes=1)
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
-    assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == [first]  # it failed first
+    assert [came.host for came in notes.started_nodes(ranks.control, 1)] == [first]  # it failed first
     ranks = launch_on_nodes(job="per-burst")
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     with pytest.raises(ToolError, match="Requested node configuration is not available"):

@@ -17,8 +17,8 @@ from trainer.launchers.slurm.states import (
     never,
     over,
     refusal,
+    reports_an_end,
     settled,
-    tells_of_an_end,
     was_suspended,
 )
 
@@ -182,5 +182,5 @@ def test_a_job_that_made_room_and_ended_well_was_preempted_where_its_ranks_were_
 
 def test_an_allocation_that_takes_no_step_any_more_is_being_ended() -> None:
     said = "srun: error: Unable to create step for job 7: Job/step already completing or completed"
-    assert tells_of_an_end(said)
-    assert not tells_of_an_end("srun: error: Unable to create step for job 7: Requested nodes are busy")
+    assert reports_an_end(said)
+    assert not reports_an_end("srun: error: Unable to create step for job 7: Requested nodes are busy")
