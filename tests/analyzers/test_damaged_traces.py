@@ -103,7 +103,7 @@ def _operators(*transfers: str, **header: Any) -> Drawing:
     return drawing
 
 
-def test_a_cut_trace_whose_header_tells_of_no_device_is_of_a_rank_on_cpus(tmp_path: Path) -> None:
+def test_a_cut_trace_without_a_device_in_its_header_is_of_a_rank_on_cpus(tmp_path: Path) -> None:
     analysis = analyze([_cut_before_its_end(_operators(), tmp_path)])
     assert analysis.traces[0].devices == []
     assert analysis.diagnosis.cut_short

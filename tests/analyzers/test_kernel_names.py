@@ -57,7 +57,7 @@ def test_no_name_that_only_sounds_like_communication_becomes_it() -> None:
         ("nvjet_tst_64x8_64x16_1x4_h_bz_TNT", "nvjet_tst_64x8_64x16_1x4_h_bz_TNT"),
     ],
 )
-def test_a_kernels_own_name_is_what_stands_before_its_arguments(text: str, name: str) -> None:
+def test_a_kernels_own_name_is_the_part_before_its_arguments(text: str, name: str) -> None:
     assert own_name(text) == name
 
 

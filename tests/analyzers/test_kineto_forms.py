@@ -188,7 +188,7 @@ def test_json_that_is_not_strict_is_read_whole(
     assert (report.rank, report.coverage.dropped) == (0, [])
 
 
-def test_mending_leaves_good_text_alone() -> None:
+def test_repairing_leaves_good_text_alone() -> None:
     text = json.dumps(
         _drawn().document() | {"names": ["a\\b", "é", "\U0001f600", "tab\t", "[1,]"[:3], "NaNs"]}
     ).encode()

@@ -56,7 +56,7 @@ def test_allocations_refused_are_counted(tmp_path: Path) -> None:
     assert (len(timeline.memory), timeline.memory.refused) == (0, 1)
 
 
-def test_what_the_device_has_stands_in_the_header(tmp_path: Path) -> None:
+def test_figures_of_the_device_are_in_the_header(tmp_path: Path) -> None:
     (timeline,) = read(Drawing(device_bytes=80 << 30).kernel(GEMM, 0, 20).write(tmp_path))
     assert timeline.memory_limit_bytes == 80 << 30
 

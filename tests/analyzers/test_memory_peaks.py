@@ -38,7 +38,7 @@ def _evidence(folder: Path) -> list[str]:
     return finding.evidence
 
 
-def test_the_peak_stands_in_its_step_and_phase(tmp_path: Path) -> None:
+def test_the_peak_is_in_its_step_and_phase(tmp_path: Path) -> None:
     drawing = _step().range("experts", 500, 700)
     drawing.memory(100, 10 * GIB, address=1, allocated=40 * GIB, reserved=60 * GIB)
     drawing.memory(620, 20 * GIB, address=2, allocated=60 * GIB, reserved=60 * GIB)

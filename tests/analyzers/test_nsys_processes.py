@@ -80,7 +80,7 @@ def test_a_copy_on_another_device_makes_no_timeline_of_it(tmp_path: Path) -> Non
     assert (timeline.device_index, len(timeline.device.spans)) == (3, 2)
 
 
-def test_mpi_tells_the_rank_of_each_process(tmp_path: Path) -> None:
+def test_mpi_gives_the_rank_of_each_process(tmp_path: Path) -> None:
     kernels = [kernel(0, 10, 1), kernel(0, 10, 1, process=PROCESS_B)]
     mpi: list[Row] = [{"globalTid": PROCESS_A | 9, "rank": 12}, {"globalTid": PROCESS_B | 9, "rank": 11}]
     assert _ranks(write(tmp_path / "mpi.sqlite", {KERNELS: kernels, "MPI_RANKS": mpi})) == [12, 11]
@@ -95,14 +95,14 @@ def test_mpi_tells_the_rank_of_each_process(tmp_path: Path) -> None:
         ((), 2),
     ],
 )
-def test_the_environment_of_a_lone_process_tells_its_rank_before_the_files_name(
+def test_the_environment_of_a_single_process_gives_its_rank_before_the_files_name(
     tmp_path: Path, values: tuple[str, ...], rank: int
 ) -> None:
     tables: dict[str, list[Row]] = {KERNELS: [kernel(0, 10, 1)], "META_DATA_CAPTURE": _environment(*values)}
     assert _ranks(write(tmp_path / "rank2.sqlite", tables)) == [rank]
 
 
-def test_the_environment_of_a_launcher_tells_nothing_of_the_processes_it_started(tmp_path: Path) -> None:
+def test_the_environment_of_a_launcher_gives_no_rank_of_the_processes_it_started(tmp_path: Path) -> None:
     kernels = [kernel(0, 10, 1), kernel(0, 10, 1, process=PROCESS_B)]
     tables: dict[str, list[Row]] = {KERNELS: kernels, "META_DATA_CAPTURE": _environment('RANK="0"')}
     assert _ranks(write(tmp_path / "rank0.sqlite", tables)) == [None, None]

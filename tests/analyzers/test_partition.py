@@ -72,7 +72,7 @@ def test_deepep_kernels_are_communication_by_their_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("around", "kind"), [("combine", "ep_combine"), ("gradient_sync", "dp"), ("pp_send_recv", "pp"), ("step", "other")]
 )
-def test_the_range_a_collective_was_launched_from_tells_its_kind(tmp_path: Path, around: str, kind: str) -> None:
+def test_the_range_a_collective_was_launched_from_gives_its_kind(tmp_path: Path, around: str, kind: str) -> None:
     drawing = Drawing().step(1, 0, 100).range(around, 0, 10, thread=BACKWARD)
     drawing.kernel("ncclDevKernel_AllGather_RING_LL(x)", 50, 80, launched=5, thread=BACKWARD)
     assert set(step_of(drawing, tmp_path).communication_by_kind) == {kind}
@@ -94,7 +94,7 @@ def test_the_innermost_meaningful_range_decides(tmp_path: Path) -> None:
         ("default_pg", "all_to_all"),
     ],
 )
-def test_the_process_group_tells_the_kind_where_no_range_does(tmp_path: Path, group: str, kind: str) -> None:
+def test_the_process_group_gives_the_kind_if_no_range_does(tmp_path: Path, group: str, kind: str) -> None:
     arguments: dict[str, Any] = {"Process Group Description": group, "Collective name": "all_to_allv"}
     drawing = Drawing().step(1, 0, 100).kernel(ALL_TO_ALL, 50, 80, launched=5, **arguments)
     assert set(step_of(drawing, tmp_path).communication_by_kind) == {kind}

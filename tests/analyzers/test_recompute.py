@@ -76,7 +76,7 @@ def test_plain_backward_is_no_recompute(tmp_path: Path) -> None:
     assert _recompute(_launching(drawing, 30, 130, 250), tmp_path) == 0
 
 
-def test_forward_is_no_recompute_on_whichever_thread(tmp_path: Path) -> None:
+def test_forward_on_any_thread_is_not_recompute(tmp_path: Path) -> None:
     drawing = Drawing().operator("aten::linear", 0, 60, MAIN, 1)
     drawing.operator("aten::linear", 0, 60, BACKWARD, 2)  # the thread evaluates nodes too, but not now
     _node("MmBackward0", 100, 200, drawing)

@@ -101,7 +101,7 @@ def test_an_input_is_never_replaced(case: str, given: str, way: str, capsys: pyt
 
 
 @pytest.mark.parametrize("command", ["diagnose", "compare", "estimate", "plan", "export", "init"])
-def test_every_command_that_writes_a_file_tells_of_force(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_that_writes_a_file_mentions_force(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert "--force" in capsys.readouterr().out
 

@@ -38,7 +38,7 @@ def trial(number: int, recipe: Recipe, step_us: float, *, parent: int | None = N
     ]  # fmt: skip
 
 
-def test_a_trial_is_held_against_what_the_trials_before_it_teach() -> None:
+def test_a_trial_is_compared_with_a_prediction_from_the_trials_before_it() -> None:
     (held,) = replay("drawn", study())
     assert (held.number, held.accepted) == (1, True)
     assert held.obtained == pytest.approx(math.log(2))

@@ -35,7 +35,7 @@ def test_no_link_leads_nowhere(site: tuple[Path, Built]) -> None:
     assert site[1].links > 1000
 
 
-def test_no_page_stands_where_another_does() -> None:
+def test_no_two_pages_have_the_same_path() -> None:
     paths = [page.path for page in every_page()]
     assert sorted(paths) == sorted(set(paths))
 
@@ -69,7 +69,9 @@ def test_a_page_says_what_its_table_says(site: tuple[Path, Built]) -> None:
     assert "keep the activations that memory has room for" in fix
 
 
-def test_every_key_of_a_recipe_stands_with_what_it_takes_and_the_remark_in_the_source(site: tuple[Path, Built]) -> None:
+def test_every_key_of_a_recipe_is_listed_with_its_values_and_the_comment_in_the_source(
+    site: tuple[Path, Built],
+) -> None:
     text = (site[0] / "recipe.html").read_text()
     for kind in (TuneSettings, BurstSettings, Cluster):
         for name in kind.model_fields:

@@ -29,7 +29,7 @@ def test_every_row_is_complete() -> None:
         assert row["source"] or row["origin"] not in ("fitted", "measured"), f"{row['name']}: fitted to what?"
 
 
-def test_a_name_stands_for_one_number() -> None:
+def test_each_name_has_one_number() -> None:
     names = [row["name"] for row in rows()]
     assert len(set(names)) == len(names)
     assert list(constants()) == names

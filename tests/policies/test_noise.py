@@ -19,7 +19,7 @@ from tests.autotune.tuning.fakes import outcome_of
 from tests.autotune.tuning.test_judge import trial_of
 
 
-def test_without_repeats_the_prior_stands_in() -> None:
+def test_without_repeats_the_prior_is_used() -> None:
     once = Noise(trials=[trial_of(outcome_of(100_000, spread=0.0))])
     spread = once.between_bursts()
     assert (spread.deviation, spread.freedom, spread.repeats) == (PINNED, 1, 0)

@@ -92,7 +92,7 @@ SAID_IN_SETUP = [
 
 
 @pytest.mark.parametrize(("kind", "text"), SAID)
-def test_what_programs_say_is_understood_in_any_phase(kind: FailureKind, text: str) -> None:
+def test_output_of_programs_is_understood_in_any_phase(kind: FailureKind, text: str) -> None:
     found = match(text.splitlines(), ANY)
     assert found is not None
     assert found[0].kind is kind
@@ -153,7 +153,7 @@ def test_an_error_raised_while_handling_out_of_memory_is_out_of_memory() -> None
     assert (found.kind, found.evidence) == (FailureKind.OOM, "MemoryError")
 
 
-def test_nccl_that_tells_nothing_is_explained_by_the_log() -> None:
+def test_an_nccl_error_without_details_is_explained_by_the_log() -> None:
     reporting = reported(0, 1.0, "DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error")
     log = "NCCL WARN Cuda failure 2 'out of memory'\n"
     found = failure(RankEvidence(rank=0, report=reporting.report, phase=ANY, log=log))

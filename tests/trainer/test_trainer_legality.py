@@ -32,5 +32,5 @@ def test_a_word_of_the_command_that_the_recipe_does_not_mention_is_a_warning() -
     assert [(finding.kind, finding.knobs) for finding in said] == [(FindingKind.WARNING, ("moe_grouped_gemm",))]
 
 
-def test_a_custom_trainer_is_held_to_everyones_rules() -> None:
+def test_a_custom_trainer_is_checked_by_the_general_rules() -> None:
     assert "not-expressed" not in errors(of_trainer(["train", "{args}"], {"cpu_affinity": "spread"}, kind="custom"))

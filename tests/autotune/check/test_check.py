@@ -69,7 +69,7 @@ def test_findings_tell_the_framework_and_the_releases(tmp_path: Path, capfd: pyt
     assert all(finding["binds"] and finding["versions"] for finding in findings)
 
 
-def test_what_stops_a_recipe_stands_before_what_it_silently_does(
+def test_refusals_of_a_recipe_come_before_its_silent_effects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.yaml").write_text(BAD)

@@ -91,7 +91,7 @@ def test_several_knobs_and_values_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("style", ["as written", "every default"])
-def test_what_breaks_a_rule_is_mended_in_place(style: str, tmp_path: Path) -> None:
+def test_values_that_break_a_rule_are_fixed_in_place(style: str, tmp_path: Path) -> None:
     mended = 0
     for rule in RULES[:: 6 if style == "as written" else 12]:
         file = tmp_path / f"{rule.id}.yaml"
@@ -107,7 +107,7 @@ def test_what_breaks_a_rule_is_mended_in_place(style: str, tmp_path: Path) -> No
     assert mended >= 5
 
 
-def test_a_file_that_the_change_cannot_be_put_into_is_written_anew_and_says_so(tmp_path: Path) -> None:
+def test_a_file_that_the_change_does_not_fit_into_is_rewritten_and_says_so(tmp_path: Path) -> None:
     text = "model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nx: &x {tp: 3, ep: 8}\nparallelism: *x\n"
     file = tmp_path / "a.yaml"
     file.write_text(text.replace("x: &x {tp: 3, ep: 8}\nparallelism: *x\n", "parallelism: {tp: 3, ep: 8}\n"))

@@ -37,7 +37,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_the_verdict_stands_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     show_analysis(RECOMPUTING)
     lines = printed(capsys).splitlines()
     assert lines[0] == "wall: memory, up to 556 ms (31.0 %) of the step"

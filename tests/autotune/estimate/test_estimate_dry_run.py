@@ -29,7 +29,7 @@ def estimated(folder: Path, text: str, *words: str) -> int:
 
 
 @pytest.mark.megatron
-def test_the_document_tells_what_the_rank_holds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_document_lists_the_memory_of_the_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = estimated(tmp_path, SMALL, "--json", "--pp-rank", "1")
     document: dict[str, Any] = json.loads(capfd.readouterr().out)
     shown = document["dry_run"]

@@ -115,7 +115,7 @@ def test_where_nothing_runs_there_is_no_speedup_and_no_recipe(tmp_path: Path) ->
     assert "nothing runs" in page.read_text()
 
 
-def test_a_base_that_nothing_beats_stands_at_exactly_one() -> None:
+def test_a_base_that_nothing_beats_has_a_speedup_of_exactly_one() -> None:
     document = document_of(History(events(STEPS[:2])))
     assert (document.speedup, document.speedup_ci) == (1.0, (1.0, 1.0))
 

@@ -23,7 +23,7 @@ def drawn(steps: tuple[Step, ...] = STEPS) -> Material:
     return material_of(history, document_of(history))
 
 
-def test_each_prediction_stands_next_to_what_was_obtained() -> None:
+def test_each_prediction_is_next_to_the_obtained_gain() -> None:
     material = drawn()
     section = predictions(material)
     assert section is not None

@@ -56,7 +56,7 @@ def learned(parts: dict[str, list[float]]) -> Reason:
     return Reason(kind=ReasonKind.EXPECTED_IMPROVEMENT, figures=figures)
 
 
-def test_each_fix_stands_with_its_wall_and_share_and_the_interaction_is_a_row() -> None:
+def test_each_fix_is_shown_with_its_wall_and_share_and_the_interaction_is_a_row() -> None:
     table = fixes_table(step(fixes=FIXES, interaction=0.007).trial)
     assert table is not None
     first, second, last = table.rows
@@ -78,7 +78,7 @@ def test_one_fix_alone_has_no_interaction_and_all_of_the_obtained_gain() -> None
     assert entry.predicted_share == 0.18
 
 
-def test_of_several_fixes_no_burst_tells_the_shares_apart() -> None:
+def test_no_burst_separates_the_shares_of_several_fixes() -> None:
     fixes = material(fixes=FIXES, interaction=0.007).document.trials[3].fixes
     assert [entry.obtained_share for entry in fixes] == [None, None]
 
@@ -168,7 +168,7 @@ def test_the_log_names_a_step_by_its_fixes_then_says_what_changed_and_the_shares
     assert lines[3].startswith("  why: ")
 
 
-def test_a_knob_by_itself_stands_with_its_values_and_is_not_said_twice() -> None:
+def test_a_single_knob_is_shown_with_its_values_and_only_once() -> None:
     alone = (FixShare(fix="threads_per_rank", wall=None, knobs=("threads_per_rank",), predicted_share=0.01),)
     trial = History(events()).attempted[7]
     renamed = msgspec.structs.replace(History(events()).proposals[7][1], fixes=alone)

@@ -63,7 +63,7 @@ def test_a_list_knob_is_compared_as_text() -> None:
     assert no_effect(trial_of(changes=changes, recompute_modules="core_attn,moe_act"), None) is None
 
 
-def test_a_knob_nobody_reports_is_believed() -> None:
+def test_a_knob_that_nothing_reports_counts_as_applied() -> None:
     assert no_effect(trial_of(changes={"manual_gc": (False, True)}), None) is None
 
 

@@ -237,7 +237,7 @@ def test_another_micro_batch_has_other_weights_where_nothing_puts_the_trainers_g
     assert (said.verdict is Verdict.ACCEPTED) is agrees
 
 
-def test_a_change_of_numbers_is_not_held_to_the_same_losses() -> None:
+def test_a_change_of_numerics_need_not_keep_the_losses() -> None:
     best = trial_of(outcome_of(100_000, loss=[7.0, 6.9]), outcome_of(100_100))
     other = BASE.replace({"precision": "bf16"})
     candidate = trial_of(outcome_of(50_000, loss=[9.0, 8.9]), number=1, bursts=(3,), recipe=other)

@@ -53,7 +53,7 @@ def test_out_of_patience_a_fix_whose_bound_beats_the_noise_is_still_tried(tmp_pa
 
 
 @pytest.mark.parametrize(("hours", "bursts"), [(0.0001, 1), (0.0012, 2), (1.0, 5)])
-def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
+def test_no_burst_starts_that_would_cost_more_gpu_hours_than_are_left(
     hours: float, bursts: int, tmp_path: Path
 ) -> None:
     """A burst of two ranks takes a second by the fake clock: 0.00056 rank-hours."""
@@ -64,7 +64,7 @@ def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
     assert "rank-hours are used" in end_text(ended) or bursts == 5
 
 
-def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None:
+def test_no_burst_starts_that_would_end_after_the_deadline(tmp_path: Path) -> None:
     engine = FakeEngine(micro_batches)
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], until=12.0).run()
     assert 1 <= len(engine.ran) < 5

@@ -38,7 +38,7 @@ def untimed(text: str) -> str:
     return "".join(f"{TIMED.sub('', line)}\n" for line in lines)
 
 
-def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
+def test_a_log_has_one_line_per_event_of_the_study(tmp_path: Path) -> None:
     out = console()
     loop_in(tmp_path, rule=micro_batches, ideas=IDEAS, listener=PlainView(console=out).show).run()
     lines = untimed(said(out)).splitlines()
@@ -71,7 +71,7 @@ def test_a_resumed_study_shows_its_history_before_anything_runs(tmp_path: Path) 
     assert "nothing runs yet" not in panel
 
 
-def test_the_journal_tells_its_listener_the_whole_study_while_the_loop_goes_through_it_again(tmp_path: Path) -> None:
+def test_the_journal_passes_its_listener_the_whole_study_while_the_loop_replays_it(tmp_path: Path) -> None:
     loop_in(tmp_path, rule=micro_batches, ideas=[FASTER], budget=3).run()
     known: list[int] = []
     loop = loop_in(

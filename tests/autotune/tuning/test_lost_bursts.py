@@ -34,7 +34,7 @@ class Faulty(FakeEngine):
         return self.by if len(self.ran) in self.lost else outcome
 
 
-def test_a_burst_lost_to_the_machine_is_run_once_more_under_its_number(tmp_path: Path) -> None:
+def test_a_burst_lost_to_the_machine_is_repeated_under_its_number(tmp_path: Path) -> None:
     engine = Faulty({1})
     loop_in(tmp_path, rule=micro_batches, engine=engine).run()
     history = read_study(tmp_path)

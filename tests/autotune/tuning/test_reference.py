@@ -60,7 +60,7 @@ def test_the_reference_is_no_recipe_of_the_search_that_brought_no_gain(tmp_path:
     assert [trial.recipe.knob("manual_gc_interval") for trial in trials_in(tmp_path)] == [0, 0, 1, 0, 2]
 
 
-def test_a_reference_that_was_measured_is_not_measured_anew_on_resuming(tmp_path: Path) -> None:
+def test_a_measured_reference_is_not_measured_again_on_resuming(tmp_path: Path) -> None:
     rule = only_with_a_larger_micro_batch
     loop_in(tmp_path, rule=rule, ideas=[GOOD_GUESS], nearest=NEAR, budget=3).run()
     engine = FakeEngine(rule)

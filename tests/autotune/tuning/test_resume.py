@@ -125,7 +125,7 @@ def test_an_outcome_that_only_the_journal_lacks_is_not_paid_for_twice(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED])
-def test_what_tells_nothing_of_the_recipe_is_run_again(kind: FailureKind, tmp_path: Path) -> None:
+def test_a_failure_that_is_not_the_recipes_is_run_again(kind: FailureKind, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=Ending(tight)).run()
     write_outcome(tmp_path / "bursts/0002", Outcome(failure=Failure(kind=kind, evidence="the node is gone")))
@@ -177,7 +177,7 @@ def twice(trial: Trial, **given: Any) -> Judgement:
 
 
 @pytest.mark.parametrize("events", range(2, 24))
-def test_what_another_version_decided_stands_and_the_search_goes_on_behind_it(
+def test_decisions_of_another_version_stay_and_the_search_continues_after_them(
     events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways: a version that repeats less, resumed by one that repeats more, and the other way round."""

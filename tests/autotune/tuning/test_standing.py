@@ -82,7 +82,7 @@ def test_a_study_that_spent_its_bursts_is_resumed_with_more_of_them() -> None:
     assert standing.resume.endswith("--budget 24")
 
 
-def test_the_end_is_foreseen_from_the_pace_and_never_after_the_deadline() -> None:
+def test_the_end_is_predicted_from_the_pace_and_never_after_the_deadline() -> None:
     history = cut(BurstStarted)
     assert history.tuner is not None
     free = standing_of(history, folder="s", now=0.0, held=True)
@@ -108,7 +108,7 @@ def test_a_journal_of_an_older_version_has_a_standing_too() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 40))
-def test_a_study_stands_somewhere_after_any_event(count: int) -> None:
+def test_a_study_has_a_standing_after_any_event(count: int) -> None:
     standing = standing_of(History(clocked(events())[:count]), folder="s", now=NOW, held=True)
     assert rows_of(standing, NOW)
     msgspec.json.encode(standing)

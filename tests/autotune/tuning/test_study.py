@@ -70,7 +70,7 @@ def test_a_folder_with_something_else_in_it_is_not_taken(tmp_path: Path) -> None
         begin(tmp_path)
 
 
-def test_a_study_goes_on_with_the_recipe_and_seed_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_study_continues_with_the_recipe_and_seed_it_started_with(tmp_path: Path) -> None:
     begin(tmp_path / "s").close()
     resumed = resume(tmp_path / "s")
     assert (resumed.recipe, resumed.seed) == (base_recipe(), 7)

@@ -97,7 +97,7 @@ def test_a_study_on_cpus_teaches_another() -> None:
     assert taught["cpu_host"] > 0.2
 
 
-def test_cpu_time_tells_what_wall_time_on_a_busy_machine_does_not() -> None:
+def test_cpu_time_shows_a_gain_that_wall_clock_time_on_a_busy_machine_hides() -> None:
     """Steps of a burst that neighbours made three times as long, with and without the ranks' own CPU time."""
     calm = fit_time(on_cpus({})).predict(tabulate([OTHER]))[0]
     busy = [replace(one, step_s=3 * (one.step_s or 0.0), deviation=0.3, ranks=()) for one in on_cpus({})]

@@ -107,7 +107,7 @@ def test_memory_rows_are_expected_of_the_layer_that_is_measured() -> None:
     assert ratios == pytest.approx(dict.fromkeys(ratios, 1.0), abs=0.05)
 
 
-def test_memory_that_a_probe_saw_is_believed_before_the_first_burst() -> None:
+def test_memory_measured_by_a_probe_counts_before_the_first_burst() -> None:
     tight = {"activations": 1.2, "outside_gib": 4.0, "fragmentation": 0.08, "second_step_gib": 2.0}
     base = recipe({"memory": tight})
     table = tabulate([base])

@@ -120,7 +120,7 @@ def test_a_proxy_out_of_memory_is_evidence_of_its_own_recipe() -> None:
     assert float(after.fits(table)[0]) < float(before.fits(table)[0])
 
 
-def test_the_choice_is_the_fastest_at_full_size_and_optuna_is_told_its_prediction_there() -> None:
+def test_the_choice_is_the_fastest_at_full_size_and_optuna_gets_its_prediction_there() -> None:
     slow, fast = target(), target().replace({"moe_permute_fusion": True})
     trials = [ran_at(slow, SMALLEST), replace(ran_at(fast, SMALLEST, slower=0.8), number=1)]
     tuner = Tuner(slow, 1)

@@ -23,7 +23,7 @@ def test_a_rank_gets_cores_of_the_socket_of_its_gpu() -> None:
     assert shares([*CROSSED]) == [{8, 9, 10, 11}, {12, 13, 14, 15}, {0, 1, 2, 3}, {4, 5, 6, 7}]
 
 
-def test_without_sockets_cores_are_dealt_in_order() -> None:
+def test_without_sockets_cores_are_assigned_in_order() -> None:
     assert shares([None, None], range(4)) == [{0, 1}, {2, 3}]
 
 
@@ -35,7 +35,7 @@ def test_a_socket_none_of_whose_cores_may_be_used_counts_for_nothing() -> None:
     assert shares([1, 1], range(4)) == [{0, 1}, {2, 3}]
 
 
-def test_the_kernel_tells_where_a_gpu_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_gives_the_numa_node_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.engines.megatron.affinity import cores_by_numa_node, numa_nodes_of_gpus
 
     for bus, node in ((0x1B, "1\n"), (0x2C, "-1\n")):

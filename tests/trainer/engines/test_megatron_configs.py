@@ -83,7 +83,7 @@ class _Group:
         return 2
 
 
-def test_replicas_are_compared_in_slices_and_any_difference_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_compared_in_slices_and_any_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.engines.megatron import replicas
 
     monkeypatch.setattr(replicas, "_SLICE", 3)

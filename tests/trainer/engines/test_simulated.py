@@ -179,7 +179,7 @@ def test_a_fault_ends_the_burst_as_what_it_is(kind: Any, failure: FailureKind, t
     assert run(gpu_recipe(), tmp_path, number=1, machine=machine).ok
 
 
-def test_a_lost_burst_that_is_tried_again_draws_its_luck_anew(tmp_path: Path) -> None:
+def test_a_repeat_of_a_lost_burst_draws_new_noise(tmp_path: Path) -> None:
     machine = Machine(memory=ROOMY, faults=(Fault(kind="node_lost", step=2, chance=0.5),))
     recipe = on_machine(gpu_recipe(), machine)
     kinds = set()
@@ -225,7 +225,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", few(CASES, 3))
-def test_a_trace_tells_the_step_it_is_a_part_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_adds_up_to_the_step_it_is_a_part_of(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scaled by what repeats, it is the partition of the whole step, and as long as the steps that were measured."""
     recipe = gpu_recipe(CASES[name] | {"global_batch_size": 512})
     part = traced(recipe, tmp_path / "part")

@@ -28,7 +28,7 @@ def test_knobs_are_read_from_the_argument_dump_in_the_recipes_words() -> None:
     assert "moe_grouped_gemm" not in acting  # the recipe does not ask for it
 
 
-def test_a_log_without_a_dump_tells_nothing() -> None:
+def test_a_log_without_a_dump_gives_nothing() -> None:
     assert acting_knobs(cpu_recipe(), "iteration 1/ 10") == {}
 
 
@@ -59,6 +59,6 @@ def test_knobs_are_read_from_the_configuration_that_bridge_ends_with() -> None:
     assert not {"moe_router_dtype", "cuda_graph_scope", "moe_grouped_gemm"} & acting.keys()
 
 
-def test_what_is_no_configuration_tells_nothing() -> None:
+def test_a_file_that_is_not_a_configuration_gives_nothing() -> None:
     assert acting_in_configuration(cpu_recipe(), "a: [") == {}
     assert acting_in_configuration(cpu_recipe(), "text") == {}

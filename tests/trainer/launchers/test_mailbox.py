@@ -77,7 +77,7 @@ def test_a_process_whose_parent_is_already_gone_ends_at_once() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
 
 
-def test_oom_kills_are_counted_by_our_own_cgroup_where_it_tells(tmp_path: Path) -> None:
+def test_oom_kills_are_counted_by_our_own_cgroup_if_it_reports_them(tmp_path: Path) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/job\n")
     (tmp_path / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")

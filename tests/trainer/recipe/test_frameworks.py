@@ -33,7 +33,7 @@ def test_a_warning_to_everyone_is_an_error_to_the_framework_that_stops() -> None
     assert "vpp-two-stages" not in errors(two, FrameworkName.MEGATRON_BRIDGE)
 
 
-def test_what_one_framework_mends_and_an_old_core_refuses_is_an_error_to_the_others() -> None:
+def test_a_recipe_that_one_framework_adjusts_and_an_old_core_refuses_is_an_error_for_the_others() -> None:
     flex = given(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex")
     shared = flex.replace({}).model_copy(
         update={"model": flex.architecture.model_copy(update={"moe_shared_expert_intermediate_size": 768})}

@@ -26,7 +26,7 @@ def test_a_launcher_comes_back_as_it_was_written(written: str) -> None:
     assert found.replace({"micro_batch_size": 2}).burst == found.burst
 
 
-def test_only_the_kind_of_launcher_tells_recipes_apart() -> None:
+def test_only_the_kind_of_launcher_distinguishes_recipes() -> None:
     digests = {recipe(each).digest() for each in ("slurm", "{slurm: {account: a, job: per-burst}}")}
     assert len(digests) == 1
     assert recipe("local").digest() not in digests

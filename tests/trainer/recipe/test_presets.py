@@ -70,7 +70,7 @@ def test_a_gpu_has_its_figures() -> None:
 @pytest.mark.parametrize(
     ("gpu", "driver_bytes"), [("h100", 85018279936), ("b200", 191503138816), ("b300", 287431131136)]
 )
-def test_the_memory_is_what_the_driver_tells_programs(gpu: str, driver_bytes: int) -> None:
+def test_the_memory_is_what_the_driver_reports(gpu: str, driver_bytes: int) -> None:
     assert known_hardware()[gpu].memory_gib == round(driver_bytes / 2**30, 2)
 
 

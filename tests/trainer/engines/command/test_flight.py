@@ -108,7 +108,7 @@ def test_a_rank_in_another_collective_is_distinguished_from_one_that_did_not_arr
     assert rank == 2
 
 
-def test_a_dump_that_is_not_whole_or_has_nothing_that_waits_tells_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_dump_or_one_without_a_waiting_rank_gives_nothing(tmp_path: Path) -> None:
     left(tmp_path, 0, entry(7, "all_to_all"))
     (tmp_path / "rank1.flight.json").write_text('{"entries": [')
     assert list(read_flights(tmp_path, 3)) == [0]

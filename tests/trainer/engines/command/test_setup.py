@@ -180,7 +180,7 @@ def test_a_login_shell_is_one_in_a_burst_and_in_an_export(tmp_path: Path) -> Non
         ("module load x -l", False),
     ],
 )
-def test_the_first_line_tells_a_login_shell(line: str, login: bool) -> None:
+def test_the_first_line_shows_a_login_shell(line: str, login: bool) -> None:
     assert is_login(line) is login
 
 

@@ -36,7 +36,7 @@ def errors(given: Recipe, version: str) -> set[str]:
     return {found.rule for found in findings_for(given, version) if found.kind is FindingKind.ERROR}
 
 
-def test_every_flag_stands_for_a_knob_or_a_field_that_there_is() -> None:
+def test_every_flag_names_an_existing_knob_or_field() -> None:
     known = {"model": set(Architecture.model_fields), "knob": set(KNOBS), "precision": {"precision"}}
     for flag in filled(FLAGS):
         assert flag.field is None if flag.part == "beside" else flag.field in known[flag.part]

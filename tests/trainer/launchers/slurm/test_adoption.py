@@ -85,7 +85,7 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
     assert 0 < processes.ran_s < time.monotonic() - began
 
 
-def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_ended_without_its_tuner_reports_how(reachable: Cluster, tmp_path: Path) -> None:
     acts: dict[int, list[list[Any]]] = {3: [["phase", "backward"], ["wait_for", "go"], ["kill", "SIGSEGV"]]}
     with killed_tuner(tmp_path, acts, (tmp_path / "0001/log/rank3.log").exists, "per-burst"):
         (tmp_path / "0001/go").touch()

@@ -134,7 +134,7 @@ def test_a_job_a_burst_that_makes_room_is_tried_again_and_one_out_of_time_is_not
 
 
 @pytest.mark.parametrize("settings", [{}, {"job": "per-burst"}], ids=["a step", "a job a burst"])
-def test_a_burst_that_slurm_suspends_has_no_deadline_meanwhile_and_goes_on(
+def test_a_burst_that_slurm_suspends_continues_and_its_deadline_is_extended(
     settings: dict[str, Any],
     cluster: Cluster,
     launch_on_nodes: Launch,
