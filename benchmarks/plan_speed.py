@@ -93,7 +93,7 @@ def measured(task: str) -> dict[str, float]:
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Returns (figure, measured, target)."""
+    """Returns the rows of the table: (figure, measured value, target)."""
     over, small, large = (measured(task) for task in TASKS)
     rate_s = over["estimates"] / over["seconds"]
     peak_gb = max(over["peak_gb"], small["peak_gb"], large["peak_gb"])

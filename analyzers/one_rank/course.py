@@ -77,7 +77,8 @@ def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -
 
 
 def _parts(breakdown: Breakdown) -> dict[str, Intervals]:
-    """Returns disjoint sets of time, one per part."""
+    """Returns the disjoint times of each part of a step: experts, dense and routed compute, exposed communication by
+    kind, copies, host activities, synchronization, bubble."""
     work, idle = breakdown.work, breakdown.idle
     by_class, dense = work.compute_by_class, unrouted(on_cpu=breakdown.timeline.device_index is None)
     routed = [name for name in by_class if name not in (GROUPED_GEMM, *dense)]

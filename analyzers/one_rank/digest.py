@@ -63,7 +63,7 @@ class Collectives:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Digest:
-    """One rank.
+    """Summary of one rank's trace, without its events.
 
     windows: its marked steps, empty if there are none; steps: one per window, or one for the whole trace. Times are
     microseconds from `origin_us`.
@@ -125,7 +125,7 @@ class Digest:
 
 
 def digest(breakdown: Breakdown) -> Digest:
-    """Returns the digest of a rank."""
+    """Returns the summary of one rank's trace that is compared with other ranks."""
     return Digest(
         report=breakdown.report(),
         windows=breakdown.windows,

@@ -71,8 +71,8 @@ class Replay:
     once_more: int = NONE
 
     def saved_us(self, device: Intervals, host: Intervals = EMPTY) -> list[float]:
-        """Returns by how many µs each window is shorter without `device` of the device's time and `host` of the
-        host's."""
+        """Returns by how many µs each window would be shorter without the work in `device` and in `host`, two sets of
+        time."""
         saved = found = self._saved_us(device, host)
         for left, a_pass_more in self._left:
             more = a_pass_more._saved_us(device, host)

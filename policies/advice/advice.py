@@ -201,7 +201,7 @@ def _words(
 
 
 def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
-    """Returns the flag's words; a size is left open if the recipe is not known."""
+    """Returns the flag's words, with a placeholder for a size if the recipe is not known."""
     size = not known and KNOBS[name].domain.kind == "int" and len(words) == 2
     return (words[0], OPEN) if size else words
 

@@ -109,8 +109,8 @@ def _estimated(candidates: Candidates, prior: MemoryPrior) -> _Estimated:
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySurrogate:
-    """The posterior of φ (mean [G + 1] and covariance; GROUPS, then memory outside the allocator), and of h, the
-    process `residual` over the residuals of the measured peaks."""
+    """Posterior of peak memory: of the factors φ (mean [G + 1] and covariance; GROUPS, then memory outside the
+    allocator), and of the error h, the process `residual` over the residuals of the measured peaks."""
 
     limit_gib: float | None
     prior: MemoryPrior

@@ -77,8 +77,8 @@ class ClosedForm:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSurrogate:
-    """The posterior: mean [F] and covariance of the factors, and the process `residual` (g) over the residuals of
-    measured steps."""
+    """Posterior of step time: mean [F] and covariance of the factors, and the process `residual` (g) over the residuals
+    of measured steps."""
 
     mean: Floats
     covariance: Floats  # [F, F]

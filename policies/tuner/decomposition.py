@@ -80,7 +80,7 @@ def members(before: Recipe, after: Recipe) -> list[Member]:
 
 
 def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
-    """Removes knobs and their followers from `left`, and yields those that it removed."""
+    """Removes knobs, and the knobs that depend on them, from `left`; yields those it removed."""
     for knob in (*knobs, *(follower for one in knobs for follower in FOLLOWERS.get(one, ()))):
         if knob in left:
             del left[knob]

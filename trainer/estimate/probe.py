@@ -101,8 +101,8 @@ def _attention(rows: _Rows) -> Floats:
 
 
 def _over_mean(model: Architecture, length: int) -> float:
-    """Returns the ratio of the positions that a token of a whole sequence attends to, to the mean over the model's
-    layers; 1 for sparse attention, since a probe measures the model's own."""
+    """Returns the positions per token of attention over the whole sequence, relative to the mean over the model's
+    layers; 1 for sparse attention, which a probe measures as it is."""
     if any(mixers()[kind.mixer].positions is not None for kind in model.layer_kinds):
         return 1.0
     return length / 2 / max(mean_attended(model, length), 1.0)

@@ -12,7 +12,7 @@ JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
 
 
 def new_control(folder: Path) -> Path:
-    """Creates a new folder for one start, and returns it."""
+    """Creates and returns the control folder of a new start of ranks."""
     control = folder.resolve() / uuid.uuid4().hex[:12]
     control.mkdir(parents=True, mode=0o700)  # the environment of the ranks is written there
     return control

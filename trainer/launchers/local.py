@@ -37,7 +37,7 @@ _SUPERVISOR_S = 10.0  # for the supervisor to end everything; after that it is d
 
 @dataclass(frozen=True, kw_only=True)
 class LocalLauncher:
-    """Starts ranks on this machine. See `trainer.launchers.Launcher`."""
+    """Launcher of ranks on this machine; `trainer.launchers.Launcher` documents its methods."""
 
     keeps_ranks: bool = field(default=True, init=False)
     python: str = field(default=sys.executable, init=False)
@@ -126,7 +126,7 @@ def outputs_in(control: Path, local_rank: int) -> list[Path]:
 
 @dataclass(kw_only=True)
 class LocalProcesses:
-    """See `trainer.launchers.Processes`."""
+    """Ranks on this machine; `trainer.launchers.Processes` documents its methods."""
 
     world_size: int
     control: Path

@@ -8,8 +8,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def oom_kills(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
-    """Returns the count so far: that of our own cgroup (v2, v1) if it has one, else that of the whole machine, which
-    includes processes of others; 0 if neither is known. All count kills for a cgroup's limit and for the machine's
+    """Returns the number of OOM kills so far: of our own cgroup (v2, v1) if it has a count, else of the whole machine,
+    other users' processes included; 0 if neither is known. All count kills for a cgroup's limit and for the machine's
     (Linux 4.13 and later)."""
     lines = (line.split(":", 2) for line in _lines(proc / "self" / "cgroup"))
     own = {controllers: path.lstrip("/") for _, controllers, path in lines}

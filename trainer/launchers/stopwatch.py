@@ -26,7 +26,7 @@ class Stopwatch:
         self._looked_at = self.clock()
 
     def look(self, *, held: bool) -> float:
-        """Returns `now`, after adding the time since the last look unless the ranks were held meanwhile.
+        """Adds the time since the last look to `now`, unless the ranks were held, and returns it.
 
         Of a very long time at most half a minute is added, which still lets a deadline pass if every look takes that
         long.

@@ -47,9 +47,9 @@ def exit_path(control: Path) -> Path:
 
 
 def start(command: list[str]) -> int:
-    """Forks the agent, which dies with this process.
+    """Forks the agent, which dies with this process, and returns its pid.
 
-    Its children learn by the variable `AGENT` whose children they are.
+    Its children inherit that pid in the variable `AGENT`.
     """
     me = os.getpid()
     pid = os.fork()

@@ -51,7 +51,10 @@ def start_ranks(
 
 @dataclass(kw_only=True)
 class WarmRanks:
-    """See `trainer.launchers.Ranks`. `once`: they end by themselves after the first burst, even without a tuner."""
+    """Ranks that stay up between bursts; `trainer.launchers.Ranks` documents the methods.
+
+    `once`: they end by themselves after the first burst, even without a tuner.
+    """
 
     processes: Processes
     startup_s: float = STARTUP_S

@@ -103,7 +103,7 @@ class Watch:
         self._await_stacks(sorted(asked.ranks - asked.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
-        """Waits until every rank has written its stacks completely; a rank that has not begun by `_STACKS_S` will
+        """Waits until every rank has written its stacks completely; a rank that has not started by `_STACKS_S` will
         not."""
         give_up = time.monotonic() + _STACKS_S
         before: list[int] = []

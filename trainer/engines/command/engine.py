@@ -33,7 +33,7 @@ from trainer.recipe.sections import TrainerSettings
 
 
 class CommandEngine:
-    """See `trainer.engines.Engine`."""
+    """Engine that runs the user's own trainer; `trainer.engines.Engine` documents its methods."""
 
     def __init__(
         self,

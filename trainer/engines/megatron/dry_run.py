@@ -168,7 +168,7 @@ def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
 
 
 def _counted(chunks: list[Any]) -> dict[str, int]:
-    """Returns the number of parameters by who shares them.
+    """Returns the number of parameters by the ranks that share them.
 
     Without expert parallelism Megatron does not mark any as an expert's.
     """

@@ -26,7 +26,7 @@ from trainer.recipe.knobs import KNOBS
 
 
 class MegatronEngine:
-    """See `trainer.engines.Engine`."""
+    """Engine that runs our worker with Megatron-Core; `trainer.engines.Engine` documents its methods."""
 
     def __init__(
         self, state_dir: Path, *, worker: str = "trainer.worker", clock: Callable[[], float] = time.monotonic

@@ -49,7 +49,7 @@ class Measured:
 
 
 class Steps:
-    """Takes steps over one stream of batches."""
+    """Runs training steps on one stream of batches."""
 
     def __init__(
         self,

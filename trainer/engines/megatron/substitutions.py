@@ -16,7 +16,7 @@ from trainer.recipe.identity import effective
 
 @dataclass(frozen=True, kw_only=True)
 class Substitution:
-    """A knob that the dry run sets to `runs` if the recipe's value is one that `unlike` returns true for."""
+    """A knob that the dry run sets to `runs` if `unlike` is true for the recipe's value."""
 
     knob: str
     runs: Any

@@ -28,7 +28,10 @@ SAYS = {  # of a fault: what a log would show
 
 
 class SimulatedEngine:
-    """See `trainer.engines.Engine`. Deterministic: the same burst (recipe, number, seed) has the same outcome."""
+    """Engine that simulates a cluster; `trainer.engines.Engine` documents its methods.
+
+    Deterministic: the same burst (recipe, number, seed) has the same outcome.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._nodes: int | None = None  # of the ranks that wait for the next burst

@@ -1,4 +1,5 @@
-"""Plays passes as dependencies between pipeline stages: a pass starts when its rank is free and its input has arrived.
+"""Simulates passes as dependencies between pipeline stages: a pass starts when its rank is free and its input has
+arrived.
 
 Bubbles follow from that. All micro batches of a stage are alike, so a pipeline is periodic after the warm-up: of a long
 step, only the warm-up, some periods and the end are played.
@@ -55,7 +56,10 @@ Duration = Callable[[int, Shape], float]  # of a rank's turn, microseconds
 
 
 def run_pipeline(schedule: Schedule, duration: Duration, *, send_us: float, overlapped: bool) -> Run:
-    """Plays a step. overlapped: a rank continues while its output is being sent; else it waits until it was sent."""
+    """Simulates a step.
+
+    overlapped: a rank continues while its output is being sent; else it waits until it was sent.
+    """
     played = shortened(schedule)
     turns = _play(played, duration, send_us if schedule.pp > 1 else 0.0, overlapped)
     return Run(schedule=schedule, played=played, turns=turns, period_us=_period(played, turns))

@@ -1,4 +1,4 @@
-"""Plays a probe on the simulated cluster: every row from the simulation's own rates, with its noise and cost.
+"""Simulates a probe: every row is computed from the simulation's own rates, with its noise and cost.
 
 A kind of row is one function of KINDS: the measurement of one rank without stragglers, in the row's unit. Stragglers
 among the probed ranks are slower, as in bursts.
@@ -53,7 +53,7 @@ class Played:
 
 
 def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> Played:
-    """Plays the rows in order.
+    """Simulates the rows in order.
 
     A group ends after GROUP_S, the probe after `within_s`, start-up included; the remaining rows get no figure, and the
     reason.

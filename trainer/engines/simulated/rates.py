@@ -75,7 +75,7 @@ class Rates:
 
     @property
     def dense_tflops(self) -> float:
-        """Returns the sustained rate of large GEMMs."""
+        """Returns the sustained rate of large GEMMs, TFLOP/s."""
         return self._narrow / TERA
 
     @property

@@ -1,4 +1,4 @@
-"""Plays operations: when the host launches each, and when the device runs it.
+"""Simulates operations: when the host launches each, and when the device runs it.
 
 The host launches in order and waits only where an operation synchronises. Each stream runs its operations in the order
 of their launches; an operation starts when it is launched, its stream is free and all it waits for is done.
@@ -52,7 +52,7 @@ class Played:
 
 
 def play(ops: Sequence[Op], pace: Pace) -> Played:
-    """Plays operations whose `after` are indices into the list; all streams are free at the start."""
+    """Simulates operations whose `after` are indices into the list; all streams are free at the start."""
     chained = all(op.after == ((place - 1,) if place else ()) for place, op in enumerate(ops))
     return _in_a_row(ops, pace) if chained else _Player(ops, pace).run()
 
@@ -74,8 +74,8 @@ def _in_a_row(ops: Sequence[Op], pace: Pace) -> Played:
 
 
 class _Player:
-    """Plays operations event by event: time advances from one start or end to the next, and between two events every
-    running operation has a constant speed."""
+    """Simulates operations event by event: time advances from one start or end to the next, and between two events
+    every running operation has a constant speed."""
 
     def __init__(self, ops: Sequence[Op], pace: Pace) -> None:
         self.ops, self.pace = ops, pace

@@ -52,7 +52,7 @@ class StageTable:
 
     @property
     def work(self) -> Floats:
-        """Returns the step without the time that its ranks wait for each other, [N]."""
+        """Returns the seconds per step without the time that ranks wait for each other, [N]."""
         longest = self.busy.max(axis=-1) + self.pp_exposed + self.pp_bubble
         once = self.dp_exposed + self.optimizer + self.offload_exposed + self.fixed + self.gc
         seconds: Floats = longest + once

@@ -35,7 +35,7 @@ SSH = ("ssh", "-n", "-T", *(word for option in _OPTIONS for word in ("-o", optio
 
 @dataclass(frozen=True, kw_only=True)
 class HostsLauncher:
-    """See `trainer.launchers.Launcher`.
+    """Launcher over ssh; `trainer.launchers.Launcher` documents its methods.
 
     `home` is a folder of this study alone. Hosts beyond the number that a recipe needs replace hosts that fail.
     """

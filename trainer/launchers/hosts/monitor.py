@@ -21,7 +21,7 @@ REFUSED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class HostsMonitor:
-    """See `trainer.launchers.nodes.processes.Monitor`."""
+    """Monitor of a start over ssh; `trainer.launchers.nodes.processes.Monitor` documents its methods."""
 
     control: Path
     queued_s: float = 0.0

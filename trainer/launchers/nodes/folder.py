@@ -38,7 +38,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeeperStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A keeper has started. `address` and `port` are those at which ranks of other nodes reach this node."""
+    """The start of a node's keeper. `address` and `port` are those at which ranks of other nodes reach this node."""
 
     number: int
     host: str

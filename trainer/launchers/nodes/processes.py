@@ -68,7 +68,10 @@ class Monitor(Protocol):
 
 @dataclass(kw_only=True)
 class NodesProcesses:
-    """See `trainer.launchers.Processes`. `home`: the folder with the list of nodes to avoid."""
+    """Ranks on several nodes; `trainer.launchers.Processes` documents its methods.
+
+    `home`: the folder with the list of nodes to avoid.
+    """
 
     nodes: int
     ranks_per_node: int

@@ -17,7 +17,8 @@ _ANSWER_S = 10.0  # for keepers to pass the question on, over a shared file syst
 
 @dataclass(kw_only=True)
 class NodeRankObserver:
-    """See `trainer.launchers.rank_observer.RankObserver`."""
+    """Observes ranks of several nodes through their keepers; `trainer.launchers.rank_observer.RankObserver` documents
+    its methods."""
 
     control: Path
     nodes: int

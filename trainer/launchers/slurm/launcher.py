@@ -36,7 +36,7 @@ _SPARE_S = 900.0  # of a job's time limit above what the burst's deadlines add u
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmLauncher:
-    """See `trainer.launchers.Launcher`.
+    """Launcher under Slurm; `trainer.launchers.Launcher` documents its methods.
 
     `home` is a folder of this study alone: anything that still runs under its name when something is started belongs to
     a tuner that is gone. `limit_s`: the time limit of a job.

@@ -24,7 +24,7 @@ _SHORT_S = 3.0  # a wait that is not worth a word
 
 @dataclass(kw_only=True)
 class SlurmMonitor:
-    """See `trainer.launchers.nodes.processes.Monitor`.
+    """Monitor of a start under Slurm; `trainer.launchers.nodes.processes.Monitor` documents its methods.
 
     `job`: the allocation of the step; None if a job was submitted. `queue_s`: how long it may wait.
     """

@@ -1,4 +1,4 @@
-"""Plans the device work of one rank: the kernels of one layer, forward and backward, by class, and the optimizer
+"""Plans rows on one rank's device work: the kernels of one layer, forward and backward, by class, and the optimizer
 step."""
 
 from __future__ import annotations

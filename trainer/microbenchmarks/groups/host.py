@@ -1,5 +1,5 @@
-"""Plans the host's work: launches of a layer, one launch with and without the profiler, a synchronization, a garbage
-collection."""
+"""Plans rows on the host's work: launches of a layer, one launch with and without the profiler, a synchronization, a
+garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plans communication between ranks, inside an NVLink domain and across domains, and copies between host and device."""
+"""Plans rows on communication between ranks, inside an NVLink domain and across domains, and on copies between host and
+device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Plans memory rows: activations and peak of one layer of each kind by recompute setting, memory outside the allocator,
-fragmentation, and growth in the second step."""
+"""Plans rows on memory: activations and peak of one layer of each kind by recompute setting, memory outside the
+allocator, fragmentation, and growth in the second step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans the interference of communication and compute that run at the same time."""
+"""Plans rows on how communication and compute that run at the same time slow each other down."""
 
 from __future__ import annotations
 

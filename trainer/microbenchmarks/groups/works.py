@@ -1,4 +1,4 @@
-"""Plans trials of the software that recipes ask for: it may not work on this cluster."""
+"""Plans rows on the software that recipes ask for and that may not work on this cluster."""
 
 from __future__ import annotations
 

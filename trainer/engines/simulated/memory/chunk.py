@@ -83,7 +83,7 @@ def chunk_of(
     on_host: int = 0,
     most_in_flight: int | None = None,
 ) -> Chunk:
-    """Plays a chunk.
+    """Simulates the memory of a model chunk.
 
     `before` and `after` are ends of the model, which are neither recomputed nor offloaded. `on_host`: the number of
     first layers whose tensors are all offloaded. `most_in_flight`: how many modules may be copied at a time; None: all

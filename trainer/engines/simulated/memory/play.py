@@ -1,6 +1,6 @@
-"""Plays the schedule for memory: every pass of every pipeline rank allocates and frees.
+"""Simulates the memory of a pipeline schedule: every pass of every pipeline rank allocates and frees.
 
-Micro batches beyond the steady state repeat it, so only as many as are needed to show it are played.
+Micro batches beyond the steady state repeat it, so only as many are simulated as reach it.
 """
 
 from __future__ import annotations

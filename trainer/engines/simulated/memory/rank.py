@@ -57,7 +57,7 @@ def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
 
 
 class _Player:
-    """Plays the layers of one recipe under one load."""
+    """Simulates the memory of one recipe's layers under one load."""
 
     def __init__(self, recipe: Recipe, load: float) -> None:
         self._recipe = recipe
