@@ -1,4 +1,4 @@
-"""Turns an exception into what the user reads: an exit code and problems (where, what, hint).
+"""Turns an exception into an exit code and problems (where, what, hint).
 
 `ROWS` lists every expected exception type; one that is not listed is a bug and is shown with its traceback.
 """

@@ -58,8 +58,8 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """One burst.
 
-    `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction;
-    `symptom`: how it failed.
+    `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction,
+    null if it failed; `symptom`: how it failed.
     """
 
     burst: int

@@ -1,7 +1,7 @@
 """The commands of `moe-autotune`, one file each.
 
-A command prints what people read and returns an `Answer`: the exit code, and the document that `--json`
-prints in its place. Everything heavy is imported inside the command, so that `--help` costs nothing.
+A command prints its result and returns an `Answer`: the exit code, and the document that `--json` prints instead. Heavy
+modules are imported inside the command, so that `--help` is quick.
 """
 
 from autotune.commands.answer import Answer

@@ -1,4 +1,5 @@
-"""Reads the machine file of `--machine`: what was learned of a cluster, for `estimate`, `plan`, `check` and `init`."""
+"""Reads the machine file of `--machine`: figures learned about a cluster, for `estimate`, `plan`, `check` and
+`init`."""
 
 from __future__ import annotations
 

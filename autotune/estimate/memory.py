@@ -47,8 +47,11 @@ class Memory(TypedDict):
 
 
 def memory_document(recipe: Recipe, *, imbalance: float | None = None, cluster: LearnedCluster = TABLES) -> Memory:
-    """Returns the `memory` part of `estimate --json`. `imbalance`: tokens of the hottest expert rank over the mean, for
-    the upper bound; `cluster`: what was learned of it."""
+    """Returns the `memory` part of `estimate --json`.
+
+    `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound; `cluster`: figures learned about
+    the cluster.
+    """
     estimate = estimate_memory(recipe, imbalance=imbalance, learned=cluster.memory)
     limit = cluster.limit_gib(recipe)
     return {
@@ -90,7 +93,7 @@ def show_memory(memory: Memory) -> None:
 
 
 def against_limit(memory: Memory) -> str:
-    """Returns whether the point estimate and the upper bound fit the limit, in words."""
+    """Returns the words on whether the point estimate and the upper bound fit the limit."""
     limit = memory["limit_gib"]
     if not limit:
         return "no limit known"

@@ -19,7 +19,7 @@ MOST_SHOWN = 60  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the user asked to import: the file, and settings on the command line."""
+    """The user's request: the file to import, and settings on the command line."""
 
     file: str
     gpu: str | None = None

@@ -81,9 +81,12 @@ class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial. `because` is `reason` in words, `verdict_because` is `verdict_reason` in words; a reason is null in
-    journals of versions before reasons, a verdict's reason also without a verdict. `fix` is the name of the largest of
-    `fixes`, or `base`. `provisional`: judged on the bursts so far, before the study's own verdict."""
+    """One trial.
+
+    `because` and `verdict_because` are the reasons in words; a reason is null in journals of versions before reasons, a
+    verdict's reason also without a verdict. `fix` is the name of the largest of `fixes`, or `base`. `provisional`:
+    judged on the bursts so far, before the study's own verdict.
+    """
 
     number: int
     parent: int | None
@@ -118,7 +121,7 @@ class SizeEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The probe before the first burst: its cost, and its rows beside what the tables expect."""
+    """The probe before the first burst: its cost, and its rows with the figures that the tables expect."""
 
     ranks: int
     seconds: float  # start-up included

@@ -1,4 +1,4 @@
-"""The append-only file of a study's events, and how a killed study resumes.
+"""Writes and reads the append-only file of a study's events, from which a killed study resumes.
 
 A line is flushed to disk before anything acts on it. A resumed run executes the same loop: while the file has events
 left, `once` returns the recorded event instead of doing the work again; after the last one it does the work and writes

@@ -46,7 +46,7 @@ def _damaged(path: Path, number: int, what: str) -> BadInputError:
 
 @dataclass(kw_only=True)
 class _Sequence:
-    """State of the journal so far: what the next event may refer to."""
+    """State of the journal after some lines, to which the next line must fit."""
 
     started: bool = False
     proposed: int = 0  # number of trials proposed
