@@ -43,7 +43,7 @@ def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
 
 
 def steps_among(ranges: Spans) -> list[Step]:
-    """Returns the steps among some ranges."""
+    """Returns the ranges whose name marks a step, as steps."""
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):

@@ -20,7 +20,7 @@ OUTSIDE_CALLS = "outside_calls"  # as PYTHON, if operators were not recorded
 
 @dataclass(frozen=True, kw_only=True)
 class HostActivity:
-    """One row of host_activities.csv."""
+    """One row of host_activities.csv: the host events of one activity, found by a pattern of their names."""
 
     activity: str
     events: str  # a field of Timeline

@@ -148,7 +148,7 @@ def lateness(
 
 
 def _cause_of(part: str) -> LateBy:
-    """Returns the cause that a part other than compute stands for."""
+    """Returns the cause of lateness that a part other than compute shows."""
     named = {COPIES: LateBy.COPIES, BUBBLE_PART: LateBy.BUBBLE, f"{HOST_PART}{ALLOCATOR}": LateBy.ALLOCATOR}
     named |= dict.fromkeys(KINDS, LateBy.TRANSFERS)
     return named.get(part) or (LateBy.HOST if part.startswith(HOST_PART) else LateBy.UNKNOWN)

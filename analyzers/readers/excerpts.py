@@ -76,7 +76,7 @@ def excerpt(header: Mapping[str, bytes]) -> Excerpt:
 
 
 def _wrong(windows: Sequence[Window]) -> str:
-    """Returns what is wrong with windows sorted by start; '' if nothing is."""
+    """Returns the problem of windows sorted by start; '' if nothing is."""
     for window in windows:
         if not window.start_us < window.end_us:
             return f"a window from {window.start_us} to {window.end_us} us does not end after its start"

@@ -1,6 +1,7 @@
 """Makes strict JSON from the almost valid JSON that some profilers and tools write.
 
-Only pieces that cannot be decoded are passed here. Names may lose odd characters; times and structure do not change.
+Only pieces that cannot be decoded are passed here. Names may lose invalid characters; times and structure do not
+change.
 """
 
 from __future__ import annotations

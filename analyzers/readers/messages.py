@@ -27,7 +27,7 @@ BITS_BY_DTYPE = {
 
 
 def message_key(arguments: Arguments) -> Hashable:
-    """Returns the arguments that tell one message from another."""
+    """Returns the arguments that distinguish one message from another."""
     ranks = arguments.group_ranks
     return (
         arguments.group_name,

@@ -3,9 +3,9 @@
     python -m benchmarks.policy.wide
 
 Every machine has 6 to 14 keys changed by a factor of up to 2.5; each scenario also has one trait of TRAITS in turn
-(slow hosts, a quarter of the network, tight memory, long sequences, a hybrid, AMD GPUs, …). Sizes are odd as often as
-not, and about half of the models are given by fields only. The first 40 rows are for development; of the 60 for
-judging, only figures over all of them are looked at.
+(slow hosts, a quarter of the network, tight memory, long sequences, a hybrid, AMD GPUs, …). Half of the sizes are not
+powers of two, and about half of the models are given by fields only. The first 40 rows are for development; of the 60
+for judging, only figures over all of them are looked at.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Ends:
 
     @cached_property
     def legal(self) -> Callable[[Subset], bool]:
-        """Returns a cached function that tells whether the recipe of a subset violates no rule."""
+        """Returns a cached function that returns whether the recipe of a subset violates no rule."""
         return cache(self._is_legal)
 
     def _is_legal(self, subset: Subset) -> bool:

@@ -1,6 +1,6 @@
-"""Settings that cost nothing: switched on wherever they are legal, and never given up for a burst.
+"""Settings that cost nothing: turned on wherever they are legal, and never given up for a burst.
 
-UNTRIED are not switched on before a burst has run: real trainers may refuse them, which says nothing of a layout.
+UNTRIED are not turned on before a burst has run: real trainers may refuse them, whatever the layout.
 """
 
 from __future__ import annotations

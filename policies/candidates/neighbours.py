@@ -84,8 +84,8 @@ def _groups(recipe: Recipe) -> list[KnobChanges]:
 class Decision:
     """One decision.
 
-    `options` returns its sets of knob changes; `knobs` are those whose values tell the current option. An option may
-    change further knobs.
+    `options` returns its sets of knob changes; `knobs` are those whose values identify the current option. An option
+    may change further knobs.
     """
 
     knobs: tuple[str, ...]

@@ -54,8 +54,7 @@ KERNEL_LENGTH_DOUBLINGS = constant("kernel_length_doublings")
 
 
 def features(candidates: Candidates) -> Floats:
-    """Returns the features of N candidates, [N, K]: log2 of each size, then a number that stands for the value of each
-    setting."""
+    """Returns the features of N candidates, [N, K]: log2 of each size, then a number for the value of each setting."""
     sizes = [np.log2(np.maximum(1.0, size(candidates))) for size in SIZES]
     kinds = [candidates.column(name).each(_number) for name in SETTINGS]
     columns = [np.broadcast_to(column, (candidates.count,)) for column in (*sizes, *kinds)]

@@ -102,7 +102,7 @@ class Candidates:
         return self.column(name).each(lambda value: bool(holds(value)))
 
     def on(self, name: str) -> Flags:
-        """Returns where a knob is neither null, false, zero nor empty."""
+        """Returns [N]: true where a knob is neither null, false, zero nor empty."""
         key = (name, bool)
         if key not in self._known:
             self._known[key] = self.where(name, bool)
@@ -115,12 +115,13 @@ class Candidates:
         return self._known[key]
 
     def lists(self, name: str, word: str) -> Flags:
-        """Returns where a knob that is a list contains the word."""
+        """Returns [N]: true where a list knob contains the word."""
         return self.where(name, lambda value: word in (value or ()))
 
     @cached_property
     def whole_iteration(self) -> Flags:
-        """Returns where one CUDA graph holds the whole iteration; 0.16.1 spells it `local` with that scope."""
+        """Returns [N]: true where one CUDA graph holds the whole iteration; 0.16.1 spells it `local` with that
+        scope."""
         local = self.among("cuda_graph_impl", "local") & self.lists("cuda_graph_scope", "full_iteration")
         return self.among("cuda_graph_impl", "full_iteration") | local
 

@@ -75,7 +75,7 @@ class _Rows:
         return self.candidates.base.architecture.num_moe_experts is not None
 
     def by_feed(self, of: Callable[[LayerTime], Floats]) -> Floats:
-        """Returns a figure of a layer, with experts or without as each row says."""
+        """Returns a figure of the layer of each row, which has experts or none."""
         moe = np.array([row.sizes.get("moe", 1.0) for row in self.rows]) * self.has_experts
         dense = of(self.layer(is_moe=False))
         return np.where(moe > 0, of(self.layer(is_moe=True)), dense) if moe.any() else dense

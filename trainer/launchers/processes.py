@@ -151,7 +151,8 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DEADLINE_S) -> list[Process]:
-    """Kills whatever `find` finds until it finds nothing, so that processes forked meanwhile are ended too.
+    """Kills the processes that `find` returns until it returns none, so that processes forked in the meantime are ended
+    too.
 
     Returns those left at the deadline (held inside the kernel).
     """

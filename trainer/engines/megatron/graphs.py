@@ -32,10 +32,10 @@ class Graphs:
         return schedule
 
     def before_step(self, taken: int) -> None:
-        """Runs before a step, outside the measured time, with the number of steps taken so far."""
+        """Runs before each step, outside the measured time; `taken` is the number of steps so far."""
 
     def after_step(self, taken: int) -> None:
-        """Runs after a step; `taken` counts it."""
+        """Runs after each step; `taken` is the number of steps so far."""
 
     def delete(self) -> None:
         """Deletes what this driver captured; what Megatron keeps in globals is reset by `forget`."""

@@ -72,7 +72,7 @@ class Work:
 
 
 def inside(segment: Segment, *ranges: str) -> list[Op | Concurrent]:
-    """Returns the segment inside additional ranges."""
+    """Returns the segment with additional profiler ranges around its operations."""
     return [
         Concurrent(within(item.first, *ranges), within(item.second, *ranges))
         if isinstance(item, Concurrent)
@@ -82,5 +82,5 @@ def inside(segment: Segment, *ranges: str) -> list[Op | Concurrent]:
 
 
 def within(ops: Sequence[Op], *ranges: str) -> list[Op]:
-    """Returns a plain chain inside additional ranges."""
+    """Returns the chain with additional profiler ranges around its operations."""
     return [replace(op, ranges=(*ranges, *op.ranges)) for op in ops]

@@ -86,7 +86,7 @@ def along(candidates: Candidates) -> Floats:
 
 
 def keeps_scores(candidates: Candidates) -> Flags:
-    """Returns where attention is unfused; a CPU's local layers are counted separately (see `memory.py`)."""
+    """Returns [N]: true where attention is unfused; a CPU's local layers are counted separately (see `memory.py`)."""
     local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
     return local | candidates.among("attention_backend", "unfused", "local")
 

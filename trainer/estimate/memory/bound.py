@@ -114,7 +114,7 @@ def most_load(candidates: Candidates) -> Floats:
 
 
 def unbalanced(candidates: Candidates) -> Flags:
-    """Returns where the experts' load depends on the tokens: several expert ranks, and neither forced balance nor
-    padding. False on CPUs, whose factors were measured with the load that occurred."""
+    """Returns [N]: true where the experts' load depends on the tokens: several expert ranks, and neither forced balance
+    nor padding. False on CPUs, whose factors were measured with the load that occurred."""
     forced = candidates.on("moe_router_force_load_balancing") | candidates.on("moe_pad_expert_input_to_capacity")
     return (candidates.ep > 1) & ~forced & (not candidates.base.hardware.is_cpu)

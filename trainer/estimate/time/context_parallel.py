@@ -60,9 +60,9 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
 
 
 def _mixer_all_to_all_s(candidates: Candidates, values: Constants, gb: Floats, mixer: str) -> Floats:
-    """Returns the seconds of a linear mixer's all-to-alls, whichever exchange attention uses
-    (mamba_context_parallel.py): heads for sequence before the mixer and back after it, the same for gradients. `gb`:
-    one channel of a rank's tokens."""
+    """Returns the seconds of a linear mixer's all-to-alls, for any exchange of attention (mamba_context_parallel.py):
+    heads for sequence before the mixer and back after it, the same for gradients. `gb`: one channel of a rank's
+    tokens."""
     scan = mixers()[mixer].scan
     assert scan is not None
     return 2 * all_to_all_s(

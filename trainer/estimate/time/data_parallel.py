@@ -64,9 +64,8 @@ def _instances(candidates: Candidates) -> Floats:
 
 
 def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
-    """Returns the seconds to copy parameters on a CPU: a distributed optimizer copies every parameter of a rank once
-    more, even those that no other rank holds (4 to 6 ns per parameter in bursts of cpu-moe and cpu-moe-slow). 0 on
-    GPUs."""
+    """Returns the seconds to copy parameters on a CPU: a distributed optimizer copies every parameter of a rank again,
+    even those that no other rank holds (4 to 6 ns per parameter in bursts of cpu-moe and cpu-moe-slow). 0 on GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
     seconds = count * wide_bytes(candidates) / GB / values["cpu_reduce_gb_s"]

@@ -1,1 +1,1 @@
-"""Megatron-LM's command line."""
+"""Framework Megatron-LM: reads and writes its command line, its logs and its configurations."""

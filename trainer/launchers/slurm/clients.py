@@ -173,7 +173,8 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
 def named(
     prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
 ) -> list[str]:
-    """Returns the same as `listed`, but waits for the controller's answer, since a job may run that is not listed.
+    """Returns the jobs that `listed` returns, but waits for the controller's answer, since a job may run that is not
+    listed.
 
     Raises ToolError if it stays silent, or at once if squeue fails.
     """

@@ -1,7 +1,7 @@
 """Submits one job and follows it until it has ended; `supervise` runs this if every burst is a job.
 
 `python -m trainer.launchers.slurm.job <control folder> <sbatch …>`, or with the id of a job that an earlier tuner
-submitted. The job's state is written to `queue.json`; slurmctld is asked seldom, since every tuner of every user asks
+submitted. The job's state is written to `queue.json`; slurmctld is asked rarely, since every tuner of every user asks
 it.
 """
 

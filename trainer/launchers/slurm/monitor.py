@@ -62,7 +62,7 @@ class SlurmMonitor:
     def _suspended(self) -> str | None:
         """Returns why all processes are stopped now, if Slurm suspended the job; this time counts towards no deadline.
 
-        Asks slurmctld seldom, and only if nothing else does.
+        Asks slurmctld rarely, and only if nothing else does.
         """
         queue = self._queue
         if queue is not None:

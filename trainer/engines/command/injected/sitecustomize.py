@@ -187,8 +187,8 @@ class Rank:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
-        """Writes, once, memory in GiB: the allocator's peaks of allocated and reserved memory, GPU memory outside the
-        allocator, and the peak resident set of the process; also CPU times and versions."""
+        """Writes, once, the memory in GiB: the allocator's peaks of allocated and reserved memory, GPU memory outside
+        the allocator, and the peak resident set of the process; also CPU times and versions."""
         import json
 
         if self.reported or not self.claim():

@@ -191,6 +191,6 @@ def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *,
 
 
 def _module(tensor: Tensor, policy: Policy) -> str:
-    """Returns the module by which a tensor comes back: the first one that the policy names."""
+    """Returns the module whose recompute or offload restores a tensor: the first one that the policy names."""
     recomputing = (module for module in tensor.modules.recompute if module in policy.recomputed)
     return next(recomputing, f"offloaded {tensor.modules.offload}")
