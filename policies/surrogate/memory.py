@@ -150,7 +150,7 @@ class MemorySurrogate:
 
 
 def fit_probability(need_gib: Floats, deviation: Floats, limit_gib: float | Floats) -> Floats:
-    """Returns P(fits) of a need and the standard deviation of its log below a limit."""
+    """Returns P(fits): the probability that a need, whose log has this standard deviation, is below the limit."""
     chance: Floats = ndtr(np.log(limit_gib / need_gib) / np.sqrt(deviation**2 + EDGE**2))
     return chance
 

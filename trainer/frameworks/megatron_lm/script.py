@@ -22,7 +22,7 @@ WIDTH = 110
 
 
 def script(recipe: Recipe, named: str | None, origin: Sequence[str]) -> str:
-    """Returns the whole script, ready to be run by bash. Raises BadInputError for an unknown version."""
+    """Returns the bash script that trains the recipe with Megatron-LM. Raises BadInputError for an unknown version."""
     version = version_of(named)
     model, knobs = model_spellings(recipe, version), knob_spellings(recipe, version)
     lines = [

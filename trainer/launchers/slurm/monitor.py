@@ -97,7 +97,8 @@ class SlurmMonitor:
             )
 
     def _reason(self, waits_for: str | None) -> str | None:
-        """Tells the user what is being waited for if that lasts, and when it is over; returns the reason."""
+        """Reports to the user what the start waits for, if that lasts, and when the wait is over; returns the
+        reason."""
         if waits_for is not None:
             self._waited_s = time.monotonic() - self._waiting_since
         news = waits_for is not None and waits_for != self._said and self._waited_s > _SHORT_S

@@ -1,8 +1,8 @@
-"""Memory of the simulated cluster: allocations, tensor by tensor, played along the pipeline schedule.
+"""Memory of the simulated cluster: allocations, tensor by tensor, along the pipeline schedule.
 
-`tape.py` plays one layer forward and backward; `mixers.py`, `feeds.py` and `ends.py` list the allocations of layers, in
-units of `sizes.py`; `chunk.py` combines layers with recompute and offload, `rank.py` chunks into pipeline ranks;
-`state.py` counts memory that stays, `outside.py` memory outside the allocator; `play.py` follows the schedule.
+`tape.py` simulates one layer forward and backward; `mixers.py`, `feeds.py` and `ends.py` list the allocations of
+layers, in units of `sizes.py`; `chunk.py` combines layers with recompute and offload, `rank.py` chunks into pipeline
+ranks; `state.py` counts memory that stays, `outside.py` memory outside the allocator; `play.py` follows the schedule.
 Constants are rows of `constants.csv`, each with its source.
 """
 
