@@ -1,6 +1,6 @@
 """Writes the parts that all exported scripts share: the environment, and the command of one rank.
 
-If the recipe names the user's trainer, this is the user's command, with its data and checkpoint flags, followed by the
+If the recipe names the user's trainer, the command is the user's, with its data and checkpoint flags, followed by the
 recipe's arguments (or with them in place of `{args}`). Otherwise it is the framework's own program on mock data.
 """
 
