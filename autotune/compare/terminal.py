@@ -69,7 +69,7 @@ def _times(move: Move) -> tuple[str, str, str]:
 
 
 def _print_communication(console: Console, found: Comparison, step_us: float) -> None:
-    """Prints total communication by kind, hidden or exposed: a change of overlap alone does not show here."""
+    """Prints communication by kind, hidden and exposed together: a change of overlap alone does not alter it."""
     rows = [
         (part_name(move.name), *_times(move))
         for move in found.of("communication")

@@ -164,8 +164,8 @@ def _first_lanes(found: Lanes) -> Lanes:
 
 
 def _names(drawn: Lanes, most: int) -> tuple[list[str], Ints]:
-    """Returns the names for the page and int64[N], an index into them; the names with the least time share the last
-    one."""
+    """Returns the names for the page, and the index of each event's name in them (int64[N]); the names with the least
+    time share the last one."""
     time = np.bincount(drawn.name, weights=drawn.end_us - drawn.start_us, minlength=len(drawn.names))
     used = np.unique(drawn.name)
     kept = used[np.lexsort((used, -time[used]))][:most]

@@ -112,8 +112,8 @@ def show(console: Console, imported: Imported, *, name: str) -> None:
 
 
 def header(imported: Imported, *, name: str) -> str:
-    """Returns the comment above the recipe: the file it was made from, how that launches its ranks, and what the recipe
-    lacks."""
+    """Returns the comment above the recipe: the imported file, its launchers, and settings that the recipe does not
+    keep."""
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
     if found.started.launchers or found.started.headers:

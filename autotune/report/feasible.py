@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 
 
 def feasible(material: Material) -> Section | None:
-    """Returns the section; None while a recipe runs, before the study ended, or if no trial ran out of memory."""
+    """Returns the section; None if a recipe runs, the study has not ended, or no trial ran out of memory."""
     study = material.history.study
     ended = material.history.ended is not None
     no_room = any(trial.status is Status.OOM for trial in material.trials)

@@ -105,8 +105,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing_of(history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False) -> Standing:
-    """Returns the standing of a study; `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether
-    a signal has stopped that tuner."""
+    """Returns the summary of a study.
+
+    `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether a signal has stopped that tuner.
+    """
     history = as_it_stands(history)
     tuner, ended, study = history.tuner, history.ended, history.study
     state = _state(history, held, suspended)
