@@ -2,7 +2,8 @@
 
 If the traced recipe is known, only changes of it that are legal, new and not slower by estimate are advised. A trace
 alone does not give the recipe: then the fixes are applied to example recipes that agree with the trace, and the values
-of sizes are left open. Waiting for data is no fix's claim: it has advice of its own (`loader_workers`).
+of sizes are left open. Waiting for data, and launches of models without transformer layers, have advice of their own
+(`own_advice`): no fix acts on them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from analyzers.diagnosis import Analysis, Wall, WallFinding
 from policies.advice.cures import cure_of
 from policies.advice.example_recipes import example_recipes
-from policies.advice.loader_workers import DATA_LOADING, LOADER_WORKERS, WORKERS_FLAG, OwnAdvice
+from policies.advice.own_advice import DATA_LOADING, GRAPHED_STEP, LOADER_WORKERS, STEP_GRAPHS, WORKERS_FLAG, OwnAdvice
 from policies.advice.shown import Shown, shown_by
 from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
@@ -33,7 +34,7 @@ SIZES = ("OMP_NUM_THREADS",)  # environment variables that are sizes
 FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
 OF_NO_FIX = (DATA_LOADING, "module_loading")  # parts of the host wall: kernels are loaded once, at their first launch
 LEAST_WAIT = 0.01  # of a step: least waiting for data that gets advice
-ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, LOADER_WORKERS.name: LOADER_WORKERS}
+ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, **{own.name: own for own in (LOADER_WORKERS, STEP_GRAPHS)}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,28 +73,36 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
     acting = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
-    return sorted([*loading, *acting], key=lambda one: -(one.gives_back_us or 0.0))
+    own = [*loading, *(_step_graphs(wall, seen, analysis) if situation is None else [])]
+    return sorted([*own, *acting], key=lambda one: -(one.gives_back_us or 0.0))
 
 
 def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
     """Returns the advice to use more loader workers if the device waits long enough for data; else []."""
     finding = analysis.diagnosis.finding(wall)
     us = finding.parts.get(DATA_LOADING, 0.0) if finding is not None and wall is Wall.HOST else 0.0
-    step_us = _step_us(analysis)
-    if us <= LEAST_WAIT * step_us:
-        return []
-    return [
-        Advice(
-            fix=LOADER_WORKERS.name,
-            title=LOADER_WORKERS.title,
-            wall=wall,
-            gives_back_us=us,
-            gain=gain_of(us, step_us),
-            flags=(f"{WORKERS_FLAG} {OPEN}",),
-            without=(),
-            changes={},
-        )
-    ]
+    waits = us > LEAST_WAIT * _step_us(analysis)
+    return [_own(LOADER_WORKERS, f"{WORKERS_FLAG} {OPEN}", wall, us, analysis)] if waits else []
+
+
+def _step_graphs(wall: Wall, seen: Situation, analysis: Analysis) -> list[Advice]:
+    """Returns the advice to capture whole steps if launches are waited for in a model without transformer layers; else
+    []. It claims what the fix `cuda_graphs` would."""
+    us = 0.0 if shown_by(analysis).transformer else _claimed_us(FIXES["cuda_graphs"], wall, seen)
+    return [_own(STEP_GRAPHS, GRAPHED_STEP, wall, us, analysis)] if us > 0 else []
+
+
+def _own(own: OwnAdvice, flag: str, wall: Wall, us: float, analysis: Analysis) -> Advice:
+    return Advice(
+        fix=own.name,
+        title=own.title,
+        wall=wall,
+        gives_back_us=us,
+        gain=gain_of(us, _step_us(analysis)),
+        flags=(flag,),
+        without=(),
+        changes={},
+    )
 
 
 def _left_to_fixes(analysis: Analysis) -> Analysis:
@@ -162,7 +171,7 @@ def _changed(
         return None
     for changes in fix.changes(situation):
         after = derive(situation.recipe, changes)
-        if isinstance(after, Refusal) or not _has_units(after, shown):
+        if isinstance(after, Refusal) or not _is_possible(after, shown):
             continue
         if (
             not faster
@@ -172,10 +181,13 @@ def _changed(
     return None
 
 
-def _has_units(after: Recipe, shown: Shown) -> bool:
-    """Returns false if the traced GPU has no units for the recipe's precision."""
+def _is_possible(after: Recipe, shown: Shown) -> bool:
+    """Returns false if the traced GPU has no units for the recipe's precision, or if the traced model has no
+    transformer layers, in which FP8 and the scopes of CUDA graphs are."""
     capability = shown.compute_capability
     eight_bits = after.training.precision.startswith(("fp8", "mxfp8", "nvfp4"))
+    if not shown.transformer and (eight_bits or after.knob("cuda_graph_impl") not in (None, "none")):
+        return False
     return capability is None or not eight_bits or capability >= FP8_SINCE
 
 

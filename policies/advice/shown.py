@@ -17,6 +17,7 @@ EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or 
 TABLES = re.compile("split_embedding|permute_pooled_embs")  # FBGEMM's kernels of embedding tables, sharded over ranks
 ALL_TO_ALL = "all_to_all"  # kind of communication of unnamed groups
 EXPERT_CLASSES = {"grouped_gemm", "router"}
+TRANSFORMER_CLASSES = EXPERT_CLASSES | {"attention"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +25,15 @@ class Shown:
     """The properties of one job.
 
     `absent` are members of `SPLITS` that the traces rule out; `dense`: kernels were recorded, and none of them is of
-    MoE layers; `grouped_gemm`: one kernel computes all experts of a rank; `compute_capability` of the GPU, None if
-    unknown.
+    MoE layers; `grouped_gemm`: one kernel computes all experts of a rank; `transformer` is false for models of
+    convolutions or embedding tables; `compute_capability` of the GPU, None if unknown.
     """
 
     on_cpu: bool = False
     absent: frozenset[str] = frozenset()
     dense: bool = False
     grouped_gemm: bool = False
+    transformer: bool = True
     compute_capability: tuple[int, int] | None = None
 
 
@@ -56,8 +58,18 @@ def shown_by(analysis: Analysis) -> Shown:
         absent=frozenset(absent | ({"ep"} if dense else set())),
         dense=dense,
         grouped_gemm="grouped_gemm" in classes,
+        transformer=not dense or not _is_of_another_kind(analysis, spans),
         compute_capability=capability,
     )
+
+
+def _is_of_another_kind(analysis: Analysis, spans: list[Partition]) -> bool:
+    """Returns whether convolutions take longer than GEMMs, or tables of embeddings are looked up, and no attention was
+    recorded. Unfused attention is a GEMM and a softmax, which other models have too."""
+    if any(span.compute_by_class.get(name, 0.0) > 0 for span in spans for name in TRANSFORMER_CLASSES):
+        return False
+    convolutions, gemms = (sum(span.compute_by_class.get(of, 0.0) for span in spans) for of in ("convolution", "gemm"))
+    return convolutions > gemms or _names(analysis, TABLES)
 
 
 def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:

@@ -181,3 +181,29 @@ def test_loading_kernels_for_their_first_launch_is_left_to_no_fix() -> None:
     found = bound_by(Wall.HOST, seen(DENSE), module_loading=4.9e5, launching=1e4)
     given = [one.gives_back_us for one in advice(found, Wall.HOST)]
     assert all(us is not None and us <= 1e4 for us in filled(given))
+
+
+CONVOLUTIONAL = ("gemm", "convolution", "elementwise")
+
+
+def test_a_model_without_transformer_layers_is_offered_graphs_of_a_step_and_no_scope_nor_fp8() -> None:
+    found = seen(CONVOLUTIONAL)
+    spans = [
+        msgspec.structs.replace(trace.span, compute_by_class=trace.span.compute_by_class | {"convolution": 3e5})
+        for trace in found.traces
+    ]
+    traces = [msgspec.structs.replace(trace, span=span) for trace, span in zip(found.traces, spans, strict=True)]
+    found = msgspec.structs.replace(found, traces=traces)
+    assert not shown_by(found).transformer
+    host = {one.fix: one for one in advice(bound_by(Wall.HOST, found, launching=4e5), Wall.HOST)}
+    assert host["step_graphs"].flags == ('torch.compile(mode="reduce-overhead")',)
+    assert not [flag for one in host.values() for flag in one.flags if "attn" in flag]
+    assert "fp8" not in offered(found)
+
+
+@pytest.mark.parametrize("classes", [DENSE, (*DENSE, "convolution"), ("gemm", "elementwise"), ("router", "gemm")])
+def test_attention_or_doubt_leaves_the_scopes_of_layers(classes: tuple[str, ...]) -> None:
+    found = bound_by(Wall.HOST, seen(classes), launching=4e5)
+    fixes = {one.fix for one in advice(found, Wall.HOST)}
+    assert "cuda_graphs" in fixes
+    assert "step_graphs" not in fixes

@@ -1,6 +1,7 @@
-"""Advice to use more data-loader workers where the device waits for data.
+"""Advice that is not a fix which the tuner tries, since no knob of a recipe sets it.
 
-No knob of a recipe sets it, so it is not a fix that the tuner tries.
+More loader workers where the device waits for data; CUDA graphs of a whole step where the model has no transformer
+layers, whose modules the fix `cuda_graphs` captures.
 """
 
 from __future__ import annotations
@@ -38,5 +39,22 @@ LOADER_WORKERS = OwnAdvice(
             "preprocess the data."
         ),
         source="PyTorch documentation, torch.utils.data (multi-process data loading); its performance tuning guide.",
+    ),
+)
+
+GRAPHED_STEP = 'torch.compile(mode="reduce-overhead")'
+STEP_GRAPHS = OwnAdvice(
+    name="step_graphs",
+    title="CUDA graphs of a step",
+    page=Page(
+        summary="CUDA graphs of a step: replay the launches of forward and backward instead of issuing them.",
+        what=(
+            f"`{GRAPHED_STEP}`, which captures graphs as it compiles; by hand `torch.cuda.make_graphed_callables` or "
+            "`torch.cuda.CUDAGraph`. Megatron's scopes are modules of transformer layers, which this model has not."
+        ),
+        shows="the device idle, waiting for launches (host wall), in a model without transformer layers.",
+        costs="static shapes and addresses of inputs, memory that stays reserved for graphs, compiling at the start.",
+        not_when="shapes change from step to step, or the host reads results in the middle of a step.",
+        source="PyTorch documentation: torch.compile, CUDA semantics (CUDA graphs).",
     ),
 )
