@@ -30,12 +30,12 @@ from policies.tuner.decomposition import decompose, fix_of, rescored, smallest
 from policies.tuner.explain import Explain
 from policies.tuner.phases import phase_of
 from policies.tuner.sizing import Sizes
+from policies.tuner.turns import PHASE_SHARE, in_turn
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 
 MIN_EXPECTED_IMPROVEMENT = constant("min_expected_improvement")
 HOPELESS_FIT_PROBABILITY = constant("hopeless_fit_probability")
-PHASE_SHARE = constant("phase_share")
 CANDIDATES_PER_PHASE = int(constant("candidates_per_phase"))
 FIRST_CANDIDATES = int(constant("first_candidates"))
 
@@ -182,19 +182,12 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst.
-
-        Candidates of the surrogate need PHASE_SHARE of the best score of all phases, others at least the surrogate's
-        best. In retune: pairs of moves if no single move is worth it, published settings if the surrogate has nothing
-        to offer.
-        """
+        """Returns a phase's candidates that are worth a burst and whose turn it is, published settings only without
+        others. In retune: pairs of moves too if no single move is worth it."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
-        best = max((each.score for each in worth if each.opinion is Opinion.SURROGATE), default=0.0)
-        traced = max((each.score for each in worth if each.opinion is Opinion.TRACE), default=0.0)
-        share = {Opinion.SURROGATE: PHASE_SHARE * max(best, traced), Opinion.TRACE: best, Opinion.PUBLISHED: best}
-        found = [each for each in worth if each.score >= share[each.opinion] and self._phase(each) is phase]
+        found = [each for each in in_turn(worth, noise=self.know.noise) if self._phase(each) is phase]
         modelled = [each for each in found if each.opinion is not Opinion.PUBLISHED]
         return modelled or found
 
