@@ -9,10 +9,12 @@ from typing import Any, Literal
 import msgspec
 
 from autotune.bisect.loop import Problem
+from autotune.bisect.measure import Measure
 from autotune.tuning.history import History
 from policies.bisect.differences import Difference, ends_of
 from policies.bisect.guilt import Predicted
-from policies.bisect.question import Effect, Subset, Verdict
+from policies.bisect.question import Effect, Seen, Subset, Verdict
+from policies.noise import Noise
 from policies.trial import Z_90, Trial
 from trainer.recipe import Recipe
 from trainer.values import knob_value
@@ -58,8 +60,8 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """One burst.
 
-    `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction,
-    null if it failed; `symptom`: how it failed.
+    `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction, by
+    the measure of the bisection, `wall_time` by the clock; null if it failed; `symptom`: how it failed.
     """
 
     burst: int
@@ -67,6 +69,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     taken: list[str]
     time: float | None
     symptom: str | None
+    wall_time: float | None = None
 
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,8 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
     `total`: B's time per token against A's; `rest`: the part of it by differences that are neither culprits nor helpers
     (`helpers` make B faster); `noise`: relative standard deviation of a burst; `idle`: differences that cannot act on
-    these recipes; `symptom`: how B fails, None for a slowdown.
+    these recipes; `symptom`: how B fails, None for a slowdown. `measure` is that of all times: wall-clock time, or the
+    CPU time of the ranks, where wall-clock time has the noise `wall_noise`.
     """
 
     schema: int = 1
@@ -89,6 +93,8 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     total: Time | None
     rest: Time | None
     noise: float | None
+    measure: Measure = Measure.WALL
+    wall_noise: float | None = None
     differences: list[Changed]
     idle: list[str]
     bursts: list[Ran]
@@ -107,7 +113,7 @@ def problem_of(history: History) -> Problem:
 def document_of(history: History, problem: Problem) -> Bisected:
     """Returns the document after the bursts so far."""
     trials = list(history.attempted.values())
-    step = problem.step(trials)
+    step, measure = problem.step(trials), problem.measure(trials)
     verdict, names = step.verdict, problem.names
     return Bisected(
         study=history.study.name if history.study else "",
@@ -121,6 +127,8 @@ def document_of(history: History, problem: Problem) -> Bisected:
         total=_time(verdict.total),
         rest=_time(verdict.rest) if verdict.culprits else None,
         noise=verdict.deviation,
+        measure=measure,
+        wall_noise=Noise(trials=trials).between_bursts().deviation if measure is Measure.CPU else None,
         differences=differences_of(problem),
         idle=[each.name for each in problem.ends.idle],
         bursts=list(_ran(trials, problem)),
@@ -171,13 +179,19 @@ def _time(effect: Effect | None) -> Time | None:
 
 def _ran(trials: Sequence[Trial], problem: Problem) -> Iterator[Ran]:
     """Yields one row per burst, in the order they ran."""
-    seen = problem.seen(trials)
     pairs = sorted((burst, trial.number) for trial in trials for burst in trial.bursts)
-    first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
-    for (burst, number), each in zip(pairs, seen, strict=True):
-        over = None if each.log_cost is None or first is None else math.expm1(each.log_cost - first)
+    by_measure, by_clock = (problem.seen(trials, measure) for measure in (problem.measure(trials), Measure.WALL))
+    times, wall_times = _over_a(by_measure), _over_a(by_clock)
+    for (burst, number), each, time, wall in zip(pairs, by_measure, times, wall_times, strict=True):
         taken = problem.names(each.subset)
-        yield Ran(burst=burst, trial=number, taken=taken, time=over, symptom=each.symptom)
+        yield Ran(burst=burst, trial=number, taken=taken, time=time, symptom=each.symptom, wall_time=wall)
+
+
+def _over_a(seen: Sequence[Seen]) -> list[float | None]:
+    """Returns the time of each burst over A's first, as a fraction."""
+    first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
+    costs = (each.log_cost for each in seen)
+    return [None if cost is None or first is None else math.expm1(cost - first) for cost in costs]
 
 
 def fixed_recipe(problem: Problem, document: Bisected) -> Recipe | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autotune.bisect.measure import Measure, measure_of
 from autotune.tuning.bench import Bench
 from autotune.tuning.events import Ended
 from autotune.tuning.history import History
@@ -20,7 +21,6 @@ from policies.bisect.effects import predicted_effects
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
 from policies.bisect.question import LEAST_EFFECT, Question, Seen, Step, Subset
 from policies.bisect.steps import next_step
-from policies.noise import deviation_of_a_burst
 from policies.noise import medians as log_costs
 from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
@@ -55,14 +55,23 @@ class Problem:
         numbers = {each.name: at for at, each in enumerate(self.ends.differences)}
         return frozenset(numbers[name] for name in trial.proposal.reason.figures["taken"])
 
-    def seen(self, trials: Sequence[Trial]) -> list[Seen]:
+    def seen(self, trials: Sequence[Trial], measure: Measure = Measure.WALL) -> list[Seen]:
         """Returns the result of every burst, in the order they ran."""
-        return bursts_seen(trials, self.subset, trials[0]) if trials else []
+        return bursts_seen(trials, self.subset, trials[0], measure.cost) if trials else []
+
+    def measure(self, trials: Sequence[Trial]) -> Measure:
+        """Returns the measure that the bursts so far are compared by."""
+        ran = [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
+        ends = (frozenset[int](), self.question.all)
+        a, b = (next((trial for trial in ran if self.subset(trial) == end), None) for end in ends)
+        return measure_of(a, b, ran)
 
     def step(self, trials: Sequence[Trial]) -> Step:
         """Returns the verdict after these trials, and the subset to run next."""
-        shown = [deviation_of_a_burst(trial) for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
-        return next_step(replace(self.question, deviation=expected_deviation(shown)), self.seen(trials))
+        measure = self.measure(trials)
+        ran = [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
+        question = replace(self.question, deviation=expected_deviation(map(measure.shown_deviation, ran)))
+        return next_step(question, self.seen(trials, measure))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from analyzers.diagnosis import Analysis
 from autotune.bisect.document import Bisected, document_of, fixed_recipe, problem_of
-from autotune.bisect.words import headline, rows_of_bursts, rows_of_differences
+from autotune.bisect.words import columns_of_bursts, headline, measure_text, rows_of_bursts, rows_of_differences
 from autotune.compare.comparison import Comparison, compared, moved_parts, signed
 from autotune.compare.comparison import headline as moved_headline
 from autotune.looks.quantities import UNMEASURED, duration, percent
@@ -49,11 +49,15 @@ def show_bisection(history: History, console: Console) -> None:
     say(console, headline(found), style="bold")
     if found.simulated:
         say(console, UNMEASURED, lead="simulated: ")
+    if by := measure_text(found):
+        say(console, by, lead="compared: ")
     for each in found.others if found.answered == "undecided" else []:
         say(console, f"{' and '.join(each.differences) or 'nothing'} ({percent(each.probability, 0)})", lead="or: ")
     header = ("<difference, A → B", "predicted", "guilt before", "<verdict")
     print_table(console, "differences, the most suspect first", header, _escaped(rows_of_differences(found)))
-    print_table(console, "bursts, time per token over A", ("burst", "<recipe", "time"), _escaped(rows_of_bursts(found)))
+    number, recipe, *times = columns_of_bursts(found)
+    rows = _escaped(rows_of_bursts(found))
+    print_table(console, "bursts, per token", (number, f"<{recipe}", *times), rows)
     say(console, cost_in_words(history), lead="cost: ")
 
 
@@ -72,6 +76,7 @@ def page(found: Bisected, history: History) -> str:
         simulated=found.simulated,
         asked=f"{len(found.differences)} differences between A and B",
         cost=cost_in_words(history),
+        measure=measure_text(found),
         noise=percent(found.noise) if found.noise is not None else "",
         idle=", ".join(found.idle),
         others=[f"{' and '.join(each.differences) or 'nothing'}: {percent(each.probability)}" for each in found.others],
@@ -80,7 +85,7 @@ def page(found: Bisected, history: History) -> str:
             rows=tuple(rows_of_differences(found)),
             numbers=(1, 2),
         ),
-        bursts=Table(columns=("burst", "recipe", "time over A"), rows=tuple(rows_of_bursts(found)), numbers=(0, 2)),
+        bursts=Table(columns=columns_of_bursts(found), rows=tuple(rows_of_bursts(found)), numbers=(0, 2, 3)),
         moved=moved_headline(ends) if ends else "",
         parts=_parts(ends) if ends else None,
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.bisect.document import Acting, Bisected, Time, values_text
+from autotune.bisect.measure import Measure
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
+MEASURED = {Measure.WALL: "time", Measure.CPU: "CPU time"}
 LEAST_REST = 0.01  # fraction of the time per token: a smaller effect of the other differences is not named (judged)
 
 
 def headline(found: Bisected) -> str:
     """Returns the answer in one sentence."""
-    total = f" (B takes {time_text(found.total)} time per token)" if found.total else ""
+    total = f" (B takes {time_text(found.total)} {MEASURED[found.measure]} per token)" if found.total else ""
     if found.answered == "a fails":
         return f"A itself fails ({found.symptom}): name an end that runs as A"
     if found.answered == "no difference":
@@ -23,6 +25,16 @@ def headline(found: Bisected) -> str:
     sets = "; ".join(acting_text(each) for each in found.culprits)
     certain = "" if found.answered == "culprits" else f"undecided, most probable ({percent(found.probability, 0)}): "
     return f"{certain}{effect}: {sets}{total}{_rest(found)}"
+
+
+def measure_text(found: Bisected) -> str:
+    """Returns why CPU time is compared; empty where wall-clock time is."""
+    if found.measure is Measure.WALL or found.wall_noise is None or found.noise is None:
+        return ""
+    return (
+        f"CPU time of the ranks, which scatters by {percent(found.noise)} from burst to burst: wall-clock time "
+        f"scatters by {percent(found.wall_noise)} on this machine. Waiting does not show in it"
+    )
 
 
 def _rest(found: Bisected) -> str:
@@ -53,9 +65,16 @@ def rows_of_differences(found: Bisected) -> Iterator[tuple[str, str, str, str]]:
         yield values_text(each), gain(each.predicted.change), percent(each.guilt, 0), verdict
 
 
-def rows_of_bursts(found: Bisected) -> Iterator[tuple[str, str, str]]:
+def columns_of_bursts(found: Bisected) -> tuple[str, ...]:
+    """Returns the header of `rows_of_bursts`: time by the clock is a column of its own where it is not the measure."""
+    clock = () if found.measure is Measure.WALL else ("by the clock",)
+    return "burst", "recipe", f"{MEASURED[found.measure]} over A", *clock
+
+
+def rows_of_bursts(found: Bisected) -> Iterator[tuple[str, ...]]:
     """Yields each burst's number, the differences set as in B, and its result."""
     for each in found.bursts:
         every = len(each.taken) == len(found.differences)
         taken = "B" if every else "A" if not each.taken else f"A with {', '.join(each.taken)}"
-        yield str(each.burst), taken, each.symptom or gain(each.time)
+        times = (each.time,) if found.measure is Measure.WALL else (each.time, each.wall_time)
+        yield str(each.burst), taken, *(each.symptom or gain(time) for time in times)

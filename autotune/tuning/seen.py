@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from autotune.tuning.losses import disagreement
 from policies.bisect.question import Seen, Subset
-from policies.noise import medians, wall_cost
+from policies.noise import Cost, medians, wall_cost
 from policies.trial import Trial
 
 LOSS = "loss"  # symptom of a burst whose loss is outside the band
@@ -16,7 +16,9 @@ NO_STEPS = "no step times"
 REFUSED = (0,)  # bursts of a trial that the rules refused, whose outcome is a failure
 
 
-def bursts_seen(trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial) -> list[Seen]:
+def bursts_seen(
+    trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial, cost: Cost = wall_cost
+) -> list[Seen]:
     """Returns one observation per burst of the trials for which `subset_of` returns a subset, in order.
 
     A trial whose losses disagree with those of `good` has failed.
@@ -25,15 +27,15 @@ def bursts_seen(trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | N
         pair
         for trial in trials
         if (subset := subset_of(trial)) is not None
-        for pair in zip(trial.bursts or REFUSED, _seen(trial, subset, good), strict=True)
+        for pair in zip(trial.bursts or REFUSED, _seen(trial, subset, good, cost), strict=True)
     ]
     return [seen for _, seen in sorted(found, key=lambda pair: pair[0])]
 
 
-def _seen(trial: Trial, subset: Subset, good: Trial) -> Iterator[Seen]:
+def _seen(trial: Trial, subset: Subset, good: Trial, cost: Cost) -> Iterator[Seen]:
     off = trial.number != good.number and disagreement(trial, good) is not None
     for outcome in trial.outcomes:
-        costs = medians(replace(trial, outcomes=(outcome,)), wall_cost)
+        costs = medians(replace(trial, outcomes=(outcome,)), cost)
         symptom = str(outcome.failure.kind) if outcome.failure else LOSS if off else None
         if symptom is None and not costs:
             symptom = NO_STEPS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -39,7 +39,7 @@ def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
     return tuple(min(max(EXPECTED_CULPRITS * each / total, lowest), MAX_GUILT) for each in chances)
 
 
-def expected_deviation(shown: Sequence[float]) -> float:
+def expected_deviation(shown: Iterable[float]) -> float:
     """Returns the expected relative deviation of a burst: that of `shown`, estimated from steps, but at least the one
     between bursts on the same nodes, which does not show within a burst."""
     return max([MIN_HALF_SPREAD, *shown])

@@ -10,6 +10,7 @@ inside), C subsets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,10 +25,12 @@ from trainer.estimate.candidates import Flags, Floats, Integers
 BASE_DEVIATION = 1.0  # log cost of A around its first burst: wide, so that the bursts decide
 EFFECT_DEVIATION = constant("bisect_effect_deviation")
 SMALL_DEVIATION = constant("bisect_small_deviation")
-NOISE_GRID = 2.0 ** np.arange(-1.5, 3.0, 0.5)  # times the deviation expected of a burst
+NOISE_OCTAVES = np.array([*np.arange(-1.5, 2.5, 0.5), *np.arange(2.5, 7.5)])  # of the grid, from the least deviation
 MAX_TERMS = 5  # of a hypothesis
 BEAM, KEPT = 40, 240  # hypotheses that are grown further, and that are kept
-TEMPERS = (1.0, 5.0)  # times the noise that hypotheses are grown at: one of three terms explains little by itself
+NOISES = 80  # between which a quantile is interpolated
+SCALES = 9  # points of the noise that steps show, summed over
+TEMPER = 5.0  # between the deviations that hypotheses are grown at: one of three terms explains little by itself
 
 Hypothesis = tuple[int, ...]  # terms, ascending
 
@@ -57,7 +60,8 @@ def small_effects(count: int) -> Small:
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """H hypotheses with their probabilities [H], and the most likely deviation of a burst."""
+    """H hypotheses with their probabilities [H], and the most likely deviation of a burst: the mean of its log over the
+    points of `noise`, with their probabilities, [G] each."""
 
     terms: Terms
     small: Small
@@ -66,6 +70,7 @@ class Posterior:
     hypotheses: tuple[Hypothesis, ...]
     probability: Floats
     deviation: float
+    noise: tuple[Floats, Floats]
     scale: float  # standard deviation of the effect of a term that acts, before any burst
 
     def effects(self) -> tuple[Floats, Floats]:
@@ -97,6 +102,14 @@ class Posterior:
         middle: Floats = self.probability @ mean
         variance = self.probability @ (deviation**2 + mean**2) - middle**2
         return middle, np.sqrt(np.maximum(variance, 0.0))
+
+    def noise_quantile(self, share: float) -> float:
+        """Returns the quantile `share` of the noise of a burst, given that its deviation is not known."""
+        from scipy.special import ndtr  # here: commands that compare nothing start without SciPy
+
+        grid, probability = self.noise
+        noises = np.geomspace(grid[0] / 10, 10 * grid[-1], NOISES)
+        return float(np.interp(share, ndtr(noises[:, None] / grid) @ probability, noises))
 
     def _conditioned(self, subsets: Flags, *, base: float) -> tuple[Floats, Floats]:
         """Returns the mean and the variance [H, C] of the sum of base and effects inside each subset, given the bursts.
@@ -143,20 +156,24 @@ def fit_posterior(
     log_costs: Sequence[float],
     *,
     deviation: float,
+    least_deviation: float | None = None,
     small: Small | None = None,
     scale: float = EFFECT_DEVIATION,
 ) -> Posterior:
     """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
 
-    `deviation` is the relative standard deviation expected of a burst; the posterior estimates its own. `small` is None
+    `deviation` is the relative standard deviation that the steps of a burst suggest, `least_deviation` that of a quiet
+    machine (None: as `deviation`). The bursts decide: the deviation of the posterior is their own. `small` is None
     where nothing is known of the small effects. `scale` is the prior standard deviation of the effect of a term.
     """
+    least = deviation if least_deviation is None else min(least_deviation, deviation)
     small = small or small_effects(subsets.shape[1])
+    grid = least * 2.0**NOISE_OCTAVES
     expected = small.expected(subsets)
     costs = np.array(log_costs) - log_costs[0] - (expected - expected[0])
     scale = max(scale, float(np.ptp(costs)))  # one effect of 1.5 must not be less likely than two of 0.75
     columns, kind = np.unique(terms.columns(subsets), axis=1, return_inverse=True)
-    backgrounds = [_background(small, subsets, temper * deviation) for temper in TEMPERS]
+    backgrounds = [_background(small, subsets, each) for each in _tempers(least, deviation, float(np.ptp(costs)))]
     found = (_grown(terms, columns, kind.reshape(-1), costs, each, scale) for each in backgrounds)
     grown = tuple(dict.fromkeys(hypothesis for each in found for hypothesis in each))
     posterior = Posterior(
@@ -167,12 +184,12 @@ def fit_posterior(
         hypotheses=grown,
         probability=np.zeros(0),
         deviation=deviation,
+        noise=(grid, np.ones(len(grid)) / len(grid)),
         scale=scale,
     )
     log_odds = np.array([terms.log_odds[list(each)].sum() for each in grown])
-    grid = deviation * NOISE_GRID
-    rows = [_evidence(posterior, each) + log_odds + _log_prior(each, deviation) for each in grid]
-    logs = np.stack(rows)  # [grid, H]
+    prior = np.log(np.gradient(NOISE_OCTAVES) * _noise_prior(grid, least, deviation))
+    logs = np.stack([_evidence(posterior, each) + log_odds for each in grid]) + prior[:, None]  # [grid, H]
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     by_noise, probability = weights.sum(axis=1), weights.sum(axis=0)
@@ -182,6 +199,7 @@ def fit_posterior(
         hypotheses=tuple(grown[row] for row in order),
         probability=probability[order],
         deviation=float(np.exp(by_noise @ np.log(grid))),
+        noise=(grid, by_noise),
     )
 
 
@@ -191,9 +209,23 @@ def _background(small: Small, subsets: Flags, deviation: float) -> Floats:
     return found
 
 
-def _log_prior(deviation: float, expected: float) -> float:
-    """Returns the log prior density of a burst's log deviation: scaled inverse chi-squared, one degree of freedom."""
-    return float(-np.log(deviation) - expected**2 / (2 * deviation**2))
+def _noise_prior(grid: Floats, least: float, shown: float) -> Floats:
+    """Returns the prior density of a burst's log deviation at each point of `grid`.
+
+    Scaled inverse chi-squared with one degree of freedom. Its scale is the deviation that steps show or, with the same
+    probability, any between that of a quiet machine and this one: a busy minute says little about the next burst.
+    """
+    scales = np.geomspace(least, shown, SCALES) if shown > least else np.array([least])
+    density: Floats = np.exp(-((scales / grid[:, None]) ** 2) / 2) * scales / grid[:, None]
+    found: Floats = (density.mean(axis=1) + density[:, -1]) / 2
+    return found
+
+
+def _tempers(least: float, shown: float, apart: float) -> list[float]:
+    """Returns the deviations to grow hypotheses at, so that at least one is near that of the bursts, whose costs are up
+    to `apart` apart."""
+    steps = math.log(max(TEMPER * shown, apart) / least) / math.log(TEMPER)
+    return [least * TEMPER**step for step in range(math.floor(steps + 1e-9) + 1)]
 
 
 def _evidence(posterior: Posterior, deviation: float) -> Floats:

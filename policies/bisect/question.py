@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from policies.constants import constant
+from policies.noise import MIN_HALF_SPREAD
 from policies.trial import Z_90
 
 Subset = frozenset[int]
@@ -31,12 +32,14 @@ class Question:
     """A bisection of `len(guilt)` differences.
 
     `guilt` is the probability, before any burst, that a difference costs at least `least` (a log ratio of cost);
-    `deviation` the relative standard deviation expected of a burst; `legal` returns whether a subset may be run.
+    `deviation` the relative standard deviation that the steps of bursts suggest, `least_deviation` that of bursts on a
+    quiet machine; `legal` returns whether a subset may be run.
     """
 
     guilt: tuple[float, ...]
     least: float = LEAST_EFFECT
     deviation: float
+    least_deviation: float = MIN_HALF_SPREAD
     legal: Callable[[Subset], bool] = lambda subset: True
 
     def closed(self, subset: Subset) -> Subset | None:

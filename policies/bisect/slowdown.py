@@ -3,6 +3,7 @@ repeated."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -12,12 +13,13 @@ from policies.bisect.posterior import Posterior, as_subset, fit_posterior
 from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict, effect_of, log_costs
 from policies.bisect.terms import Terms, flags
 from policies.constants import constant
+from policies.trial import Z_90
 from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-ENDS_AT_MOST = 8  # bursts of an end (judged)
-HIDING = 3.0  # times `least`: deviation of a burst from which on so many bursts do not show the least effect
+HIDING = 3.0  # times `least`: noise by the steps from which on the ends are repeated before anything else (judged)
+REPEATS = 2  # bursts of each end then, and before B is called no slower
 UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
 WEIGHED = 120  # hypotheses that a burst is chosen by
 DRAWN = 80  # subsets drawn at random among those considered
@@ -27,28 +29,38 @@ OTHERS = 3  # further guilty sets that a verdict names
 
 
 def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Step:
-    """Returns the verdict after some bursts and the next subset. Pure: the same bursts give the same step."""
+    """Returns the verdict after some bursts and the next subset. Pure: the same bursts give the same step.
+
+    Where no subset tells enough, the two ends are repeated: as long as bursts are left, the answer is not final.
+    """
     measured = [each for each in seen if each.log_cost is not None]
     subsets = flags([each.subset for each in measured], len(question.guilt))
     costs = [each.log_cost for each in measured if each.log_cost is not None]
-    posterior = fit_posterior(terms, subsets, costs, deviation=question.deviation)
+    deviation, least = question.deviation, question.least_deviation
+    posterior = fit_posterior(terms, subsets, costs, deviation=deviation, least_deviation=least)
     verdict = _verdict(question, posterior, seen)
     if verdict.confident:
         return Step(verdict=verdict, ask=None)
     ask = _most_telling(question, posterior, seen)
-    if ask is None or (not verdict.guilty and verdict.probability >= CONFIDENCE):
-        ask = _less_measured(question, posterior, seen)
+    unclear = ask is None or (not verdict.guilty and verdict.probability >= CONFIDENCE)
+    if unclear or _only_steps_say(question, seen):
+        ask = _less_measured(question, seen)
     return Step(verdict=verdict, ask=ask)
 
 
-def _less_measured(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
-    """Returns the end (A or B) with fewer bursts, while their difference is not known to within `least`.
+def _only_steps_say(question: Question, seen: Sequence[Seen]) -> bool:
+    """Returns whether the steps suggest noise that hides the least effect, and no repeats of both ends say what it
+    is."""
+    return question.deviation > HIDING * question.least and not _ends_repeated(question, seen)
 
-    None if it is, or if noise hides it.
+
+def _less_measured(question: Question, seen: Sequence[Seen]) -> Subset:
+    """Returns the end (A or B) with fewer bursts, of equals the one that ran last.
+
+    Repeats are interleaved, A B B A, so that a drift of the machine cancels.
     """
-    few = min((frozenset[int](), question.all), key=lambda end: len(log_costs(seen, end)))
-    count = len(log_costs(seen, few))
-    return few if count < ENDS_AT_MOST and posterior.deviation < HIDING * question.least else None
+    ends = [each.subset for each in seen if each.subset in (frozenset(), question.all)]
+    return min(reversed(ends), key=ends.count)
 
 
 def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
@@ -83,11 +95,13 @@ def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> 
     helpers = tuple(each for each in effects if _helps(posterior, each.members, question.least))
     rest = _rest(question, posterior, guilty.union(*(each.members for each in helpers)))
     explained = rest is None or (rest.low or 0.0) < question.least
+    measured = explained and not _only_steps_say(question, seen)
+    answered = bool(guilty) or _is_not_slower(question, posterior, seen)
     return Verdict(
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
         helpers=helpers,
         probability=probability,
-        confident=probability >= CONFIDENCE and explained and (bool(guilty) or (total.high or 0.0) < question.least),
+        confident=probability >= CONFIDENCE and measured and answered,
         others=tuple(others[:OTHERS]),
         total=total,
         rest=rest,
@@ -126,11 +140,26 @@ def _rest(question: Question, posterior: Posterior, named: Subset) -> Effect | N
 
 
 def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Effect:
-    """Returns the difference between the two ends, from their own bursts alone."""
+    """Returns the difference between the two ends, from their own bursts alone; their noise is not taken as known."""
+    cost, bursts = _between_ends(question, seen)
+    return effect_of(tuple(sorted(question.all)), cost, posterior.noise_quantile(0.95) * math.sqrt(bursts) / Z_90)
+
+
+def _is_not_slower(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> bool:
+    """Returns whether B is not slower by `least`: repeats of both ends have to say so."""
+    cost, bursts = _between_ends(question, seen)
+    high = cost + posterior.noise_quantile(CONFIDENCE) * math.sqrt(bursts)
+    return high < question.least and _ends_repeated(question, seen)
+
+
+def _between_ends(question: Question, seen: Sequence[Seen]) -> tuple[float, float]:
+    """Returns the mean log cost of B over A, and its variance as a multiple of that of a burst."""
     ends = [log_costs(seen, end) for end in (frozenset(), question.all)]
-    cost = float(np.mean(ends[1]) - np.mean(ends[0]))
-    deviation = posterior.deviation * float(np.sqrt(sum(1 / len(end) for end in ends)))
-    return effect_of(tuple(sorted(question.all)), cost, deviation)
+    return float(np.mean(ends[1]) - np.mean(ends[0])), sum(1 / len(end) for end in ends)
+
+
+def _ends_repeated(question: Question, seen: Sequence[Seen]) -> bool:
+    return all(len(log_costs(seen, end)) >= REPEATS for end in (frozenset(), question.all))
 
 
 def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:

@@ -93,3 +93,21 @@ def test_a_study_of_another_question_is_not_resumed(capfd: pytest.CaptureFixture
     bisected(capfd, "a.yaml", "b.yaml", "--study", "s", "--budget", "2")
     assert main(["run", "a.yaml", "--study", "s", "--resume"]) == 2
     assert "the study is a bisection" in capfd.readouterr().err
+
+
+@pytest.mark.thorough
+def test_bursts_that_scatter_as_much_as_the_change_costs_are_repeated_and_nothing_wrong_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for noise, seed in ((0.2, 1), (0.4, 2), (0.6, 3)):
+        Path("noisy.yaml").write_text(f"noise: {{step: 0.02, burst: {noise}}}\n")
+        for name in ("a", "b"):
+            text = Path(f"{name}.yaml").read_text()
+            Path(f"noisy_{name}.yaml").write_text(
+                text.replace("engine: simulated", "engine: simulated, machine: noisy.yaml")
+            )
+        words = ["noisy_a.yaml", "noisy_b.yaml", "--budget", "12", "--seed", str(seed), "--study", f"s{seed}"]
+        found = bisected(capfd, *words)
+        named = [each["differences"] for each in found["culprits"]]
+        assert found["answered"] == "undecided" or named == [["recompute_granularity and 2 more"]]
+        assert found["answered"] != "undecided" or len(found["bursts"]) == 12

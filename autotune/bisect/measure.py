@@ -1,0 +1,79 @@
+"""The measure that a bisection compares bursts by: wall-clock time, or the CPU time of CPU ranks.
+
+On a machine shared with other programs wall-clock time may scatter more than any difference costs. The CPU time of the
+ranks then stands for it, where both agree as far as can be told. Waiting costs no CPU time: "not slower" is never said
+by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+from autotune.tuning.judge import NOISY
+from policies.bisect.question import LEAST_EFFECT
+from policies.bisect.slowdown import HIDING, REPEATS
+from policies.noise import (
+    FIRST_LOOK_CONFIDENCE,
+    Cost,
+    Noise,
+    cpu_cost,
+    deviation_of_a_burst,
+    median_error,
+    medians,
+    wall_cost,
+)
+from policies.trial import Trial
+
+
+class Measure(StrEnum):
+    WALL = "wall"
+    CPU = "cpu"
+
+    @property
+    def cost(self) -> Cost:
+        return wall_cost if self is Measure.WALL else cpu_cost
+
+    def shown_deviation(self, trial: Trial) -> float:
+        """Returns the relative deviation of a burst that the steps of a trial suggest."""
+        if self is Measure.WALL:
+            return deviation_of_a_burst(trial)
+        return max((median_error(cpu_cost(outcome)) for outcome in trial.outcomes if outcome.ok), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """The log ratio of the cost of B over A by one measure, its noise band, and the deviation of a burst."""
+
+    log_cost: float
+    band: float
+    deviation: float
+
+
+def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Measure:
+    """Returns the measure to compare by: that of CPU time where the repeats of the two ends show that wall-clock time
+    scatters too much and far more, that B takes more CPU time, and that wall-clock time does not contradict it."""
+    if a is None or b is None or not a.recipe.hardware.is_cpu:
+        return Measure.WALL
+    wall, cpu = (_ends(a, b, trials, measure.cost) for measure in Measure)
+    if wall is None or cpu is None or not all(_has_cpu_time(trial) for trial in trials):
+        return Measure.WALL
+    too_noisy = wall.deviation > max(HIDING * LEAST_EFFECT, NOISY * cpu.deviation)
+    agree = abs(wall.log_cost - cpu.log_cost) < wall.band
+    return Measure.CPU if too_noisy and agree and cpu.log_cost > cpu.band else Measure.WALL
+
+
+def _ends(a: Trial, b: Trial, trials: Sequence[Trial], cost: Cost) -> Ends | None:
+    """Returns the two ends by one measure; None before each was repeated."""
+    here, there = medians(a, cost), medians(b, cost)
+    if min(len(here), len(there)) < REPEATS:
+        return None
+    spread = Noise(trials=trials, cost=cost).between_bursts()
+    band = spread.band(len(here), len(there), FIRST_LOOK_CONFIDENCE)
+    return Ends(log_cost=fmean(there) - fmean(here), band=band, deviation=spread.deviation)
+
+
+def _has_cpu_time(trial: Trial) -> bool:
+    return all(any(outcome.cpu_us) for outcome in trial.outcomes if outcome.ok)
