@@ -64,7 +64,8 @@ def gap(
     page, file = page_at(html, inputs=read, force=force), text_at(output, inputs=read, force=force)
     release = release_of(software)
     sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}
-    beside = Beside(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe)
+    more = {"--against": against, "--against-trace": against_trace, "--software": software}
+    beside = Beside(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe, more=more)
     with counting("reading traces") as progress:
         side = side_of(named, beside, progress)
         other = None

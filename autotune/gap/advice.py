@@ -117,7 +117,7 @@ def _commands(loss: Loss, found: Compared) -> Iterator[str]:
         yield f"moe-autotune diagnose {traced}"
     elif loss.kind is Kind.SETTING:
         yield from _of_settings(found)
-    elif loss.kind is Kind.SOFTWARE:
+    elif loss.kind is Kind.SOFTWARE and "--software" not in side.options:
         yield f"moe-autotune gap {side.words} --software RELEASE"
 
 

@@ -105,6 +105,13 @@ class NoPrice(msgspec.Struct, frozen=True, kw_only=True):
     published_gain: tuple[float, float, float] | None
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended a run before its time: the kind of failure, and its evidence."""
+
+    kind: str
+    evidence: str
+
+
 class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `gap --json`.
 
@@ -134,6 +141,7 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     unsaid: list[str]
     broken: list[str]  # ids of the rules that the recipe breaks
     attainable: str | None = None
+    ended: Ended | None = None  # only of a run that failed: its steps before that are compared
 
 
 def document_of(found: Compared, *, software: str | None, file: str | None = None) -> GapDocument:
@@ -182,6 +190,7 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
         unsaid=list(side.unsaid),
         broken=sorted(errors_of(found.own)) if found.own else [],
         attainable=file,
+        ended=Ended(kind=side.ended.kind, evidence=side.ended.evidence) if side.ended else None,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from analyzers.inputs import TRACE_SUFFIXES
 from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
 from autotune.diagnose.traced import read_for as read_of_traces
 from autotune.export.source import source_at
-from autotune.gap.logs import Steps, steps_in
+from autotune.gap.logs import Ending, Steps, log_of
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
 from autotune.looks.segments import counted_steps, mean_us, slowest
@@ -26,6 +26,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from policies.noise import median_error
 from policies.trial import Trial
+from trainer.burst import Failure
 from trainer.errors import BadInputError, refused
 from trainer.frameworks.megatron_lm.flags import flags_of
 from trainer.frameworks.megatron_lm.spelling import SPELLED
@@ -53,6 +54,7 @@ class Side:
     analysis: Analysis | None = None
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
+    ended: Ending | None = None  # NaN or a failure that ended the run early
     trace: Path | None = None  # the argument of --trace
     probe: Path | None = None  # the argument of --probe
     options: tuple[str, ...] = ()  # options of the command line for this run
@@ -65,7 +67,10 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """Options for one run: the cluster and vocabulary that its file lacks, and its `recipe`, `trace` and `probe`."""
+    """Options for one run: the cluster and vocabulary that its file lacks, and its `recipe`, `trace` and `probe`.
+
+    `more`: options of the comparison, by flag.
+    """
 
     gpu: str | None = None
     nodes: int | None = None
@@ -74,6 +79,7 @@ class Beside:
     recipe: str | None = None
     trace: Path | None = None
     probe: Path | None = None
+    more: Mapping[str, str | Path | None] = field(default_factory=dict)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -85,6 +91,7 @@ class Beside:
             "--recipe": self.recipe,
             "--trace": self.trace,
             "--probe": self.probe,
+            **self.more,
         }
         return tuple(word for flag, value in given.items() if value is not None for word in (flag, str(value)))
 
@@ -144,15 +151,19 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
     if path.stat().st_size > MOST_TEXT:
         raise refused(named, "it is too large for a log", "name the log of rank 0 of one run")
     text = path.read_text(encoding="utf-8", errors="replace")
-    steps = steps_in(text)
+    log = log_of(text)
+    steps, ended = log.steps, log.ended
     says = any(reader.log is not None and reader.log.fits(text) for _, reader in readers())
-    if steps is None and not says and path.suffix in LOGS:
+    none = steps is None and ended is None
+    if none and not says and path.suffix in LOGS:
         raise refused(
             named, "it has neither an iteration nor a dump of arguments", "name the log of rank 0 of a run that trained"
         )
-    if steps is None and not says:
+    if none and not says:
         return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
     recipe = _asked_recipe(beside)
+    if steps is None and ended is not None:
+        raise refused(named, f"no step of it is a number: {ended.evidence}", "mend that first; its speed says nothing")
     if steps is None:
         raise refused(
             named, "it has no iteration: the run ended before its first step", "name the log of a run that trained"
@@ -164,8 +175,9 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
             "name the recipe with --recipe FILE: a recipe, or the launch script or configuration of this run",
         )
     if recipe is not None:
-        return Side(name=named, source="log", recipe=recipe, steps=steps)
-    return Side(name=named, source="log", recipe=_imported(named, beside), steps=steps, unsaid=unsaid_in_a_log())
+        return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended)
+    recipe = _imported(named, beside)
+    return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=unsaid_in_a_log())
 
 
 def _trace(named: str, beside: Beside, progress: Progress) -> Side:
@@ -185,7 +197,12 @@ def _trace(named: str, beside: Beside, progress: Progress) -> Side:
         steps: Steps | None = _measured(outcome.step_us)
     else:
         steps = _traced_steps(analysis)
-    return Side(name=named, source="trace", recipe=recipe, steps=steps, analysis=analysis)
+    ended = _ended(outcome.failure) if outcome is not None and outcome.failure is not None else None
+    return Side(name=named, source="trace", recipe=recipe, steps=steps, analysis=analysis, ended=ended)
+
+
+def _ended(failure: Failure) -> Ending:
+    return Ending(kind=failure.kind, evidence=failure.evidence)
 
 
 def _traced_steps(analysis: Analysis) -> Steps | None:

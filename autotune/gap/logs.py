@@ -1,4 +1,5 @@
-"""Reads the measured step from a trainer's log: the median of its iterations after the warm-up."""
+"""Reads a trainer's log: the measured step, which is the median of its iterations after the warm-up, and what ended the
+run."""
 
 from __future__ import annotations
 
@@ -10,13 +11,17 @@ from functools import cache
 from statistics import median
 
 from policies.noise import median_error
-from trainer.engines.command.lines import Reading, patterns_with
+from trainer.burst import BurstPhase, FailureKind
+from trainer.engines.command.lines import Reading, patterns_with, plain
+from trainer.failure_words import match
 from trainer.frameworks.registry import framework_named
 from trainer.recipe.framework_names import DEFAULT
+from trainer.secrets import masked
 
 WARM_UP, MOST_WARM_UP = 3, 0.5  # iterations left out at the start, and their largest share of a short log
 FEW = 3  # iterations: up to so many, their scatter is not used
 SCATTER_OF_FEW = 0.05  # relative standard deviation assumed instead (judged)
+LONGEST = 200  # characters of evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +37,47 @@ class Steps:
     warm: bool = True
 
 
-def steps_in(text: str) -> Steps | None:
-    """Returns the median step of a log; None if it has no iteration."""
-    reading = _read(text)
-    times = [each.ms / 1e3 for _, each in sorted(reading.iterations.items()) if each.ms > 0]
-    return steps_of(times) if times else None
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What ended a run before its time: NaN or a lack of memory, and the evidence."""
+
+    kind: FailureKind
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog:
+    """A log's median step, None without an iteration that trained, and what ended the run, None where nothing did."""
+
+    steps: Steps | None
+    ended: Ending | None
+
+
+def log_of(text: str) -> RunLog:
+    """Returns the steps of a log before anything that is no number, and what ended the run."""
+    reading = Reading(patterns=dict(_patterns()))
+    lines = text.splitlines()
+    last = 0
+    for at, line in enumerate(lines):
+        known = len(reading.iterations)
+        reading.feed(line)
+        last = at + 1 if len(reading.iterations) > known else last
+    iterations = [each for _, each in sorted(reading.iterations.items())]
+    wrong = next(((at, said) for at, each in enumerate(iterations) if (said := each.no_number())), None)
+    if wrong is not None:
+        ended: Ending | None = Ending(kind=FailureKind.NAN, evidence=wrong[1])
+    else:
+        ended = _ending(lines[last:]) if iterations else None
+    times = [each.ms / 1e3 for each in iterations[: wrong[0] if wrong else None] if each.ms > 0]
+    return RunLog(steps=steps_of(times) if times else None, ended=ended)
+
+
+def _ending(lines: Sequence[str]) -> Ending | None:
+    """Returns what ended a run by the lines after its last iteration."""
+    found = match(lines, BurstPhase.FORWARD)
+    if found is None or found[0].kind not in (FailureKind.NAN, FailureKind.OOM):
+        return None
+    return Ending(kind=found[0].kind, evidence=masked(plain(found[1]))[:LONGEST])
 
 
 def steps_of(times: Sequence[float]) -> Steps:
@@ -45,13 +86,6 @@ def steps_of(times: Sequence[float]) -> Steps:
     left = list(times[cold:])
     deviation = median_error(left) if len(left) > FEW else SCATTER_OF_FEW
     return Steps(step_s=median(left), deviation=deviation, count=len(left), warm=cold > 0)
-
-
-def _read(text: str) -> Reading:
-    reading = Reading(patterns=dict(_patterns()))
-    for line in text.splitlines():
-        reading.feed(line)
-    return reading
 
 
 @cache

@@ -20,6 +20,7 @@ from autotune.gap.words import (
     share_text,
     signed,
     time_text,
+    title,
     unit,
 )
 from autotune.looks.kernel_names import printable
@@ -54,6 +55,8 @@ def gap_page(found: GapDocument) -> str:
         figure=signed(first.time.ms),
         simulated=found.simulated,
         headline=headline(found),
+        title=title(found).capitalize(),
+        of="step" if found.steps_marked else "trace",
         levels=[level_text(level, found) for level in found.levels],
         notes=list(notes(found)),
         waterfall=_drawn(drawn, found),

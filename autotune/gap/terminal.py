@@ -13,19 +13,20 @@ from autotune.gap.words import (
     drop_name,
     headline,
     level_name,
+    level_text,
     moved,
     not_priced_texts,
     notes,
     share_text,
     signed,
     time_text,
+    title,
     unit,
 )
 from autotune.looks.quantities import NONE, UNMEASURED, significant
-from autotune.looks.text_tables import Entry, print_entries, print_table
+from autotune.looks.text_tables import Entry, print_entries, print_table, width_of
 from autotune.looks.wrapping import plain_console, say
 
-TITLE = "from your step down to what is attainable"
 MOST_CAUSES = 8
 
 
@@ -37,8 +38,15 @@ def show_gap(found: GapDocument) -> None:
     for note in notes(found):
         say(console, note, lead="note: ", style="dim")
     seen = ("seen", "expected") if found.against is None or found.gpu is not None else ("here", "there")
-    header = ("<waterfall", "time", "90 % interval", unit(found), *seen)
-    print_table(console, TITLE, *_filled(header, [_row(row, found) for row in rows(found)]))
+    header = ("<waterfall", "time", "± 90 %", unit(found), *seen)
+    columns, table = _filled(header, [_row(row, found) for row in rows(found)])
+    wide = width_of(columns, table) > console.width
+    kept = [at for at, name in enumerate(columns) if not wide or name != unit(found)]
+    print_table(console, title(found), *_only(kept, columns, table))
+    if len(kept) < len(columns):
+        console.print()
+        for level in found.levels:
+            say(console, level_text(level, found), lead=" ")
     entries = [
         Entry(
             title=cause_name(cause, found),
@@ -50,7 +58,12 @@ def show_gap(found: GapDocument) -> None:
     ]
     if entries:
         console.print()
-        print_entries(console, "what is lost, the largest first", ("at most", "of the step"), entries)
+        print_entries(
+            console,
+            "what is lost, the largest first",
+            ("at most", "of the step" if found.steps_marked else "of the trace"),
+            entries,
+        )
     if any(not cause.sure for cause in found.causes[:MOST_CAUSES]):
         say(console, "?: its interval reaches 0", style="dim")
     if found.not_priced:
@@ -65,6 +78,13 @@ def _filled(header: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[list
     kept = [at for at in range(len(header)) if any(row[at] not in ("", NONE) for row in table)]
     if len(header) - 1 not in kept:
         kept = [at for at in kept if at != len(header) - 2]
+    return _only(kept, header, table)
+
+
+def _only(
+    kept: Sequence[int], header: Sequence[str], table: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Returns these columns of a table."""
     return [header[at] for at in kept], [[row[at] for at in kept] for row in table]
 
 
@@ -72,17 +92,14 @@ def _row(row: Row, found: GapDocument) -> tuple[str, ...]:
     if row.level is not None:
         level = row.level
         rate = NONE if level.tokens_per_s_per_gpu is None else significant(level.tokens_per_s_per_gpu, 4)
-        return level_name(level, found), signed(level.time.ms), _interval(level.time), rate, "", ""
+        return level_name(level, found), signed(level.time.ms), _half(level.time), rate, "", ""
     lost_ms = row.from_ms - row.to_ms
     if row.drop is None or row.time is None:
         return f"  {SMALL}", moved(-lost_ms), "", "", "", ""
     seen, expected = ("" if ms is None else signed(ms) for ms in (row.drop.seen_ms, row.drop.expected_ms))
-    return f"  {drop_name(row.drop, found)}", moved(-lost_ms), _interval(row.time, sign=-1.0), "", seen, expected
+    return f"  {drop_name(row.drop, found)}", moved(-lost_ms), _half(row.time), "", seen, expected
 
 
-def _interval(time: Time, *, sign: float = 1.0) -> str:
-    """Returns `1.20 to 1.50 s`; empty for an exact time."""
-    if time.low_ms == time.high_ms:
-        return ""
-    low, high = sorted((sign * time.low_ms, sign * time.high_ms))
-    return f"{signed(low)} to {signed(high)}"
+def _half(time: Time) -> str:
+    """Returns half of the 90 % interval; empty for an exact time."""
+    return "" if time.low_ms == time.high_ms else signed((time.high_ms - time.low_ms) / 2)

@@ -24,7 +24,7 @@ from trainer.values import knob_value
 
 TRACED = {kind.key: kind.words for kind in KINDS}  # parts of a trace without a recipe
 WORDS: dict[str, str] = {
-    PartCause.ROUTER: "router: ranks wait for the one with most tokens",
+    PartCause.ROUTER: "router: waiting for the fullest rank",
     PartCause.EP: "links: EP dispatch and combine",
     PartCause.TP: "links: TP collectives",
     PartCause.CP: "links: CP exchange",
@@ -43,7 +43,7 @@ WORDS: dict[str, str] = {
     "probed_memory_bound": "memory-bound kernels, as probed",
     "probed_host": "host, as probed",
     "probed_optimizer": "optimizer step, as probed",
-    "sequence_and_batch": "length of sequences and size of the batch",
+    "sequence_and_batch": "sequence length and batch size",
     "pipeline": "pipeline stages",
     "cluster": "number of GPUs",
     "model": "details of the model",
@@ -60,6 +60,8 @@ LEVELS: dict[str, str] = {
 FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
 NOT_PRICED = 8  # settings that are named; more are counted
 LONGER = 1.01  # ratio of step times; below it the words are "no longer"
+WHOLE = "whole trace"  # a trace without marked steps
+ENDINGS = {"nan": "in NaN", "oom": "out of memory"}
 SMALL = "smaller ones together"
 SPLITS = {
     "parts": "the measured step against the estimate: by traced parts of rank {rank}; settings: by estimate",
@@ -69,8 +71,21 @@ SPLITS = {
 }
 
 
+def title(found: GapDocument) -> str:
+    """Returns what the waterfall leads from and to."""
+    to = "its compute" if LevelName.COMPUTE in {level.name for level in found.levels} else "what is attainable"
+    return f"from {'your step' if found.steps_marked else 'the whole trace'} down to {to}"
+
+
 def headline(found: GapDocument) -> str:
-    """Returns the answer in one sentence."""
+    """Returns the answer in one sentence, after what ended the run where something did."""
+    if found.ended is None:
+        return _answer(found)
+    how = ENDINGS.get(found.ended.kind, f"in a failure ({found.ended.kind})")
+    return f"the run ended {how} ({found.ended.evidence}): mend that first. Before it, {_answer(found)}"
+
+
+def _answer(found: GapDocument) -> str:
     first, last = found.levels[0], goal(found)
     most = _most(found.causes[0], found) if found.causes else ""
     if last is not None and last.name == LevelName.COMPUTE:
@@ -99,6 +114,8 @@ def goal(found: GapDocument) -> Rung | None:
 def level_name(level: Rung, found: GapDocument) -> str:
     if level.name == LevelName.REFERENCE and found.against is None and found.published is not None:
         return f"at the rate of {found.published.row}"
+    if level.name == LevelName.MEASURED and not found.steps_marked:
+        return WHOLE
     return LEVELS[level.name]
 
 
@@ -202,8 +219,9 @@ def notes(found: GapDocument) -> Iterator[str]:
     if found.unsaid:
         yield f"a log does not say {', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more: taken as there"
     if found.iterations is not None and found.source == "log":
+        before = "" if found.ended is None else " before the run ended"
         warm_up = "warm-up left out" if found.warm_up_left_out else "warm-up included: there are no more"
-        yield f"the step is the median of {counted(found.iterations, 'iteration')}, {warm_up}"
+        yield f"the step is the median of {counted(found.iterations, 'iteration')}{before}, {warm_up}"
 
 
 def not_priced_texts(found: GapDocument) -> list[str]:

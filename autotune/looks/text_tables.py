@@ -21,10 +21,9 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
     than the terminal, the widest column of text wraps."""
     if not rows:
         return
-    names = [name.removeprefix("<") for name in header]
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    names, widths = _names(header), _widths(header, rows)
     texts = [at for at, name in enumerate(header) if name.startswith("<")]
-    over = 1 + sum(widths) + 2 * (len(widths) - 1) - console.width
+    over = width_of(header, rows) - console.width
     if over > 0 and texts:
         widest = max(texts, key=lambda at: widths[at])
         widths[widest] = max(widths[widest] - over, min(widths[widest], NARROWEST))
@@ -38,6 +37,20 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
                 for at, (cell, width) in enumerate(zip(line, widths, strict=True))
             ]
             console.print(f" {'  '.join(cells)}".rstrip(), style="" if index else "dim", soft_wrap=True)
+
+
+def width_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Returns the characters of the lines of a table that does not wrap."""
+    widths = _widths(header, rows)
+    return 1 + sum(widths) + 2 * (len(widths) - 1)
+
+
+def _names(header: Sequence[str]) -> list[str]:
+    return [name.removeprefix("<") for name in header]
+
+
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(_names(header), *rows, strict=True)]
 
 
 def _broken(cell: str, width: int) -> list[str]:

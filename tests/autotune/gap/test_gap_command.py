@@ -162,3 +162,36 @@ def test_bad_input_says_what_is_missing(capfd: pytest.CaptureFixture[str], words
     Path("unmarked.json").write_text(json.dumps({"traceEvents": [UNMARKED]}))
     assert main(["gap", *words.split()]) == 2
     assert says in capfd.readouterr().err.replace("\n", " ")
+
+
+NAN = " iteration {n}/ 6 | consumed samples: 8 | elapsed time per iteration (ms): 900.0 | number of nan iterations: 1 |"
+
+
+def test_a_run_that_ended_in_nan_is_said_to_have_and_compared_by_what_came_before(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = Path("run.log").read_text()
+    said = {
+        "line.log": NAN.format(n=7),
+        "error.log": "ERROR:megatron:Unexpected result nan on rank 0 at iteration #7",
+    }
+    for name, line in said.items():
+        Path(name).write_text(f"{before}\n{line}\n{NAN.format(n=8) if name == 'line.log' else ''}\n")
+        found = asked(capfd, name, "--gpu", "h100")
+        assert found["ended"]["kind"] == "nan"
+        assert found["levels"][0]["time"]["ms"] == pytest.approx(400.0)
+    assert main(["gap", "error.log", "--gpu", "h100"]) == 0
+    assert "the run ended in NaN" in capfd.readouterr().out
+    Path("none.log").write_text(before.split(" iteration ")[0] + NAN.format(n=1))
+    assert main(["gap", "none.log", "--gpu", "h100"]) == 2
+    assert "no step of it is a number" in capfd.readouterr().err
+
+
+def test_the_waterfall_of_a_trace_fits_a_terminal_of_80_columns(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["gap", "run.log", "--gpu", "h100", "--trace", "trace", "--software", "26.06"]) == 0
+    table = capfd.readouterr().out.partition(" waterfall ")[2].partition("\n\n")[0].splitlines()[1:]
+    assert max(map(len, table)) <= 80
+    assert all(any(digit in line for digit in "0123456789") for line in filled(table))

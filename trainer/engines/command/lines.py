@@ -6,6 +6,7 @@ a line.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,19 @@ class Iteration:
     skipped: int = 0
     nan: int = 0
     tflops: float | None = None  # per GPU, as the trainer counts
+
+    def no_number(self) -> str | None:
+        """Returns why training cannot continue after the iteration, else None.
+
+        An infinite gradient norm in a skipped step is normal: the loss scaler searches.
+        """
+        if self.nan:
+            return f"the trainer counts a NaN iteration at iteration {self.number}"
+        if self.loss is not None and not math.isfinite(self.loss):
+            return f"loss of iteration {self.number} is {self.loss}"
+        if self.grad_norm is not None and not math.isfinite(self.grad_norm) and not self.skipped:
+            return f"gradient norm of iteration {self.number} is {self.grad_norm}"
+        return None
 
 
 @dataclass(kw_only=True)

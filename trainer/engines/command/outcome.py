@@ -140,7 +140,7 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
     done, first = max(reading.iterations, default=0), min(reading.iterations, default=0)
     if ended.not_prepared is not None:
         return ended.not_prepared.failure()
-    if wrong := next((said for each in _in_order(reading) if (said := _no_number(each))), None):
+    if wrong := next((said for each in _in_order(reading) if (said := each.no_number())), None):
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if first >= bounds.measures.stop:
         return Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_RESUMED.format(first=first))
@@ -157,20 +157,6 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
     if limit is not None and hottest is not None and peaks[hottest] > limit:
         said = f"rank {hottest} took {peaks[hottest]:.2f} GiB of {limit:g} GiB"
         return Failure(kind=FailureKind.OOM, rank=hottest, evidence=said)
-    return None
-
-
-def _no_number(each: Iteration) -> str | None:
-    """Returns why training cannot continue after the iteration, else None.
-
-    An infinite gradient norm in a skipped step is normal: the loss scaler searches.
-    """
-    if each.nan:
-        return f"the trainer counts a NaN iteration at iteration {each.number}"
-    if each.loss is not None and not math.isfinite(each.loss):
-        return f"loss of iteration {each.number} is {each.loss}"
-    if each.grad_norm is not None and not math.isfinite(each.grad_norm) and not each.skipped:
-        return f"gradient norm of iteration {each.number} is {each.grad_norm}"
     return None
 
 
