@@ -145,7 +145,7 @@ def too_many(found: Lanes) -> bool:
 
 
 def _first_lanes(found: Lanes) -> Lanes:
-    """Returns at most LANES lanes: the busiest of each place (the device, the host), then the second busiest, and so
+    """Returns at most LANES lanes: the busiest of each place (idle time, device, host), then the second busiest, and so
     on."""
     if len(found.lanes) <= LANES:
         return found
