@@ -45,32 +45,32 @@ FOLLOWERS: dict[str, tuple[str, ...]] = {
 
 
 def grows(size: str) -> Matcher:
-    """Matches if a size is larger after."""
+    """Returns a matcher of changes that make a size larger."""
     return lambda before, after: _size(after, size) > _size(before, size)
 
 
 def shrinks(size: str) -> Matcher:
-    """Matches if a size is smaller after."""
+    """Returns a matcher of changes that make a size smaller."""
     return lambda before, after: _size(after, size) < _size(before, size)
 
 
 def turns_on(knob: str) -> Matcher:
-    """Matches if a switch is on only after."""
+    """Returns a matcher of changes that turn a switch on."""
     return lambda before, after: bool(after.knob(knob)) and not before.knob(knob)
 
 
 def turns_off(*knobs: str) -> Matcher:
-    """Matches if one of the switches is on only before."""
+    """Returns a matcher of changes that turn one of the switches off."""
     return lambda before, after: any(before.knob(knob) and not after.knob(knob) for knob in knobs)
 
 
 def moves(*knobs: str) -> Matcher:
-    """Matches any change of one of the knobs."""
+    """Returns a matcher of any change of one of the knobs."""
     return lambda before, after: any(before.knob(knob) != after.knob(knob) for knob in knobs)
 
 
 def becomes(knob: str, holds: Callable[[Any], bool]) -> Matcher:
-    """Matches if a knob changed to a value for which `holds` is true."""
+    """Returns a matcher of changes of a knob to a value for which `holds` is true."""
     return lambda before, after: bool(before.knob(knob) != after.knob(knob) and holds(after.knob(knob)))
 
 
@@ -79,12 +79,12 @@ def all_of(*matchers: Matcher) -> Matcher:
 
 
 def less_recompute(before: Recipe, after: Recipe) -> bool:
-    """Matches a lighter recompute."""
+    """Returns whether the change lowers the level of recompute."""
     return position(after) < position(before)
 
 
 def more_recompute(before: Recipe, after: Recipe) -> bool:
-    """Matches a heavier recompute."""
+    """Returns whether the change raises the level of recompute."""
     return position(after) > position(before)
 
 

@@ -149,7 +149,7 @@ class Architecture(Section):
 
     @property
     def yarn(self) -> bool:
-        """True if positions use YaRN's rotary embedding."""
+        """Returns true if positions use YaRN's rotary embedding."""
         return (self.rope_type if self.multi_latent_attention else self.position_embedding_type) == "yarn"
 
     @property

@@ -66,7 +66,7 @@ class Hardware:
 
     @property
     def is_rack_scale(self) -> bool:
-        """True if NVLink joins the GPUs of several nodes."""
+        """Returns true if NVLink joins the GPUs of several nodes."""
         return self.nvlink_domain_gpus > self.gpus_per_node
 
     @property
@@ -80,7 +80,8 @@ class Hardware:
 
     @property
     def needs_one_connection(self) -> bool:
-        """True if Megatron-LM demands CUDA_DEVICE_MAX_CONNECTIONS=1 for TP and CP: compute capabilities below 10."""
+        """Returns true if Megatron-LM requires CUDA_DEVICE_MAX_CONNECTIONS=1 for TP and CP: compute capabilities below
+        10."""
         return self.compute_capability is not None and self.compute_capability < 10
 
     @property

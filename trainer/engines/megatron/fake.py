@@ -217,7 +217,7 @@ class _KeptByFlash(torch.autograd.Function):
 
 
 def _delta_rule(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> tuple[Any, None]:
-    """The gated delta rule, keeping the tensors that its kernel keeps.
+    """Applies the gated delta rule, keeping the tensors that its kernel keeps.
 
     Maps query and key [b, s, h, d], value [b, s, h, dv] to ([b, s, h, dv], no state).
     """

@@ -1,4 +1,4 @@
-"""Time of a pass of one micro batch through a model chunk: layers played over streams, each kind of layer once.
+"""Time of a pass of one micro batch through a model chunk: layers are simulated on streams, each kind of layer once.
 
 The time of a layer grows with the load of its hottest EP rank; it is simulated at two loads and interpolated linearly.
 """

@@ -35,8 +35,9 @@ class _Row:
 
 
 def one_connection(recipe: Recipe) -> bool:
-    """True if Megatron-LM requires CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU of compute capability below 10,
-    unless Megatron FSDP or the overlap of expert exchanges want several. Source: main d98e8a64, arguments.py:1453."""
+    """Returns true if Megatron-LM requires CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU of compute capability below
+    10, unless Megatron FSDP or the overlap of expert exchanges want several. Source: main d98e8a64,
+    arguments.py:1453."""
     sizes = recipe.parallelism
     split = sizes.tensor_model_parallel_size > 1 or sizes.context_parallel_size > 1
     several = any(recipe.knob(name) for name in ("use_megatron_fsdp", "overlap_moe_expert_parallel_comm"))

@@ -33,7 +33,7 @@ def _groups_experts(recipe: Settings) -> bool:
 
 
 def _other_norm_epsilon(recipe: Settings) -> bool:
-    """True for a hybrid model with Mamba layers whose norms do not have Megatron-Core's default epsilon."""
+    """Returns true for a hybrid model with Mamba layers whose norms do not have Megatron-Core's default epsilon."""
     model = recipe.architecture
     return "M" in (model.hybrid_pattern or "") and model.layernorm_epsilon != 1e-5
 

@@ -28,7 +28,7 @@ LIGHTNING = {"experimental_attention_variant": "lightning_attention", "linear_at
 
 
 def engine_builds(recipe: Settings) -> bool:
-    """True if engine megatron can build the model's layers."""
+    """Returns true if engine megatron can build the model's layers."""
     model = recipe.architecture
     return model.hybrid_pattern is None and model.experimental_attention_variant in (None, "gated_delta_net")
 
