@@ -1,9 +1,9 @@
 """Finds tests that can pass without asserting anything, by reading their source.
 
-An assertion is certain where every run of the test that ends without an error has passed it. It is not certain inside a
-loop whose iterable may be empty, in one branch of an `if`, behind a conditional `return`, or where it is
-`all(… for … in …)` of what may be empty. A call of a helper of the tests counts where the helper's own assertion is
-certain. Where a test asserts nothing at all, what it calls must not raise: there a call counts as the assertion.
+An assertion is certain if every run of the test that ends without an error has passed it. It is not certain inside a
+loop whose iterable may be empty, in one branch of an `if`, behind a conditional `return`, or where it is `all(… for …
+in …)` of what may be empty. A call of a helper of the tests counts where the helper's own assertion is certain. Where a
+test asserts nothing at all, what it calls must not raise: there a call counts as the assertion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Helper = tuple[str, str]  # the name of its module, its own
 
 @dataclass(frozen=True)
 class Module:
-    """One file of tests: its dotted name, its tree, and what a name in it stands for."""
+    """One file of tests: its dotted name, its tree, and the meaning of each name in it."""
 
     name: str
     tree: ast.Module
@@ -39,7 +39,7 @@ class Module:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The module that a bare name comes from: another one of the tests, or this one."""
+        """Returns the module that a bare name comes from: another one of the tests, or this one."""
         imports = (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom))
         imported = {name.name: node.module for node in imports if node.module for name in node.names}
         return imported | {each.name: self.name for each in self.functions}
@@ -96,7 +96,7 @@ def _is_sure(test: Function, reading: Reading) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Reads statements: which helpers assert, what the names of the module stand for, and whether any call counts."""
+    """Reads statements: which helpers assert, what the names of the module mean, and whether any call counts."""
 
     functions: set[str]
     methods: set[str]

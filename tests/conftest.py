@@ -85,14 +85,14 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every worker of pytest-xdist leaves out the same tests."""
+    """Makes every worker of pytest-xdist leave out the same tests."""
     left_out: Counter[str] = node.config.stash[LEFT_OUT]
     left_out |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """The last line of a run."""
+    """Prints the last line of a run."""
     config, left_out = session.config, session.config.stash[LEFT_OUT]
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = dict(left_out)

@@ -9,6 +9,6 @@ import pytest
 
 
 def few(cases: Iterable[Any], count: int, *, later: pytest.MarkDecorator = pytest.mark.thorough) -> list[Any]:
-    """The cases as parameters of a test, all but the first `count` of them marked `later`."""
+    """Returns the cases as parameters of a test, all but the first `count` of them marked `later`."""
     rows = (case if isinstance(case, tuple) else (case,) for case in cases)
     return [pytest.param(*row, marks=[later] * (number >= count)) for number, row in enumerate(rows)]

@@ -1,6 +1,6 @@
-"""The partition by brute force: one boolean a microsecond and plain loops, to hold the sorted sweeps against.
+"""The partition by brute force: one boolean per microsecond and plain loops, to check the sorted sweeps.
 
-It reads the drawn events themselves, whose times are whole microseconds, and shares no code with the analyzers but
+It reads the drawn events themselves, whose times are whole microseconds, and shares no code with the analyzers except
 the tables of names and two constants.
 """
 
@@ -28,7 +28,7 @@ LAUNCHING = ("cudaLaunchKernel", "cudaGraphLaunch")
 
 @dataclass
 class Reference:
-    """Booleans from the first moment of the drawing to the last: when what was so."""
+    """Partition of a drawing as booleans, one per microsecond from its first moment to its last."""
 
     origin: int
     parts: dict[str, Bools] = field(default_factory=dict)  # compute, communication, copies, and the causes of idle time
@@ -36,12 +36,13 @@ class Reference:
     blocked: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))  # in a synchronising call
 
     def us(self, what: Bools, start: float, duration: float) -> float:
-        """start: from the first event, as the partition gives it."""
+        """Returns for how many microseconds a set is true within `duration` from `start`, which counts from the first
+        event."""
         return float(what[round(start) : round(start + duration)].sum())
 
 
 def reference(drawing: Drawing) -> Reference:
-    """Everything of a drawing with one device."""
+    """Returns the reference partition of a drawing with one device."""
     events = drawing.events
     origin = min(e["ts"] for e in events)
     size = max(e["ts"] + e["dur"] for e in events) - origin
@@ -202,7 +203,7 @@ def _ready(event: Event, device: list[Event], launch: dict[int, Event], origin: 
 
 
 def _last_launch(device: list[Event], launch: dict[int, Event], start: int, origin: int) -> float:
-    """When that was launched which ran last before a moment, of what has a known launch."""
+    """Returns when the device event was launched that ran last before a moment, of those with a known launch."""
     before = [e for e in device if _end(e) - origin <= start and e["args"]["correlation"] in launch]
     latest = max((_end(e) for e in before), default=0)
     return min(max((_launched(e, launch) for e in before if _end(e) == latest), default=-math.inf), start + origin)

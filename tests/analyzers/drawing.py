@@ -39,7 +39,7 @@ class Drawing:
         return self
 
     def operator(self, name: str, start: float, end: float, thread: int = MAIN, sequence: int | None = None) -> Drawing:
-        """A framework's operator; sequence: autograd's number, of what it records and of backward nodes."""
+        """Draws a framework's operator; sequence: autograd's number, for what it records and for backward nodes."""
         recorded = {} if sequence is None else {"Sequence number": sequence}
         self._add("cpu_op", name, start, end, thread, **recorded)
         return self
@@ -52,7 +52,7 @@ class Drawing:
         return self.event("overhead", name, start, end, thread=0)
 
     def event(self, category: str, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
-        """Any event of a host thread."""
+        """Draws any event of a host thread."""
         self._add(category, name, start, end, thread)
         return self
 
@@ -70,7 +70,8 @@ class Drawing:
         device: int = 0,
         **args: Any,
     ) -> Drawing:
-        """A device event; launched=None leaves it without a launch, as inside a graph whose launch was not seen."""
+        """Draws a device event; launched=None leaves it without a launch, as inside a graph whose launch was not
+        seen."""
         self._correlation += 1
         if launched is not None:
             self.call("cudaLaunchKernel", launched, launched + launch_took, thread, self._correlation)
@@ -101,7 +102,7 @@ class Drawing:
         name: str = "cudaGraphLaunch",
         stream: int = 7,
     ) -> Drawing:
-        """The kernels (name, start, end) of one graph: they share its launch."""
+        """Draws the kernels (name, start, end) of one graph: they share its launch."""
         self._correlation += 1
         self.call(name, launched, launched + took, MAIN, self._correlation)
         for kernel, start, end in kernels:
@@ -121,7 +122,7 @@ class Drawing:
         allocated: int | None = None,
         reserved: int | None = None,
     ) -> Drawing:
-        """An allocation, or with a negative change a release, of the device's memory or (None) the host's."""
+        """Draws an allocation, or with a negative change a release, of the device's memory or (None) the host's."""
         given = {"Addr": address, "Total Allocated": allocated, "Total Reserved": reserved}
         where = {"Device Type": 0, "Device Id": -1} if device is None else {"Device Type": 1, "Device Id": device}
         args = {"Bytes": change, **where, **{key: value for key, value in given.items() if value is not None}}

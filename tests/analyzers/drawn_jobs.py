@@ -40,7 +40,7 @@ class DrawnJob:
         return len(self.compute_us)
 
     def waits_us(self) -> Floats:
-        """float64[R]: what each rank waits in a step."""
+        """Returns float64[R]: how long each rank waits in a step."""
         waits = np.empty_like(self.compute_us)
         arrive = self._arrivals()
         for group in self.groups:
@@ -100,7 +100,7 @@ class DrawnJob:
 def uneven(
     ranks: int, *, steps: int = 3, layers: int = 12, seed: int = 0, slow: Mapping[int, float] | None = None
 ) -> Floats:
-    """float64[R, S, L]: 150 to 250 us of compute before each combine, times what `slow` says of a rank."""
+    """Returns float64[R, S, L]: 150 to 250 us of compute before each combine, times the rank's factor in `slow`."""
     drawn = np.random.default_rng(seed).uniform(150.0, 250.0, (ranks, steps, layers)).round(1)
     for rank, times in (slow or {}).items():
         drawn[rank] *= times
@@ -108,7 +108,7 @@ def uneven(
 
 
 def nccl(name: str, ranks: Sequence[int], *, collective: str = "all_to_allv") -> dict[str, Any]:
-    """NCCL's arguments as torch writes them."""
+    """Returns NCCL's arguments as torch writes them."""
     return {
         "Process Group Name": name,
         "Process Group Ranks": str(list(ranks)),

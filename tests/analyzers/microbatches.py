@@ -68,7 +68,8 @@ class DrawnMicroBatches:
         return drawing
 
     def _microbatch(self, drawing: Drawing, t: float) -> None:
-        """From `t`; its first kernel is launched before that, while the micro batch before it still runs."""
+        """Draws a micro batch from `t`; its first kernel is launched earlier, while the previous micro batch still
+        runs."""
         dense = t + 300 + self.slower_us
         drawing.range("forward", t - 130, t + 45).operator("aten::mm", t - 120, t - 90)
         drawing.kernel(GEMM, t, dense, launched=t - 110)

@@ -29,7 +29,7 @@ STRINGS = {
 
 
 def write(path: Path, tables: Mapping[str, Sequence[Row]], strings: Mapping[int, Value] = STRINGS) -> Path:
-    """An export of these tables; a table's columns are those of its rows, what a row lacks is NULL."""
+    """Writes an export of these tables; a table's columns are those of its rows, and missing values are NULL."""
     with_strings = {"StringIds": [{"id": key, "value": text} for key, text in strings.items()], **tables}
     connection = sqlite3.connect(path)
     for name, rows in with_strings.items():
@@ -45,7 +45,7 @@ def write(path: Path, tables: Mapping[str, Sequence[Row]], strings: Mapping[int,
 def kernel(
     start: float, end: float, correlation: int | None, *, process: int = PROCESS_A, name: int = GEMM, **more: Value
 ) -> Row:
-    """more: other columns, such as deviceId, streamId, graphNodeId."""
+    """Returns the row of a kernel. more: other columns, such as deviceId, streamId, graphNodeId."""
     return {**_device(start, end, correlation, process), "shortName": name, "demangledName": name, **more}
 
 
@@ -95,7 +95,7 @@ def launch(start: float, correlation: int | None, *, process: int = PROCESS_A, t
 def nvtx(
     start: float, end: float | None, name: str | int | None, *, process: int = PROCESS_A, thread: int = 1, **more: Value
 ) -> Row:
-    """name: its own text, or the id of a registered string."""
+    """Returns the row of an NVTX range. name: its own text, or the id of a registered string."""
     return {
         "start": round(start * 1000),
         "end": None if end is None else round(end * 1000),

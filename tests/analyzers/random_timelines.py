@@ -63,7 +63,7 @@ def _has_work(drawn: list[Thing]) -> bool:
 
 
 def draw(timeline: TimelineThings, *, shift: int = 0, scale: int = 1) -> Drawing:
-    """The timeline as a drawing, every time multiplied and then moved."""
+    """Returns the timeline as a drawing, with every time scaled and then shifted."""
     edges, drawn = timeline
     drawing = Drawing()
     for number, (start, end) in enumerate(pairwise(edges)):

@@ -12,7 +12,7 @@ from tests.analyzers.taken_apart import breakdown_of, step_of
 
 
 def _drawing() -> Drawing:
-    """A forward with a dispatch that is waited for, and a backward on autograd's thread."""
+    """Draws a forward with a dispatch that is waited for, and a backward on autograd's thread."""
     drawing = Drawing(on_cpu=True).step(1, 0, 1000)
     drawing.range("attention", 0, 200).operator("aten::matmul", 10, 150).operator("aten::mm", 20, 140)
     drawing.range("dispatch", 200, 400).operator("_AllToAll", 210, 390).operator("c10d::alltoall_base_", 220, 230)

@@ -45,7 +45,7 @@ def _excerpts(job: Sequence[DrawnMicroBatches], held: int) -> list[DrawnMicroBat
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every figure and word of a document, but where it was recorded."""
+    """Yields every figure and word of a document, except the place where it was recorded."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in WHERE:
@@ -78,7 +78,7 @@ def test_a_job_has_the_same_diagnosis_from_some_of_its_micro_batches(tmp_path: P
 
 
 def test_a_part_of_a_pass_counts_as_a_part(tmp_path: Path) -> None:
-    """3 micro batches stand for 14: times are summed in nanoseconds, the only ones that are rounded."""
+    """3 micro batches represent 14: times are summed in nanoseconds, the only ones that are rounded."""
     whole, some = _analyze(PAIR, tmp_path / "whole"), _analyze(_excerpts(PAIR, 5), tmp_path / "some")
     assert _differ(whole, some, rel=1e-4) == {}
     assert _differ([t.steps for t in whole.traces], [t.steps for t in some.traces]) == {}
@@ -115,7 +115,7 @@ def test_a_rank_on_cpus_is_scaled_likewise(tmp_path: Path) -> None:
 
 
 def _ahead(first: int, steady: int, last: int, *, stands_for: int) -> Drawing:
-    """The host is 4.5 micro batches ahead in each of them, and waits at the end only."""
+    """Draws a host that is 4.5 micro batches ahead in each of them, and waits only at the end."""
     drawing, count = Drawing().step(0, -5000, 1000 * (first + steady + last)), first + steady + last
     for t in (1000.0 * k for k in range(count)):
         drawing.kernel(GEMM, t, t + 600, launched=t - 4500)
@@ -151,7 +151,7 @@ LEFT, STEADY, MORE = 2, 2, 3  # random things reach into the neighbours of their
 
 
 def _repeated(drawn: list[Thing], count: int) -> Drawing:
-    """A step of equal micro batches of random things."""
+    """Draws a step of equal micro batches of random things."""
     drawing = Drawing().step(0, 0, HORIZON_US * count)
     own = draw(([], drawn)).events
     for k in range(count):

@@ -29,7 +29,7 @@ def _causes(step: Partition) -> dict[str, float]:
 
 
 def _gap(launched: float | None, *, until: float = 1000, took: float = 2) -> Drawing:
-    """A step of 1100 us whose device is idle from 100 us until a kernel that was launched at `launched`."""
+    """Draws a step of 1100 us whose device is idle from 100 us until a kernel that was launched at `launched`."""
     drawing = Drawing().step(1, 0, until + 100).kernel(GEMM, 0, 100, launched=0)
     return drawing.kernel(GEMM, until, until + 100, launched=launched, launch_took=took)
 

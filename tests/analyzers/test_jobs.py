@@ -18,7 +18,7 @@ from tests.rows import filled
 
 
 def _rank(rank: int, compute_us: int, *, combine_until: int = 1000) -> Drawing:
-    """Each of three steps: launch all at once, compute, then combine until the last rank is there."""
+    """Draws three steps of a rank: launch all at once, compute, then combine until the last rank arrives."""
     drawing = Drawing(rank=rank)
     combine = DISPATCH.replace("dispatch", "combine")
     for k in range(3):

@@ -23,7 +23,7 @@ from tests.analyzers.taken_apart import report_of
 
 
 def _drawn(rank: int = 0) -> Drawing:
-    """Two steps with compute, communication half hidden, a copy, and idle time of the host's."""
+    """Draws two steps with compute, communication that is half hidden, a copy, and host idle time."""
     drawing = Drawing(rank=rank)
     for step in (1, 2):
         at = 1000.0 * step
@@ -36,7 +36,7 @@ def _drawn(rank: int = 0) -> Drawing:
 
 
 def _figures(report: TraceReport) -> bytes:
-    """The partitions, with times from the first event on and without digits that a clock cannot hold."""
+    """Returns the partitions, with times from the first event on and without digits beyond the clock's precision."""
     rounded = json.loads(msgspec.json.encode([report.span, *report.steps]), parse_float=lambda text: round(float(text)))
     return json.dumps(rounded, sort_keys=True).encode()
 

@@ -28,7 +28,7 @@ def _use(drawing: Drawing, folder: Path) -> MemoryUse:
 
 
 def _step() -> Drawing:
-    """One step of 1000 us on a device of 80 GiB."""
+    """Draws one step of 1000 us on a device of 80 GiB."""
     return Drawing(device_bytes=80 * GIB).step(1, 0, 1000).kernel(GEMM, 10, 900, launched=5)
 
 
@@ -100,7 +100,8 @@ def test_memory_reserved_and_never_allocated_is_fragmentation(tmp_path: Path) ->
 
 
 def _asked_again(drawing: Drawing, *, first: float = 100) -> Drawing:
-    """The driver is asked at `first`; cached memory given back at 200 and 300; the driver asked again at 400."""
+    """Draws a driver that is asked for memory at `first`, cached memory released at 200 and 300, and the driver asked
+    again at 400."""
     drawing.memory(50, GIB, address=1, allocated=70 * GIB, reserved=78 * GIB)
     drawing.call("cudaMalloc", first, first + 20).call("cudaFree", 200, 220).call("cudaFree", 300, 320)
     drawing.call("cudaMalloc", 400, 420)

@@ -66,7 +66,7 @@ def _versions() -> list[str]:
 
 
 def _write(path: Path, version: str) -> set[str]:
-    """The capture as this version writes it; returns the tables it has."""
+    """Writes the capture as this version does; returns its tables."""
     tables = set()
     with sqlite3.connect(path) as connection:
         for table, variants in _variants().items():

@@ -36,7 +36,7 @@ def tried(times: int) -> settings:
 
 
 def _figures(partition: Partition) -> dict[str, float]:
-    """Every time of a partition by name, but where it stands."""
+    """Returns every time of a partition by name, except where it is."""
     found: dict[str, float] = {}
 
     def add(prefix: str, value: object) -> None:

@@ -14,7 +14,7 @@ STEP_US = 1000
 
 
 def _launching(drawing: Drawing, *moments: float, thread: int = BACKWARD) -> Drawing:
-    """A kernel of 1, 2, 4, ... us for each moment of launch, run later: their sum tells which ones are meant."""
+    """Draws kernels of 1, 2, 4, ... us, one for each moment of launch, run later: their sum identifies them."""
     for k, moment in enumerate(moments):
         start = 500 + 50 * k
         drawing.kernel(GEMM, start, start + 2**k, launched=moment, thread=thread)

@@ -23,7 +23,7 @@ def _saved(found: Breakdown) -> list[float]:
 
 
 def _exchange(*, next_launch: float) -> Drawing:
-    """Compute, 300 us of exchange, compute; the host waits for the end."""
+    """Draws compute, 300 us of exchange, and compute; the host waits for the end."""
     drawing = Drawing().step(0, 0, 1000)
     drawing.kernel(GEMM, 5, 200, launched=0).kernel(DISPATCH, 200, 500, launched=10, stream=8)
     drawing.kernel(GEMM, 500, 1000, launched=next_launch).call("cudaDeviceSynchronize", next_launch + 10, 1000)
@@ -85,8 +85,8 @@ def test_the_communication_wall_counts_what_comes_back_and_says_what_does_not(tm
 
 
 def _ahead(microbatches: int, *, held: int | None = None) -> Drawing:
-    """Micro batches of 60 us of exchange and 40 us of compute, launched 10 us each before the device comes to them; an
-    excerpt holds a few for all."""
+    """Draws micro batches of 60 us of exchange and 40 us of compute, launched in 10 us each before the device runs
+    them; an excerpt holds only a few."""
     drawn = held or microbatches
     end = 100.0 + 100 * drawn
     drawing = Drawing().step(0, 0, end + 10)

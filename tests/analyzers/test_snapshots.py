@@ -46,7 +46,7 @@ class Allocator:
         return self
 
     def segment(self, address: int, gib: float, *blocks: tuple[str, float, list[dict[str, Any]]]) -> Allocator:
-        """blocks: state, GiB and stack of each, from the segment's start on."""
+        """Adds a segment. blocks: state, GiB and stack of each, from the segment's start on."""
         drawn, at = [], address
         for state, size, frames in blocks:
             drawn.append(
@@ -84,7 +84,8 @@ def _use(path: Path) -> MemoryUse:
 
 
 def _history() -> Allocator:
-    """40 GiB that the history never saw allocated; at 200 us 50, the peak; 44 at the end, of 60 reserved."""
+    """Returns a history of 40 GiB that it never saw allocated, a peak of 50 at 200 us, and 44 at the end, of 60
+    reserved."""
     expert = _frame("forward")
     allocator = Allocator().segment(
         1 * GIB, 60, ("active_allocated", 40, []), ("active_allocated", 4, [expert]), ("inactive", 16, [])

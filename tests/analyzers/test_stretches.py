@@ -18,7 +18,7 @@ INIT = "Memcpy HtoD (Pageable -> Device)"
 
 
 def looped(*, name: str = "lap {}", count: int = 4, length: float = 1000.0) -> Drawing:
-    """2 ms of copying the model in, then a loop: a product in the first half of each lap."""
+    """Draws 2 ms of copying the model in, then a loop with a GEMM in the first half of each lap."""
     drawing = Drawing(rank=0, world_size=1).range("init_model", 0, 2000)
     drawing.copy(INIT, 10, 1900, launched=5)
     drawing.range("benchmark_loop", 2000, 2000 + count * length)

@@ -186,7 +186,8 @@ def test_collectives_of_other_sizes_are_not_compared(tmp_path: Path) -> None:
 
 
 def _stage(rank: int, holds: list[tuple[float, float]], **arguments: object) -> Drawing:
-    """A pipeline's stage, three steps of 1000 us: sends or receives that hold the device, compute in between."""
+    """Draws a pipeline stage, three steps of 1000 us: sends or receives that occupy the device, and compute in
+    between."""
     drawing = Drawing(rank=rank)
     for k in range(3):
         base, free = k * 1000.0, k * 1000.0

@@ -18,7 +18,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def recipe_text() -> str:
-    """A module may give another."""
+    """Returns the text of the recipe; a module may override it."""
     return SMALL
 
 

@@ -44,7 +44,7 @@ def started(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def without_a_reader(*words: str) -> tuple[int, str]:
-    """Exit code and stderr of a command whose stdout is a pipe that nobody reads."""
+    """Returns exit code and stderr of a command whose stdout is a pipe that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "autotune.cli", *words]
@@ -57,7 +57,7 @@ def without_a_reader(*words: str) -> tuple[int, str]:
 
 @contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """A disk of its own, of this many bytes (`256k`), while it is used."""
+    """Mounts a separate disk of this size (`256k`) while it is used."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

@@ -174,7 +174,7 @@ def test_bad_usage_ends_with_2_and_names_the_way_out(
 
 
 def document_of(text: str) -> Any:
-    """The one JSON document of a text; fails on anything before or after it."""
+    """Returns the one JSON document of a text; fails on anything before or after it."""
     return json.loads(text)
 
 
@@ -216,7 +216,7 @@ def test_an_error_document_carries_every_problem(capfd: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder with one study, and what its run printed."""
+    """Returns a folder with one study, and what its run printed."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "base.yaml").write_text(SMALL)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
@@ -227,7 +227,7 @@ def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def study(of_two_bursts: tuple[Path, str], empty_folder: Path) -> Path:
-    """A copy of the study that a test may do with as it likes."""
+    """Returns a copy of the study that a test may change."""
     shutil.copytree(of_two_bursts[0] / "studies/sim-1", empty_folder / "s")
     return Path("s")
 

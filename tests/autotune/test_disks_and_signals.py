@@ -27,7 +27,7 @@ def recipe_text() -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB."""
+    """Yields a disk of 256 KiB."""
     with mounted(tmp_path / "small", "256k") as folder:
         yield folder
 

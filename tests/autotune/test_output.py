@@ -188,7 +188,7 @@ def test_a_file_that_appears_while_the_work_goes_on_is_kept() -> None:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB with a small page of ours on it and no room for another."""
+    """Yields a disk of 64 KiB with a small page of ours on it and no room for another."""
     with mounted(tmp_path / "disk", "64k") as folder:
         (folder / "page.html").write_text(f"<!DOCTYPE html>{GENERATOR}old")
         (folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free))

@@ -17,7 +17,7 @@ from tests.autotune.outside import SMALL
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A study `s` of one simulated burst, and a copy of a trace outside of it."""
+    """Yields a study `s` of one simulated burst, and a copy of a trace outside of it."""
     folder = tmp_path_factory.mktemp("simulated")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

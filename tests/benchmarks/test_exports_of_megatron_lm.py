@@ -1,4 +1,4 @@
-"""The table of flags and a few exports, held against the real parser of the checkout that MEGATRON_LM names."""
+"""The table of flags and a few exports, compared with the real parser of the checkout that MEGATRON_LM names."""
 
 from __future__ import annotations
 

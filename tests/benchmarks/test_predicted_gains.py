@@ -1,4 +1,4 @@
-"""Recorded studies held against what is believed of them today."""
+"""Recorded studies compared with today's predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGER = cpu_recipe({"micro_batch_size": 4})
 
 
 def study() -> list[Event]:
-    """A base and a larger micro batch, measured twice as fast."""
+    """Returns a base and a larger micro batch, measured twice as fast."""
     started = StudyStarted(
         version="0", name="drawn", recipe=BASE.model_dump(mode="json"), digest=BASE.digest(), seed=1, environment={}
     )

@@ -30,7 +30,7 @@ SHOWN = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?moe-autotune (.*)$", re.MULTILI
 
 
 def shown() -> list[tuple[str, str]]:
-    """(document, the words after `moe-autotune`) of every command in a block of code."""
+    """Returns (document, the words after `moe-autotune`) of every command in a block of code."""
     found = []
     for document in DOCUMENTS:
         blocks = re.findall(r"```\w*\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
@@ -40,7 +40,7 @@ def shown() -> list[tuple[str, str]]:
 
 
 def recipes() -> list[tuple[str, str]]:
-    """(document, YAML) of every whole recipe."""
+    """Returns (document, YAML) of every complete recipe."""
     return [
         (document.name, block)
         for document in DOCUMENTS

@@ -41,7 +41,7 @@ SMALL_MODEL: dict[str, Any] = {
 
 
 def cpu_recipe(changes: Mapping[str, Any] | None = None, **tune: Any) -> Recipe:
-    """Two CPU ranks, EP2, a step of eight sequences."""
+    """Returns a recipe of two CPU ranks, EP2, and eight sequences per step."""
     recipe = Recipe.model_validate(
         {
             "name": "cpu",
@@ -56,7 +56,7 @@ def cpu_recipe(changes: Mapping[str, Any] | None = None, **tune: Any) -> Recipe:
 
 
 def gpu_recipe(changes: Mapping[str, Any] | None = None, **tune: Any) -> Recipe:
-    """Qwen3-30B-A3B on two nodes of eight H100."""
+    """Returns Qwen3-30B-A3B on two nodes of eight H100."""
     recipe = Recipe.model_validate(
         {
             "name": "qwen",
@@ -72,7 +72,7 @@ def gpu_recipe(changes: Mapping[str, Any] | None = None, **tune: Any) -> Recipe:
 
 
 def analysis(walls: Mapping[Wall, Mapping[str, float]], *, recompute_us: float = 0.0) -> Analysis:
-    """One step of `STEP_US` with these recoverable microseconds by wall and part."""
+    """Returns one step of `STEP_US` with these recoverable microseconds by wall and part."""
     findings = [
         WallFinding(
             wall=wall,
@@ -167,7 +167,7 @@ def failed(
     kind: FailureKind = FailureKind.CONFIG,
     parent: Trial | None = None,
 ) -> Trial:
-    """A trial that ended before its first step, saying so."""
+    """Returns a trial that ended before its first step with an error."""
     failure = Failure(
         kind=kind, phase=BurstPhase.INIT, rank=0, evidence=f"rank 0 exited with code 1 in init: {evidence}"
     )
@@ -176,7 +176,7 @@ def failed(
 
 
 def ran(proposal: Proposal, number: int, parent: Trial, given: Outcome, verdict: Verdict = Verdict.REJECTED) -> Trial:
-    """A proposal with what came of it, judged."""
+    """Returns a proposal with its outcome, judged."""
     status = Status.OK if given.ok else Status.OOM
     found = trial(proposal.recipe, number=number, parent=parent, given=given, verdict=verdict)
     return replace(found, proposal=proposal, status=status)
@@ -199,7 +199,7 @@ def knowledge(
 
 
 def tuned_by(recipe: Recipe, **settings: Any) -> Recipe:
-    """The recipe with other settings under `tune`."""
+    """Returns the recipe with other settings under `tune`."""
     return recipe.model_copy(update={"tune": recipe.tune.model_copy(update=settings)})
 
 

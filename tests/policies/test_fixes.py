@@ -50,7 +50,7 @@ def situation(recipe: Recipe) -> Situation:
 
 
 def applying(recipe: Recipe) -> Iterator[tuple[Fix, list[dict[str, object]]]]:
-    """Every fix that applies to a recipe, with its changes."""
+    """Yields every fix that applies to a recipe, with its changes."""
     here = situation(recipe)
     for fix in FIXES.values():
         if fix.precondition(here) is None:

@@ -54,7 +54,7 @@ class Run:
         return self.tuner.propose(self.best, phase, self.trials)
 
     def step(self, phase: Phase) -> Trial:
-        """The phase's next proposal, run."""
+        """Runs the phase's next proposal."""
         proposal = self.propose(phase)
         assert proposal is not None
         return self.attempt(proposal)
@@ -84,6 +84,6 @@ class Run:
 
 
 def on_machine(recipe: Recipe, machine: Machine) -> Recipe:
-    """The recipe, its bursts simulated on this machine."""
+    """Returns the recipe, its bursts simulated on this machine."""
     burst = recipe.burst.model_copy(update={"engine": "simulated", "machine": machine})
     return recipe.model_copy(update={"burst": burst})

@@ -1,4 +1,4 @@
-"""A recipe is held to the trainer that will run it."""
+"""A recipe is checked for the trainer that will run it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Megatron-Bridge training script as a user has one, on CPU ranks: a recipe, overrides of the command line, pretrain.
 
-`python bridge_on_cpu.py model.num_layers=4 train.exit_interval=5 …`. What only a GPU has is stood in for; Bridge's
-files are not touched. Needs this project on PYTHONPATH.
+`python bridge_on_cpu.py model.num_layers=4 train.exit_interval=5 …`. What only a GPU has is replaced by a fake;
+Bridge's files are not touched. Needs this project on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(overrides: list[str]) -> None:
 
 
 def recipe(bridge: Any, provider: Any, local_layers: Any) -> Any:
-    """The user's own recipe, with the mistakes that the tuner is to find."""
+    """Returns the user's own recipe, with the mistakes that the tuner should find."""
     model = provider(
         num_layers=4, hidden_size=128, ffn_hidden_size=256, num_attention_heads=4, seq_length=128,
         num_moe_experts=8, moe_router_topk=2, moe_ffn_hidden_size=128, moe_token_dispatcher_type="alltoall",

@@ -20,7 +20,7 @@ class Properties:
 
 
 def compiled_helpers() -> None:
-    """The dataset helpers that a checkout compiles at its start: here those of the installed package."""
+    """Returns the dataset helpers that a checkout compiles at its start: here those of the installed package."""
     name = "megatron.core.datasets.helpers_cpp"
     found = (file for path in sys.path for file in Path(path).glob("megatron/core/datasets/helpers_cpp*.so"))
     spec = importlib.util.spec_from_file_location(name, next(found))

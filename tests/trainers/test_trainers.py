@@ -42,7 +42,7 @@ def tuner(*words: str, cwd: Path, **env: str) -> None:
 
 @pytest.fixture(scope="module")
 def megatron_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The training code of core_v0.16.1: the release whose core is installed."""
+    """Returns the training code of core_v0.16.1: the release whose core is installed."""
     if MEGATRON_LM is None:
         pytest.skip("MEGATRON_LM names no checkout of Megatron-LM")
     folder = tmp_path_factory.mktemp("megatron_lm")
@@ -55,7 +55,7 @@ def megatron_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_memory(recipe: Path, gib: float) -> None:
-    """The recipe with that much memory a rank: the operating system keeps to it."""
+    """Returns the recipe with this memory per rank, which the operating system enforces."""
     text = recipe.read_text()
     recipe.write_text(text.replace("cluster:\n", f"cluster:\n  memory_gib: {gib}\n", 1))
 

@@ -116,7 +116,7 @@ class Builder:
         yield from self._optimizer()
 
     def _disturbed(self, work: list[Instruction], pauses: list[float], shown: tuple[str, str]) -> list[Instruction]:
-        """The work with the host's pauses between its launches."""
+        """Returns the work with the host's pauses between its launches."""
         for number, us in enumerate(pauses):
             rank = number % self.job.ranks if self.job.pauses_move else self.job.paused_rank
             times = tuple(us if rank in (None, r) else 0.0 for r in range(self.job.ranks))

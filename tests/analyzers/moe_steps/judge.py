@@ -35,13 +35,14 @@ class Judged:
 
     @property
     def confident_and_wrong(self) -> bool:
-        """A wall is named, and it is not the one."""
+        """Returns whether a wall is named and it is a wrong one."""
         named = self.verdict is not Wall.UNDETERMINED
         return named and self.verdict not in self.accepted and self.margin >= THRESHOLDS["margin"]
 
     @property
     def _loss_is_named(self) -> bool:
-        """A loss that leads and is no wall is in the words of the verdict, unless something is as large."""
+        """Returns whether the verdict names the leading loss that is not a wall; also true if another loss is as
+        large."""
         if self.leader not in NO_WALL or len(self.accepted) > 1:
             return True
         return re.search(NO_WALL[self.leader], self.because) is not None

@@ -40,7 +40,7 @@ def _one(random: Random, job: Job, longer: float) -> tuple[int, tuple[float, ...
 
 
 def _paused_host(random: Random) -> Late:
-    """One rank's host collects garbage, or does what nothing shows."""
+    """Draws a job in which one rank's host collects garbage, or does something that no event shows."""
     job = _even(random)
     late = random.randrange(job.ranks)
     count = random.randint(1, 4)
@@ -54,7 +54,7 @@ def _paused_host(random: Random) -> Late:
 
 
 def _hosts_by_turns(random: Random) -> Late:
-    """Each rank's host pauses at a moment of its own, and all wait for it."""
+    """Draws a job in which each rank's host pauses at a different moment, and all wait for it."""
     job = _even(random)
     count = job.ranks * random.randint(1, 2)
     pause = step_us(job) * random.uniform(0.3, 0.8) / job.ranks
@@ -67,7 +67,7 @@ def _hosts_by_turns(random: Random) -> Late:
 
 
 def _slow_launching(random: Random) -> Late:
-    """One rank's host takes several times as long from launch to launch: another program has its cores."""
+    """Draws a job in which one rank's host launches several times more slowly: another program has its cores."""
     job = _even(random)
     late, slower = _one(random, job, random.uniform(15.0, 40.0))
     unit = random.uniform(60.0, 200.0)
@@ -99,14 +99,14 @@ def _busy_experts(random: Random) -> Late:
 
 
 def _experts_by_turns(random: Random) -> Late:
-    """In each layer another rank's experts have most to do."""
+    """Draws a job in which the rank with the busiest experts changes from layer to layer."""
     late = _busy_experts(random)
     layers = max(late.job.layers, late.job.ranks)
     return replace(late, job=replace(late.job, load_moves=True, layers=layers), ranks=frozenset(range(late.job.ranks)))
 
 
 def _long_sequences(random: Random) -> Late:
-    """One rank's attention takes longer, its products do not."""
+    """Draws a job in which one rank's attention takes longer and its GEMMs do not."""
     job = _even(random)
     job = replace(
         job, attention_us=job.attention_us * random.uniform(1.5, 3.0), attention_load=random.uniform(1.6, 3.0)
@@ -122,7 +122,7 @@ def _bubble(random: Random) -> Late:
 
 
 def _untraced(random: Random) -> Late:
-    """The late one, whatever makes it late, left no trace."""
+    """Draws a job whose late rank, late for any cause, has no trace."""
     drawn = random.choice((_slow_device, _paused_host, _busy_experts))(random)
     job = replace(drawn.job, ranks=4)
     (late,) = drawn.ranks
@@ -169,8 +169,8 @@ class Found:
 
     @property
     def right(self) -> bool:
-        """The cause and the late ranks are named, and a cause that is the host's makes the host the wall: without ranks
-        where all are late."""
+        """Returns whether the cause and the late ranks are named; if the cause is the host, the wall must be the host
+        (without ranks if all are late)."""
         late, cause = self.late, self.diagnosis.cause
         if self.diagnosis.wall is Wall.HOST and late.cause == "late_host" and cause is None:
             return not late.on_time
@@ -181,8 +181,8 @@ class Found:
 
     @property
     def abstained(self) -> bool:
-        """Nothing is claimed that is not so: no cause, only that other ranks' traces would tell, or another wall that
-        costs as much."""
+        """Returns whether nothing wrong is claimed: no cause, only that other ranks' traces are needed, or another wall
+        that costs as much."""
         return not self.right and self.cause in ("", UNTRACED)
 
     def __str__(self) -> str:
@@ -194,7 +194,10 @@ class Found:
 
 
 def draw_late(name: str, seed: int) -> tuple[Late, Case]:
-    """The same case for the same seed. Drawn until lateness costs something: a host that is far ahead may pause."""
+    """Returns the same case for the same seed.
+
+    Draws until lateness costs something: a host that is far ahead may pause.
+    """
     random = Random(f"late {name} {seed}")
     while True:
         late = CAUSES[name](random)
@@ -204,7 +207,7 @@ def draw_late(name: str, seed: int) -> tuple[Late, Case]:
 
 
 def _cost(case: Case, rank: int) -> float:
-    """Share of the step that the pauses of one rank's host cost."""
+    """Returns the share of the step that the pauses of one rank's host cost."""
 
     def unpaused(one: Instruction) -> Instruction:
         if not isinstance(one, Host) or one.name.startswith("aten"):

@@ -39,7 +39,7 @@ Arguments = tuple[tuple[str, object], ...]
 
 
 def nccl(collective: str, group: str, size: int) -> Arguments:
-    """The arguments of a collective as torch records them."""
+    """Returns the arguments of a collective as torch records them."""
     return (("Collective name", collective), ("Process Group Description", group), ("Group size", size))
 
 

@@ -28,7 +28,7 @@ class Machine:
         self.recordings = recordings
 
     def run(self, steps: Sequence[Sequence[Instruction]]) -> list[float]:
-        """When the slowest rank's host was through with each step."""
+        """Returns when the slowest rank's host had finished each step."""
         ends = []
         for number, step in enumerate(steps):
             begun = list(self.host)

@@ -18,7 +18,7 @@ LARGEST = 30  # layers times steps times micro-batches times ranks: what keeps a
 
 
 def healthy(random: Random, *, ranks: int = 1) -> Job:
-    """A job with little of anything wrong: large kernels, short exchanges, a quick host."""
+    """Returns a job without much of any loss: large kernels, short exchanges, a quick host."""
     layers = random.choice((2, 2, 3, 3, 4, 4, 6, 6, 8, 8, 12, 12, 24))
     steps = min(random.randint(2, 6), max(2, LARGEST // (layers * ranks)))
     unit = 10 ** random.uniform(2.0, 3.2)  # of a layer's large kernels
@@ -46,7 +46,7 @@ def healthy(random: Random, *, ranks: int = 1) -> Job:
 
 
 def layer_us(job: Job) -> float:
-    """Compute of one layer, forward and backward."""
+    """Returns the compute of one layer, forward and backward."""
     return 3 * (job.attention_us + job.dense_us + job.experts_us + 7 * job.small_us)
 
 
@@ -55,7 +55,7 @@ def step_us(job: Job) -> float:
 
 
 def _exposed_exchange(random: Random) -> Job:
-    """Nothing runs beneath dispatch and combine; there are four of them a layer."""
+    """Draws a job in which nothing overlaps dispatch and combine, four per layer."""
     job = healthy(random)
     exposed_us = layer_us(job) * random.uniform(0.15, 1.2) / 4
     covered = random.choice((0.0, 0.0, 0.3))
@@ -89,7 +89,7 @@ PAUSES = (("gc", "user_annotation"), ("gc", "user_annotation"), ("gc.collect", "
 
 
 def _collecting_garbage(random: Random) -> Job:
-    """The host stops for long enough that the device runs dry."""
+    """Draws a job whose host stops for so long that the device is idle."""
     job = replace(healthy(random), library=random.choice(names.LIBRARIES))
     count = random.randint(1, 3)
     pause = step_us(job) * random.uniform(0.5, 1.5) / count
@@ -111,7 +111,7 @@ def _pipeline_bubble(random: Random) -> Job:
 
 
 def _straggler(random: Random) -> Job:
-    """One rank is slower than the others: its device, or its host."""
+    """Draws a job in which one rank is slower than the others: its device, or its host."""
     job = replace(healthy(random, ranks=random.choice((2, 2, 4))), noise=random.uniform(0.0, 0.04))
     late = random.randrange(job.ranks)
     if random.random() < 0.35:
@@ -122,7 +122,7 @@ def _straggler(random: Random) -> Job:
 
 
 def _uneven_experts(random: Random) -> Job:
-    """One rank's experts get more tokens; which one may change from layer to layer."""
+    """Draws a job in which one rank's experts get more tokens; the rank may change from layer to layer."""
     job = replace(healthy(random, ranks=random.choice((2, 4))), noise=random.uniform(0.0, 0.04))
     job = replace(job, experts_us=job.experts_us * random.uniform(1.5, 2.5))
     return replace(job, load=random.uniform(1.7, 3.0), load_moves=random.random() < 0.5)
@@ -136,7 +136,7 @@ def _recomputing(random: Random) -> Job:
 
 
 def _allocating(random: Random) -> Job:
-    """The allocator goes back to the driver, which waits for the device."""
+    """Draws a job whose allocator frees and allocates in the driver, which waits for the device."""
     job = healthy(random)
     each = random.randint(1, 3)
     return replace(job, allocations=each, allocation_us=layer_us(job) * random.uniform(0.12, 0.6) / each)
@@ -148,13 +148,13 @@ def _offloading(random: Random) -> Job:
 
 
 def _computing(random: Random) -> Job:
-    """Nothing is wrong that a trace could show."""
+    """Draws a job with no loss that a trace could show."""
     job = healthy(random)
     return replace(job, small_us=job.small_us * random.uniform(1.0, 8.0))
 
 
 def _mixed(random: Random) -> Job:
-    """Two things at once, either of which may be the larger."""
+    """Draws a job with two losses, either of which may be the larger."""
     job = healthy(random)
     layer, step = layer_us(job), step_us(job)
     ills: list[dict[str, object]] = [
@@ -204,13 +204,13 @@ class Case:
 
 
 def draw(scenario: str, seed: int) -> Case:
-    """The same case for the same seed."""
+    """Returns the case of a scenario and seed, the same at every call."""
     random = Random(f"{scenario} {seed}")
     return played(scenario, seed, SCENARIOS[scenario](random), random)
 
 
 def played(scenario: str, seed: int, job: Job, random: Random) -> Case:
-    """The traces of a job that was drawn."""
+    """Returns the traces of a job that was drawn."""
     if job.steps > 2 and random.random() < 0.3:
         job = replace(job, warm_up=1)
     steps = Builder(job, random).steps()

@@ -45,7 +45,7 @@ class Truth:
 
     @property
     def leader(self) -> Loss | None:
-        """The loss that costs most; None if none is worth a name."""
+        """Returns the loss that costs most; None if none is worth naming."""
         if self._all_compute(slack=0.0):
             return Loss.COMPUTE
         loss = max(self.gain, key=lambda one: self.gain[one])
@@ -53,7 +53,7 @@ class Truth:
 
     @property
     def accepted(self) -> set[Wall]:
-        """The verdicts that are right; more than one where it is a near thing."""
+        """Returns the verdicts that count as right; several if losses are nearly equal."""
         leader = self.leader
         right = {Wall.UNDETERMINED if leader is None or leader in NO_WALL else Wall(leader)}
         by_gain = sorted(self.gain.values(), reverse=True)
@@ -91,7 +91,7 @@ def _computes(kernel: Kernel) -> bool:
 
 
 def without(steps: Steps, loss: Loss) -> Steps:
-    """The program without one cause of loss."""
+    """Returns the program without one cause of loss."""
     change = REMEDIES[loss]
     return [[changed for one in step if (changed := change(one)) is not None] for step in steps]
 

@@ -1,4 +1,4 @@
-"""A recipe that is mended keeps its comments, its order and all that stands in it beside what had to change."""
+"""Edits of a recipe keep its comments, its order and everything that need not change."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MOST_BYTES = 2_000_000
 
 
 def two_steps(folder: Path, name: str = GEMM) -> Path:
-    """A product and an exchange in each of two steps, the second twice as long."""
+    """Writes a trace with a GEMM and an exchange in each of two steps, the second twice as long."""
     drawing = Drawing()
     for number, start in ((1, 0.0), (2, 1000.0)):
         length = 1000.0 * number

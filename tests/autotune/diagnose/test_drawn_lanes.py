@@ -68,7 +68,7 @@ IDLE_ROW_PX, STREAM_ROW_PX = 34, 62  # from the top of the canvas: under the axi
 
 
 def coloured(at_px: int) -> str:
-    """A script that says on the page how much of a row of pixels is coloured: nothing else is drawn there."""
+    """Returns a script that writes on the page how much of a row of pixels is coloured: nothing else is drawn there."""
     return f"""<script>{{
       const c = document.getElementById("lanes-canvas"), left = 130, most = c.width - left;
       const pixels = c.getContext("2d").getImageData(left, {at_px}, most, 1).data;

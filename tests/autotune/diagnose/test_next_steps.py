@@ -27,7 +27,7 @@ from trainer.recipe.source import Source
 
 
 def host_bound(folder: Path) -> Path:
-    """Short kernels, each launched long after the one before had ended."""
+    """Writes a trace of short kernels, each launched long after the previous one ended."""
     drawing = Drawing()
     for step in range(3):
         drawing.step(step, step * 1000, step * 1000 + 1000)
@@ -129,7 +129,7 @@ def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.Ca
 
 
 def ran_out_of_memory(recipe: Recipe) -> list[Event]:
-    """A study of one burst, which did not fit."""
+    """Returns a study of one burst, which did not fit."""
     values = recipe.model_dump(mode="json")
     proposed = Proposed(
         trial=0, parent=None, phase=Phase.FIT, fix="base", because="as given", recipe=values, changes={}, gain=None

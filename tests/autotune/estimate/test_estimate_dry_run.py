@@ -23,7 +23,7 @@ knobs: {use_distributed_optimizer: true, moe_grouped_gemm: true}
 
 
 def estimated(folder: Path, text: str, *words: str) -> int:
-    """Exit code of `estimate FILE --dry-run` with these words after it."""
+    """Returns the exit code of `estimate FILE --dry-run` with these arguments."""
     (folder / "recipe.yaml").write_text(text)
     return main(["estimate", str(folder / "recipe.yaml"), "--dry-run", *words])
 

@@ -1,4 +1,5 @@
-"""Exports: everything of a recipe is said or named as unsaid, and the shell reads back what was written."""
+"""Exports: everything of a recipe is expressed or listed as not expressed, and the shell reads back what was
+written."""
 
 from __future__ import annotations
 

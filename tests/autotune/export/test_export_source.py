@@ -43,7 +43,7 @@ def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(of_two_bursts: Path) -> Path:
-    """A copy that a test may do with as it likes."""
+    """Returns a copy of the study that a test may change."""
     return Path(shutil.copytree(of_two_bursts, "study"))
 
 

@@ -42,7 +42,7 @@ def recipe(**sections: Any) -> Recipe:
 
 
 def ranks(text: str, folder: Path, *arguments: str, **env: str) -> list[Any]:
-    """The script run under a Slurm of one line a tool: what each rank was given."""
+    """Runs the script under a fake Slurm; returns what each rank was given."""
     for name, program in {"srun": SRUN, "scontrol": SCONTROL, "python": RANK}.items():
         (folder / name).write_text(program)
         (folder / name).chmod(0o755)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(MEGATRON_LM is None, reason="MEGATRON_LM names n
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def tree(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
-    """A version, and its files."""
+    """Yields a version, and its files."""
     assert MEGATRON_LM is not None
     if request.param not in versions_there(MEGATRON_LM, VERSIONS):
         pytest.skip(f"the checkout holds no {request.param}")
@@ -77,14 +77,14 @@ def _started(asked: Asked) -> Started:
 
 
 def _made(asked: Asked) -> tuple[Recipe, Sequence[str]]:
-    """The recipe, and what stayed of the argument list."""
+    """Returns the recipe, and the arguments that remain in the list."""
     made = imported(asked)
     assert made.changed == {}
     return made.recipe, made.found.command[len(_started(asked).program) :]
 
 
 def _request(number: int, argv: Sequence[str], recipe: Recipe) -> dict[str, Any]:
-    """A fork's own flags are left out: this parser does not have them."""
+    """Returns the parser's request, without a fork's own flags, which this parser does not have."""
     return {
         "id": number,
         "argv": list(join(words for words in split(argv) if words.flag in ARGUMENTS)),

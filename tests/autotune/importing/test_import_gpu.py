@@ -35,7 +35,7 @@ def refusal(gpu: str | None, *, nodes: int | None = None) -> str:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs before those of the machine, none of which knows a GPU."""
+    """Returns a folder of programs that precedes the machine's on PATH, none of which knows a GPU."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("nvidia-smi", "rocm-smi"):

@@ -44,7 +44,7 @@ SAID_OTHERWISE = {
 
 
 def as_given(recipe: Recipe, like: Recipe) -> Recipe:
-    """The imported recipe with the settings that no launch file holds."""
+    """Returns the imported recipe with the settings that no launch file holds."""
     data = recipe.model_dump() | {"burst": like.burst.model_dump(), "trainer": None, "tune": like.tune.model_dump()}
     return Recipe.model_validate(data)
 

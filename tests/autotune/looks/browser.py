@@ -46,8 +46,10 @@ def needs_browser(test: Test) -> Test:
 
 
 def document_of(page: Path, profile: Path, fragment: str = "", *, wait_ms: int = 0) -> str:
-    """The document of a file after its scripts have run; `fragment` is what follows # in its address, wait_ms: of the
-    browser's own time, for what a script does later."""
+    """Returns the document of a file after its scripts have run.
+
+    `fragment` follows # in its address; wait_ms: of the browser's own time, for later scripts.
+    """
     address = page.as_uri() + (f"#{fragment}" if fragment else "")
     waiting = [f"--virtual-time-budget={wait_ms}"] if wait_ms else []
     command = [CHROMIUM, *FLAGS, *waiting, f"--user-data-dir={profile}", "--dump-dom", address]
@@ -55,7 +57,8 @@ def document_of(page: Path, profile: Path, fragment: str = "", *, wait_ms: int =
 
 
 def cut_off(page: Path, profile: Path, width: int) -> list[str]:
-    """The first words of the tables and figures that are wider than their place, on a page `width` pixels wide."""
+    """Returns the first words of the tables and figures that are wider than their place, on a page `width` pixels
+    wide."""
     script = f"<script>{MEASURE}</script>"
     measured = page.with_name(f"measured-{page.name}")
     measured.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{script}</body>"), encoding="utf-8")

@@ -191,7 +191,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def events(steps: tuple[Step, ...] = STEPS, *, ended: bool = True) -> list[Event]:
-    """The journal of the drawn run."""
+    """Returns the journal of the drawn run."""
     written: list[Event] = [_started()]
     history = History(written)
     for event in _run(steps, history):
@@ -203,7 +203,7 @@ def events(steps: tuple[Step, ...] = STEPS, *, ended: bool = True) -> list[Event
 
 
 def write_study(folder: Path, written: list[Event] | None = None) -> Path:
-    """A study folder that holds the journal alone."""
+    """Writes a study folder that holds the journal alone."""
     folder.mkdir(parents=True)
     lines = [msgspec.json.encode(event) for event in (events() if written is None else written)]
     (folder / "journal.jsonl").write_bytes(b"\n".join(lines) + b"\n")
@@ -281,7 +281,8 @@ def _outcome(step: Step, factor: float, burst: int) -> Outcome:
 
 
 def analysis_of(step: Step, burst: int) -> Analysis:
-    """Two ranks with two traced steps each; rank 1 is 2 % slower and waits less for the other."""
+    """Returns the analysis of two ranks with two traced steps each; rank 1 is 2 % slower and waits less for the
+    other."""
     traces = [_trace(step, burst, rank) for rank in (0, 1)]
     recompute, host = step.shares.get("recompute", 0.0), step.shares.get("host", 0.0)
     exposed = {kind: step.shares.get(kind, 0.0) for kind in ("ep_dispatch", "ep_combine", "dp")}
@@ -360,7 +361,7 @@ def partition(step: Step, name: str, *, rank: int, stretch: float) -> Partition:
 
 
 def clocked(written: list[Event]) -> list[Event]:
-    """The drawn study with a tuner that began at 10 s, and a minute for each event after it."""
+    """Returns the drawn study with a tuner that started at 10 s, and a minute for each later event."""
     tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
     ordered = [written[0], tuner, *written[1:]]
     return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]

@@ -18,7 +18,7 @@ from trainer.burst import write_outcome
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """The drawn study with the files of its bursts."""
+    """Returns the drawn study with the files of its bursts."""
     folder = write_study(tmp_path / "study")
     for event in events_of(folder):
         if isinstance(event, BurstFinished):

@@ -28,12 +28,12 @@ def material(written: list[Event], *, price: float | None = None) -> Material:
 
 
 def planned(written: list[Event], hours: float) -> list[Event]:
-    """The study as its recipe would have begun it with planned_gpu_hours."""
+    """Returns the study as if its recipe had started it with planned_gpu_hours."""
     return changed(written, lambda recipe: {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
 
 
 def changed(written: list[Event], sections: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Event]:
-    """The study with other sections in each of its recipes."""
+    """Returns the study with other sections in each of its recipes."""
 
     def with_sections(event: Event) -> Event:
         recipe = getattr(event, "recipe", None)

@@ -32,7 +32,7 @@ PARTS = {"compute_s": [0.9, 0.8], "host_s": [0.3, 0.1], "recompute_s": [0.06, 0.
 
 
 def written(**changes: Any) -> list[Event]:
-    """The drawn study whose trial 3 was proposed with these fields."""
+    """Returns the drawn study whose trial 3 was proposed with these fields."""
     return [
         msgspec.structs.replace(event, **changes) if isinstance(event, Proposed) and event.trial == 3 else event
         for event in events()

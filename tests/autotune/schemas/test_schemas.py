@@ -185,7 +185,7 @@ def test_a_schema_is_printed_and_written(
 
 
 def validate(document: Any, name: Name) -> None:
-    """Against the schema, and against one that forbids what it does not list."""
+    """Validates against the schema, and against a copy that forbids unlisted fields."""
     for validator in _validators(name):
         validator.validate(document)
 

@@ -18,7 +18,8 @@ from tests.autotune.report.drawn_study import STEPS, events, write_study
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two studies, one of them a level deeper, one in which nothing ran, and one whose journal is no journal."""
+    """Returns a folder of two studies, one of them a level deeper, one in which nothing ran, and one with an invalid
+    journal."""
     monkeypatch.chdir(tmp_path)
     write_study(tmp_path / "studies" / "a")
     write_study(tmp_path / "studies" / "team" / "b", events(ended=False))

@@ -89,7 +89,7 @@ def test_a_tracking_folder_has_runs_metrics_and_artifacts_once(study: Path, caps
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a server of MLflow, ended afterwards with the workers that it started."""
+    """Yields the address of an MLflow server, which is ended afterwards with its workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

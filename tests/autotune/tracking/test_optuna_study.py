@@ -17,14 +17,15 @@ CRASHED = Outcome(failure=Failure(kind=FailureKind.CRASH, evidence="an assertion
 
 
 def planted(recipe: Recipe) -> Outcome:
-    """Four of a micro batch run out of memory, two are faster than one; collecting garbage by hand crashes."""
+    """Returns a planted outcome: micro batch 4 runs out of memory, 2 is faster than 1, manual garbage collection
+    crashes."""
     size = int(recipe.knob("micro_batch_size"))
     return OOM if size == 4 else CRASHED if recipe.knob("manual_gc") else outcome_of(100_000 / size)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A study of four trials."""
+    """Returns a study of four trials."""
     ideas = [Idea(changes=change) for change in ({"micro_batch_size": 4}, {"manual_gc": True}, {"micro_batch_size": 2})]
     loop_in(tmp_path / "study", rule=planted, ideas=ideas).run()
     return tmp_path / "study"

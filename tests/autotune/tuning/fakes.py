@@ -43,7 +43,7 @@ def base_recipe(**changes: Any) -> Recipe:
 
 
 def outcome_of(step_us: float, *, spread: float = 0.001, dice: random.Random | None = None, **fields: Any) -> Outcome:
-    """An outcome whose steps lie around `step_us` with that relative spread."""
+    """Returns an outcome whose steps are around `step_us` with that relative spread."""
     dice = dice or random.Random(int(step_us))
     steps = [step_us * (1 + dice.uniform(-spread, spread)) for _ in range(STEPS)]
     known = {"tokens_per_step": 2048, "ranks": 2, "loss": [7.0, 6.9], "peak_gib": [1.0, 1.1], **fields}
@@ -139,7 +139,7 @@ def loop_in(
     until: float | None = None,
     listener: Callable[[Event, History], None] = lambda event, history: None,
 ) -> Loop:
-    """A loop on fakes whose study lies in `folder`; a second one in the same folder resumes the first."""
+    """Returns a loop on fakes whose study is in `folder`; a second one in the same folder resumes the first."""
     ticks = iter(range(1_000_000))
 
     def clock() -> float:
@@ -176,7 +176,7 @@ class Killed(BaseException):
 
 
 def dies_after(events: int) -> Callable[[Event, History], None]:
-    """A listener that kills its study right after so many events were written."""
+    """Returns a listener that kills its study right after so many events were written."""
     left = iter(range(events - 1))
 
     def die(event: Event, history: History) -> None:
@@ -196,5 +196,5 @@ SLOWER = Idea(changes={"manual_gc": True})
 
 
 def micro_batches(recipe: Recipe) -> float:
-    """A planted truth: a step costs less the fewer micro batches it has; collecting garbage by hand costs more."""
+    """Returns the step time of a planted truth: fewer micro batches cost less, manual garbage collection more."""
     return 100_000 / int(recipe.knob("micro_batch_size")) * (1.5 if recipe.knob("manual_gc") else 1.0)

@@ -51,7 +51,7 @@ SETTLED = {
 
 
 def tuned(folder: Path, *, budget: int, machine: dict[str, Any], **recipe: Any) -> tuple[list[Trial], dict[str, Any]]:
-    """The trials of a study, and its report.json."""
+    """Returns the trials of a study, and its report.json."""
     (folder / "machine.yaml").write_text(yaml.safe_dump(MACHINE | machine))
     burst = {"engine": "simulated", "machine": str(folder / "machine.yaml")}
     (folder / "recipe.yaml").write_text(yaml.safe_dump({"model": MODEL, "burst": burst} | recipe))
@@ -67,8 +67,8 @@ def cause_of(one: Trial) -> str:
 
 @pytest.fixture(scope="module")
 def busy_experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Trial], dict[str, Any]]:
-    """The router sends one rank's experts twice the other's tokens; a change of numerics is allowed, the layout
-    stays."""
+    """Returns a recipe whose router sends one rank's experts twice the other's tokens; changes of numerics are allowed,
+    the layout is frozen."""
     folder = tmp_path_factory.mktemp("experts")
     free = ("precision", "moe_token_dispatcher_type", "cuda_graph_impl", "micro_batch_size")
     trials, report = tuned(

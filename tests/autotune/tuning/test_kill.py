@@ -1,4 +1,4 @@
-"""`kill -9` of the tuner at random moments: the study goes on and ends as it would have without."""
+"""`kill -9` of the tuner at random moments: the study continues and ends as it would have without the kill."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kill_when_the_journal_has(run: subprocess.Popen[bytes], journal: Path, size:
 
 
 def decided(history: History) -> list[object]:
-    """All of a study but its clock."""
+    """Returns all of a study but its clock."""
     return [
         (trial.number, trial.recipe, trial.bursts, trial.status, trial.verdict, trial.verdict_reason, step_times)
         for trial in history.trials
@@ -58,7 +58,7 @@ def decided(history: History) -> list[object]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, int]:
-    """The study without a kill, and the size of its journal."""
+    """Returns the study without a kill, and the size of its journal."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "base.yaml").write_text(SMALL)
     return finish(folder), (folder / "s" / JOURNAL).stat().st_size

@@ -28,7 +28,7 @@ MACHINE = "estimate: {source: night, trials: 4, gpu: h200, factors: {gemm: {mean
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a recipe, a study of it, and one that learned from that study."""
+    """Returns a folder with a recipe, a study of it, and one that learned from that study."""
     folder = tmp_path_factory.mktemp("taught")
     for gpu in ("h200", "b200"):
         (folder / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu))

@@ -32,7 +32,7 @@ def said(to: Console) -> str:
 
 
 def untimed(text: str) -> str:
-    """A log without its times; fails on a line that has none."""
+    """Returns a log without its times; fails on a line that has none."""
     lines = text.splitlines()
     assert all(TIMED.match(line) for line in lines), text
     return "".join(f"{TIMED.sub('', line)}\n" for line in lines)

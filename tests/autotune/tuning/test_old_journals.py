@@ -42,7 +42,7 @@ def journal_of(kind: str) -> bytes:
 
 
 def study_of(kind: str, folder: Path) -> Path:
-    """The study's folder, with all that cannot be written again but its bursts."""
+    """Returns the study's folder, with all that cannot be written again except its bursts."""
     folder.mkdir()
     shutil.copy(JOURNALS / kind / "recipe.yaml", folder)
     (folder / JOURNAL).write_bytes(journal_of(kind))
@@ -50,12 +50,12 @@ def study_of(kind: str, folder: Path) -> Path:
 
 
 def thorough(*case: str, unless: bool) -> object:
-    """A case of `make test-full`, `unless` it is one of `make test`."""
+    """Returns a case of `make test-full`, `unless` it is one of `make test`."""
     return pytest.param(*case, marks=[] if unless else [pytest.mark.thorough])
 
 
 def stopped(kind: str, stop: str) -> bytes:
-    """The journal up to its last event of that kind; empty where it has none."""
+    """Returns the journal up to its last event of that kind; empty if it has none."""
     lines = journal_of(kind).splitlines(keepends=True)
     last = max((number for number, line in enumerate(lines, 1) if STOPS[stop] in line), default=0)
     return b"".join(lines[:last])

@@ -1,4 +1,4 @@
-"""A study of a trainer that refuses something: it is paid for once, and the tuning goes on."""
+"""A study of a trainer that refuses something: it costs one burst, and the tuning continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SAID = "AssertionError: sequence parallel not supported by torch LayerNorm"
 
 
 def without_sequence_parallel(recipe: Recipe) -> Outcome | float:
-    """A trainer that fits with full recompute only, and is faster with larger micro batches."""
+    """Returns the outcome of a trainer that refuses sequence parallel, fits with full recompute only, and is faster
+    with larger micro batches."""
     if recipe.knob("sequence_parallel") and recipe.parallelism.tensor_model_parallel_size > 1:
         return Outcome(failure=Failure(kind=FailureKind.CONFIG, phase=BurstPhase.INIT, rank=0, evidence=SAID))
     if recipe.knob("recompute_granularity") != "full":

@@ -1,4 +1,4 @@
-"""A study that is stopped anywhere goes on as if nothing had happened: the same trials, the same best."""
+"""A study that is stopped anywhere continues as if nothing had happened: the same trials, the same best."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_pa
 
 
 def twice(trial: Trial, **given: Any) -> Judgement:
-    """A judge of another version: it measures every recipe that runs twice."""
+    """Returns a judge of another version, which measures every recipe that runs twice."""
     again = trial.status is Status.OK and len(trial.outcomes) < 2
     return dataclasses.replace(judge(trial, **given), again=again)
 
@@ -198,7 +198,7 @@ def test_decisions_of_another_version_stay_and_the_search_continues_after_them(
 
 
 def forbids_three(recipe: Recipe) -> list[Finding]:
-    """The rules of another version, which has one more."""
+    """Returns the rules of another version, which has one more."""
     broken = recipe.knob("micro_batch_size") == 3
     planted = Finding(rule="planted", kind=FindingKind.ERROR, message="", hint="", knobs=(), source="")
     return [*check(recipe), *([planted] if broken else [])]

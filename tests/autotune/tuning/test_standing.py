@@ -14,7 +14,7 @@ NOW = 4000.0
 
 
 def cut(upto: type[Event]) -> History:
-    """The history up to the last event of a kind."""
+    """Returns the history up to the last event of a kind."""
     written = clocked(events(ended=False))
     last = max(index for index, event in enumerate(written) if isinstance(event, upto))
     return History(written[: last + 1])

@@ -23,7 +23,7 @@ from trainer.recipe import Recipe, load_recipe
 
 
 def silent(event: object, history: object) -> None:
-    """A listener that has nothing to say."""
+    """Returns a listener that does nothing."""
 
 
 def begin(folder: Path, recipe: Recipe | None = None) -> Study:
@@ -123,7 +123,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def other_tuner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the study open, until its input ends."""
+    """Starts another process that has the study open until its input ends."""
     program = (
         "import sys; from pathlib import Path; from tests.autotune.tuning.test_study import begin;"
         "begin(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"

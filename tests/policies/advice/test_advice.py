@@ -31,7 +31,7 @@ OF_NO_WALL = ("experts_load", "uneven_stages")
 
 
 def seen(classes: tuple[str, ...], kinds: tuple[str, ...] = (), capability: tuple[int, int] | None = None) -> Analysis:
-    """A job whose traces show kernels of these classes, and communication of these kinds."""
+    """Returns a job whose traces show kernels of these classes, and communication of these kinds."""
     drawn = analysis_of(STEPS[1], burst=2)
     talked = {kind: CommunicationTime(busy_us=9e3, exposed_us=9e3) for kind in kinds}
     worked = dict.fromkeys(classes, 5e4)
@@ -47,13 +47,13 @@ def seen(classes: tuple[str, ...], kinds: tuple[str, ...] = (), capability: tupl
 
 
 def bound_by(wall: Wall, found: Analysis, **parts: float) -> Analysis:
-    """The job with a verdict of this wall, which costs half of each step of 1000 ms."""
+    """Returns the job with a verdict of this wall, which costs half of each step of 1000 ms."""
     finding = WallFinding(wall=wall, recoverable_us=5e5, share=0.5, evidence=["it is"], parts=parts)
     return msgspec.structs.replace(found, diagnosis=Diagnosis(wall=wall, margin=0.5, because="drawn", walls=[finding]))
 
 
 def walled(wall: Wall, *, on_cpu: bool = False, cause: str = "") -> Analysis:
-    """A job that loses 100 ms of each of 1000 to every part of one wall, and to a cause that is of none."""
+    """Returns a job that loses 100 ms of each of 1000 to every part of one wall, and to a cause that is of none."""
     parts = dict.fromkeys(PARTS[wall], 100000.0)
     finding = WallFinding(
         wall=wall, recoverable_us=1e5 * max(len(parts), 1), share=0.1, evidence=["it is"], parts=parts

@@ -18,7 +18,8 @@ def under(limit_gib: float, recipe: Recipe) -> Recipe:
 
 
 def ran_out(limit_gib: float, recipe: Recipe, *, died: int = 0) -> Knowledge:
-    """After the recipe, and so many proposals of the fit phase, ran out of memory under a limit."""
+    """Returns the knowledge after the recipe, and as many proposals of the fit phase, ran out of memory under a
+    limit."""
     given = trial(under(limit_gib, recipe), given=out_of_memory(recipe), verdict=None)
     others: list[Trial] = []
     for number in range(1, died + 1):

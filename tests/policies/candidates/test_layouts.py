@@ -121,7 +121,7 @@ def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:
 
 
 def collecting(share: float) -> Analysis:
-    """A step in which garbage is collected for such a share, the rest computed."""
+    """Returns a step in which garbage is collected for such a share, the rest computed."""
     seen = analysis({Wall.HOST: {"garbage_collection": share * STEP_US}})
     step = msgspec.structs.replace(
         seen.traces[0].steps[0],

@@ -47,7 +47,7 @@ EP_OVERLAP: dict[str, Any] = {
 
 
 def free(recipe: Recipe) -> Recipe:
-    """Whatever a user may allow is allowed."""
+    """Returns the recipe with everything allowed that a user may allow."""
     tune = recipe.tune.model_copy(update={"allow": "numerics-changing", "freeze": ()})
     return recipe.model_copy(update={"tune": tune})
 

@@ -40,7 +40,7 @@ LIMIT_GIB = 79.0
 
 
 def recipe(**knobs: Any) -> Recipe:
-    """Qwen3-30B on two nodes with HybridEP; garbage is collected by hand."""
+    """Returns Qwen3-30B on two nodes with HybridEP and manual garbage collection."""
     switches = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
     return gpu_recipe({**switches, "manual_gc": True, "manual_gc_interval": 100, **knobs})
 
@@ -148,7 +148,7 @@ def test_expected_improvement_counts_no_loss_and_no_more_than_the_wall() -> None
 
 # --- fixes by what they claim of the trace -------------------------------------------------------------------------
 def walled(cause: str) -> Trial:
-    """The base with a traced loss to a cause that is no wall."""
+    """Returns the base with a traced loss to a cause that is not a wall."""
     seen = analysis({Wall.COMMUNICATION: {"ep_dispatch": 20_000.0}})
     diagnosis = msgspec.structs.replace(seen.diagnosis, waits={cause: 0.3 * STEP_US})
     found = gpu_recipe(allow="numerics-changing")

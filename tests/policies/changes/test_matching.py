@@ -28,7 +28,7 @@ SAME_CHANGE = {
 
 
 def changes_of_fixes(recipe: Recipe) -> list[tuple[str, Recipe]]:
-    """Every legal recipe that a fix makes of one, with the fix's name."""
+    """Returns every legal recipe that a fix makes of one, with the fix's name."""
     made = [(fix.name, derive(recipe, changes)) for fix, options in applying(recipe) for changes in options]
     return [(name, each) for name, each in made if not isinstance(each, Refusal)]
 

@@ -32,7 +32,7 @@ def true_step_s(recipe: Recipe, theta: Mapping[str, float]) -> float:
 
 
 def evidence(recipes: Sequence[Recipe], theta: Mapping[str, float], *, traced: bool = True) -> list[Evidence]:
-    """Without noise; both ends of the pipeline are traced."""
+    """Returns evidence without noise; both ends of the pipeline are traced."""
     return [_evidence(number, recipe, theta, traced=traced) for number, recipe in enumerate(recipes)]
 
 

@@ -46,7 +46,7 @@ def on_cpus(theta: dict[str, float], recipes: Sequence[Recipe] = RECIPES) -> lis
 
 
 def worked(theta: dict[str, float], recipes: Sequence[Recipe]) -> list[Evidence]:
-    """The same with the CPU time of the ranks."""
+    """Returns the evidence with the CPU time of the ranks."""
     values = move_constants(theta)
     share = {**constants(), **values}["cpu_moved"]
     return [
@@ -56,7 +56,7 @@ def worked(theta: dict[str, float], recipes: Sequence[Recipe]) -> list[Evidence]
 
 
 def gain(theta: dict[str, float], recipe: Recipe, over: Recipe) -> tuple[float, float]:
-    """(predicted from a burst of `over` alone, true) log of throughput gained."""
+    """Returns (predicted from a burst of `over` alone, true) log of throughput gained."""
     steps, _ = fit_time(worked(theta, [over])).predict(tabulate([over, recipe]))
     return float(steps[0] - steps[1]), math.log(true_step_s(over, theta) / true_step_s(recipe, theta))
 

@@ -100,12 +100,12 @@ MORE: dict[str, Planted] = {
 
 
 def largest(proposal: Proposal) -> str:
-    """The fix of the largest predicted share."""
+    """Returns the fix of the largest predicted share."""
     return max(proposal.fixes, key=lambda share: share.predicted_share or 0.0).fix
 
 
 def first_fixes(run: Run, count: int = 2) -> list[str]:
-    """The fix of the largest share of each of the first proposals."""
+    """Returns the fix of the largest share of each of the first proposals."""
     found = []
     for _ in range(count):
         proposal = next((each for phase in PHASES if (each := run.propose(phase))), None)

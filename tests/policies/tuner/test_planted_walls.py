@@ -114,12 +114,12 @@ def test_the_optimum_of_a_small_space_is_reached_within_20_bursts(seed: int, tmp
 
 
 def _only(free: tuple[str, ...], recipe: Recipe) -> Recipe:
-    """Every knob frozen but these and the ones that go with them."""
+    """Returns the recipe with every knob frozen except these and the ones that depend on them."""
     return tuned_by(recipe, freeze=tuple(set(KNOBS) - {*free, "recompute_method", "recompute_num_layers"}))
 
 
 def _space(base: Recipe) -> list[Recipe]:
-    """Without threads: where the cores of a rank are not known, no more of them are asked for."""
+    """Returns the space without threads: if the cores of a rank are not known, no more of them are used."""
     recipes = [base]
     for micro_batch, recompute, kind in product((1, 2, 4, 8), rungs(base), ("alltoall", "allgather")):
         point = {"micro_batch_size": micro_batch, "moe_token_dispatcher_type": kind}
@@ -130,5 +130,5 @@ def _space(base: Recipe) -> list[Recipe]:
 
 
 def _rate(recipe: Recipe, machine: Machine) -> float:
-    """Noise-free tokens/s, 0 for what does not fit."""
+    """Returns tokens/s without noise; 0 for a recipe that does not fit."""
     return true_throughput(recipe, machine) or 0.0

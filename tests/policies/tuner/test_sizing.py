@@ -35,7 +35,7 @@ def target(ep: int = 8) -> Recipe:
 
 
 def ran_at(recipe: Recipe, fidelity: Fidelity | None, *, slower: float = 1.0, given: Outcome | None = None) -> Trial:
-    """A burst of the recipe at a size, with the step of the closed form times `slower`."""
+    """Returns a burst of the recipe at a size, with the step of the closed form times `slower`."""
     proposal = Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", fidelity=fidelity)
     step_us = 1e6 * slower * float(time_of(tabulate([proposal.ran])).step_s[0])
     tokens = proposal.ran.training.global_batch_size * proposal.ran.training.seq_length

@@ -36,7 +36,7 @@ AFTER_FIT = tuple(phase for phase in PHASES if phase is not Phase.FIT)
 
 
 def base() -> Recipe:
-    """Qwen3-30B-A3B on a node of eight H200, much slower than it need be."""
+    """Returns Qwen3-30B-A3B on a node of eight H200, much slower than necessary."""
     return Recipe.model_validate(
         {
             "name": "qwen",
@@ -82,7 +82,7 @@ def next_of(tuner: Tuner, best: Trial, trials: Sequence[Trial]) -> Proposal | No
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
-    """The base and three proposals, each made from the fastest so far."""
+    """Returns the base and three proposals, each made from the fastest so far."""
     folder = tmp_path_factory.mktemp("walked")
     trials = [first(base(), folder)]
     tuner = Tuner(base(), 1)
@@ -95,7 +95,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
 
 @pytest.fixture(scope="module")
 def tuner() -> Tuner:
-    """A tuner that tests share: what it proposes depends on the trials alone."""
+    """Returns a tuner that tests share: its proposals depend on the trials alone."""
     return Tuner(base(), 1)
 
 

@@ -21,7 +21,7 @@ AFTER_FIT = tuple(phase for phase in PHASES if phase is not Phase.FIT)
 
 
 def sampled(sampler: str) -> list[Trial]:
-    """A base on CPU ranks and a better recipe, in a study with this sampler."""
+    """Returns a base on CPU ranks and a better recipe, in a study with this sampler."""
     given = tuned_by(cpu_recipe(FULL), sampler=sampler, freeze=FROZEN)
     seen = analysis({Wall.MEMORY: {"recompute": 40_000.0}, Wall.HOST: {"launching": 20_000.0}})
     first = trial(given, given=outcome(given, peak_gib=0.5), seen=seen)

@@ -41,7 +41,7 @@ class Refusal:
 
 @contextlib.contextmanager
 def transformer_engine_played() -> Iterator[None]:
-    """Version gates answer yes, fused kernels are there, and FusedAdam takes what the optimizer asks of it."""
+    """Patches version gates to yes, fused kernels to present, and FusedAdam to accept what the optimizer asks for."""
     import torch.distributed
     from megatron.core import parallel_state
     from megatron.core.models.common.embeddings import rope_utils
@@ -102,7 +102,7 @@ def _configured(recipe: Recipe) -> Any:
 
 @functools.cache
 def _grouped(world: int, tp: int, pp: int, vpp: int, cp: int, ep: int, etp: int, instances: int) -> Refusal | None:
-    """Many recipes share a layout: each is grouped once."""
+    """Groups each layout once, since many recipes share one."""
     import torch.distributed
     from megatron.core import parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore

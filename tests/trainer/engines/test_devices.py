@@ -17,7 +17,8 @@ RECIPE = Recipe.model_validate({"name": "a", "model": "qwen3-30b-a3b", "cluster"
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The first of eight, and a way to say what is free of its 80 GiB and what the allocator holds."""
+    """Returns a function that gives the first of eight GPUs with this much of its 80 GiB free and held by the
+    allocator."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     device = GpuDevice(0)

@@ -1,4 +1,4 @@
-"""CUDA graphs are driven as Megatron-LM's training loop does it: held against fakes, not run on a GPU."""
+"""CUDA graphs are driven as Megatron-LM's training loop does it: tested with fakes, not run on a GPU."""
 
 from __future__ import annotations
 

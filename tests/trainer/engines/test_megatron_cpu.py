@@ -27,7 +27,7 @@ def cpu() -> Any:
 
 
 def substituted_objects(cpu: Any) -> list[tuple[Any, str, Any]]:
-    """(owner, attribute, value now) of everything the block replaces."""
+    """Returns (owner, attribute, current value) of everything that the block replaces."""
     seen = []
     for patch in cpu._patches():
         owner = patch.getter()

@@ -79,7 +79,7 @@ class Ranks:
         return outcome
 
     def outcome_of(self, recipe: Recipe) -> Outcome:
-        """The outcome of the recipe, which is run if no test has asked for it yet."""
+        """Returns the outcome of the recipe, which runs at the first request."""
         if recipe.digest() not in self._outcomes:
             self._outcomes[recipe.digest()] = self.run(recipe)
         return self._outcomes[recipe.digest()]
@@ -303,7 +303,7 @@ OUT_OF_MEMORY: dict[str, tuple[float, dict[str, Any], dict[str, Any]]] = {
 
 
 def phases() -> list[Any]:
-    """Every failure costs the next test a start: one ends the warm ranks."""
+    """Returns the phases, all but one marked `cold`: every failure costs the next test a start of ranks."""
     return [pytest.param(phase, marks=[pytest.mark.cold] * (phase != "forward")) for phase in OUT_OF_MEMORY]
 
 

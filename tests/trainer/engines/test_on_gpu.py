@@ -1,4 +1,7 @@
-"""Bursts on a real GPU: what the fakes of the other files stand for. These have not been run on a GPU yet."""
+"""Bursts on a real GPU: the behaviour that the fakes of the other files imitate.
+
+These have not been run on a GPU yet.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Our rules beside the installed Megatron-Core: thousands of recipes, one verdict.
 
 A rule is compared where Megatron-Core can say something before a model is built. What it cannot see then, and what
-releases judge differently, stands in `trainer/recipe/rules/comparison.csv`, each with its reason; a disagreement that
-no row explains fails.
+releases judge differently, is in `trainer/recipe/rules/comparison.csv`, each with its reason; a disagreement that no
+row explains fails.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def step_us(recipe: Recipe, machine: Machine = QUIET) -> float:
 
 
 def traced(recipe: Recipe, folder: Path, machine: Machine = QUIET) -> Partition:
-    """The step of the first rank, as the analysers read it."""
+    """Returns the step of the first rank, as the analyzers read it."""
     run(recipe, folder, machine=machine)
     return analyze([folder / "0000"]).traces[0].steps[0]
 

@@ -128,7 +128,7 @@ def figures(recipe: Recipe) -> tuple[Any, ...]:
 
 
 def tiny(**knobs: Any) -> Recipe:
-    """One MoE layer, 16 tokens."""
+    """Returns one MoE layer, 16 tokens."""
     return Recipe.model_validate(
         {
             "name": "tiny",
@@ -300,7 +300,7 @@ def test_a_machine_moves_activations_fragmentation_and_memory_outside_the_alloca
 
 
 def two_linears() -> Tape:
-    """x (10) → hidden (100) → y (10): hidden can be made again, x can go to the host."""
+    """Returns x (10) → hidden (100) → y (10): hidden can be recomputed, x can be offloaded."""
     tape = Tape(first="x")
     tape.tensor("x", Tensor(10, 10, Modules(offload="attn_norm")))
     tape.tensor("hidden", Tensor(100, 100, Modules(recompute=("mlp",))))

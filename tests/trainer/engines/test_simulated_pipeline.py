@@ -11,7 +11,7 @@ def schedule(pp: int, microbatches: int, *, vpp: int = 1, merged: bool = False) 
 
 
 def one_and_two(rank: int, shape: Shape) -> float:
-    """A forward pass of 1 us, a backward of 2."""
+    """Returns 1 us for a forward pass, 2 for a backward."""
     return sum(1.0 if forward else 2.0 for forward, _ in shape)
 
 

@@ -21,8 +21,8 @@ KEPT = Path(__file__).with_name("truths.json")
 
 
 def truths(folder: Path) -> list[dict[str, Any]]:
-    """Ten recipes on ten clusters: the true throughput, and the steps and peaks of a burst. Kept with them are the
-    recipes, as changes of the clusters' own."""
+    """Returns ten recipes on ten clusters, as changes of the clusters' own: true throughput, and steps and peaks of a
+    burst."""
     found = []
     by_name = {scenario.name: scenario for scenario in scenarios()}
     for number, kept in enumerate(json.loads(KEPT.read_text())["truths"]):

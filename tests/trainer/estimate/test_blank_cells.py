@@ -37,7 +37,7 @@ NAMES = {"gpu": "the key of the row", "reference": "the fitted shares are of the
 
 
 def _estimated(model: str, gpu: str, precision: str, knobs: dict[str, Any]) -> tuple[tuple[float, float], str]:
-    """((step s, upper bound GiB), notes)."""
+    """Returns ((step s, upper bound GiB), notes)."""
     data = {
         "name": "blank",
         "model": model,
@@ -58,7 +58,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The rows of hardware.csv as they are read, to be changed."""
+    """Returns the rows of hardware.csv as read, which a test may change."""
     found = read_table("hardware.csv")
     monkeypatch.setattr(hardware, "read_table", lambda name: found)
     yield found

@@ -59,7 +59,7 @@ def ignore_term(folder: Path, rank: int) -> None:
 
 
 def kill_above(folder: Path, rank: int, levels: int) -> None:
-    """SIGKILL for the parent (1: torchrun's agent) or its parent (2: the supervisor)."""
+    """Kills the parent (1: torchrun's agent) or its parent (2: the supervisor)."""
     pid = os.getpid()
     for _ in range(levels):
         status = status_of(pid)
@@ -70,7 +70,7 @@ def kill_above(folder: Path, rank: int, levels: int) -> None:
 
 
 def grandchild(folder: Path, rank: int, environment: str) -> None:
-    """A child in its own session that would outlive the rank; `wiped` takes its environment away too."""
+    """Starts a child in its own session that would outlive the rank; `wiped` removes its environment too."""
     env: dict[str, str] = {} if environment == "wiped" else dict(os.environ)
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True, env={**env, "PATH": os.environ["PATH"]})
     (folder / f"grandchild{rank}.pid").write_text(str(child.pid))
@@ -81,13 +81,13 @@ def allocate(folder: Path, rank: int) -> None:
 
 
 def fill(folder: Path, rank: int, mib: int) -> None:
-    """Memory that is really used, until somebody says no."""
+    """Writes `mib` MiB of memory, then raises RuntimeError if nothing has stopped it."""
     kept = [b"\1" * (1 << 20) for _ in range(mib)]
     raise RuntimeError(f"{len(kept)} MiB were there")
 
 
 def meet(folder: Path, rank: int) -> None:
-    """A real gloo collective with all ranks."""
+    """Runs a real gloo collective with all ranks."""
     import torch
     import torch.distributed as dist
 
@@ -97,7 +97,7 @@ def meet(folder: Path, rank: int) -> None:
 
 
 def wait_for(folder: Path, rank: int, name: str) -> None:
-    """Until somebody puts a file of that name into the burst's folder."""
+    """Waits until a file of that name is in the burst's folder."""
     while not (folder / name).exists():
         time.sleep(0.05)
 

@@ -52,7 +52,7 @@ def process_of(popen: subprocess.Popen[Any]) -> Process:
 
 
 def dead_process() -> Process:
-    """Somebody who is no more: our pid before us."""
+    """Returns a process that no longer exists and had our pid."""
     me = this_process()
     return Process(pid=me.pid, started=me.started - 1)
 

@@ -31,7 +31,7 @@ def until(done: Callable[[], object]) -> None:
 
 
 def fake_ranks(launcher: Launcher, folder: Path, *, nodes: int = 2, **how: Any) -> WarmRanks:
-    """In the folder of a study; `how` as of `start_ranks`."""
+    """Starts fake ranks in the folder of a study; `how` as of `start_ranks`."""
     env = {"PYTHONPATH": str(WORKERS)}
     return start_ranks(
         launcher, nodes=nodes, ranks_per_node=2, env=env, folder=folder / "home/ranks", module="fake_worker", **how
@@ -41,8 +41,10 @@ def fake_ranks(launcher: Launcher, folder: Path, *, nodes: int = 2, **how: Any) 
 def starting(
     launcher_with: Callable[..., Launcher], folder: Path, ended: Callable[[WarmRanks], None]
 ) -> Iterator[Launch]:
-    """A fixture's body: what starts ranks with a launcher of these settings. At the end of the test all are ended, and
-    `ended` says whether really."""
+    """Yields a function that starts ranks with a launcher of these settings.
+
+    At the end of the test all are ended, and `ended` returns whether they really are.
+    """
     started: list[WarmRanks] = []
 
     def start(*, nodes: int = 2, **settings: Any) -> WarmRanks:
@@ -61,7 +63,7 @@ def processes_of(ranks: WarmRanks) -> NodesProcesses:
 
 
 def stay_up(ranks: WarmRanks, make_burst: MakeBurst) -> None:
-    """Three bursts, one after the other, of all four ranks."""
+    """Runs three bursts, one after the other, of all four ranks."""
     for number in range(3):
         folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
         result = ranks.run(folder, deadline_s=HANG_S)

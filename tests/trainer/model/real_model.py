@@ -21,7 +21,7 @@ def recipe_of(model: Any, *, gpus: int = 1, sizes: dict[str, Any] | None = None,
 
 
 def counted(recipe: Recipe, *, pp_rank: int = 0) -> tuple[int, int]:
-    """(dense, expert) parameters; without expert parallelism Megatron marks none as an expert's."""
+    """Returns (dense, expert) parameters; without expert parallelism Megatron marks none as an expert's."""
     from trainer.engines.megatron.config import build_configs
     from trainer.engines.megatron.fake import AS_ON_GPUS, fake_world, first_rank_of
     from trainer.engines.megatron.model import build_chunks

@@ -27,7 +27,8 @@ PRESETS = {
 
 
 def published_ratios() -> dict[tuple[str, str, int, bool], list[float]]:
-    """TFLOP a token of pre-training runs, by (model_key, release, sequence, with MTP); rounded tokens/s left out."""
+    """Returns TFLOP per token of pre-training runs, by (model_key, release, sequence, with MTP); rounded tokens/s left
+    out."""
     ratios: dict[tuple[str, str, int, bool], list[float]] = defaultdict(list)
     with RUNS.open(newline="") as table:
         for row in csv.DictReader(table):

@@ -45,7 +45,7 @@ LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
 
 
 def a_random_model(chance: random.Random) -> dict[str, Any]:
-    """A small architecture of everything GPTModel can build without Transformer Engine."""
+    """Returns a small architecture of everything GPTModel can build without Transformer Engine."""
     heads, moe, latent = chance.choice([2, 4, 8]), chance.random() < 0.85, chance.random() < 0.4
     layers = chance.randint(1, 4)
     model: dict[str, Any] = {
@@ -125,7 +125,7 @@ def _ours(recipe: Recipe, pp_rank: int) -> tuple[int, int]:
 
 
 def _on_ranks(model: Architecture, chance: random.Random) -> Recipe:
-    """The model on eight ranks, whatever it is divided by."""
+    """Returns the model on eight ranks, in any division."""
     tp, pp = chance.choice([1, 2]), chance.choice([1, 2])
     ep = chance.choice([2, 4]) if model.num_moe_experts else 1
     shares = chance.choice([1, tp]) if ep * tp * pp <= 8 and not model.add_bias_linear else 1  # biases: ETP 1 only

@@ -96,7 +96,7 @@ CLUSTERS: tuple[dict[str, Any], ...] = (
 
 
 def mutants(count: int, *, seed: int, also: Sequence[Recipe] = ()) -> Iterator[Recipe]:
-    """Every example of every rule as it stands, then `count` mutants of the plain recipe and of `also`."""
+    """Returns every example of every rule, then `count` mutants of the base recipe and of `also`."""
     draw = random.Random(seed)
     for rule in RULES:
         yield from (recipe_of(rule.breaking), recipe_of(rule.passing))
@@ -123,7 +123,7 @@ def _changes(draw: random.Random, base: Recipe) -> dict[str, Any]:
 
 
 def _value(draw: random.Random, knob: Knob, words: Sequence[Any]) -> Any:
-    """One of `words`, else any value the knob takes."""
+    """Returns one of `words`, else any value in the knob's domain."""
     words = words or SIZES.get(knob.name) or knob.values or ()
     if words:
         return draw.choice(words)

@@ -76,7 +76,7 @@ def said(estimate: TimeEstimate) -> str:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
-    """The rows of hardware.csv, to be added to before the first use."""
+    """Returns the rows of hardware.csv, to which a test may add before the first use."""
     rows = read_table("hardware.csv")
     monkeypatch.setattr(hardware, "read_table", lambda name: rows)
     for cached in (known_hardware, fitted_architectures):

@@ -1,4 +1,4 @@
-"""The nearest legal recipe: held against every smaller set of changes on cases small enough to try them all."""
+"""The nearest legal recipe: compared with every smaller set of changes on cases small enough to try them all."""
 
 from itertools import combinations
 from operator import attrgetter

@@ -25,7 +25,7 @@ from trainer.recipe.schema import Recipe
 
 @cache
 def rows() -> tuple[dict[str, Any], ...]:
-    """The table as it was collected."""
+    """Returns the table as collected."""
     return tuple(json.loads((FACTS / "tuned_recipes.json").read_text(encoding="utf-8")))
 
 
@@ -97,8 +97,8 @@ def recipe_of_row(row: dict[str, Any]) -> Recipe:
 
 
 def split_of(layers: int, mtp: int, model: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The recipe's own layout; where it has none and the layers do not divide: Qwen3-235B counts embedding and loss
-    as layers, as its recipes do, and the others get an even layout."""
+    """Returns the recipe's own layout; if it has none and the layers do not divide, Qwen3-235B counts embedding and
+    loss as layers, as its recipes do, and the others get an even layout."""
     stages = sizes["pp"] * (sizes["vp"] or 1)
     if layout := sizes.get("pp_layout"):
         letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -137,8 +137,8 @@ def knobs_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def unrecorded(knobs: dict[str, Any]) -> dict[str, Any]:
-    """The fused experts beside a rank capacity or an offload of them (R126, R282), the bound on offloads beside a graph
-    of the whole iteration (R206)."""
+    """Returns the settings that rows do not record: fused experts with a rank capacity or an offload of them (R126,
+    R282), the bound on offloads with a graph of the whole iteration (R206)."""
     fused = bool(knobs.get("moe_expert_rank_capacity_factor")) or "fused_group_mlp" in (
         knobs.get("offload_modules") or ()
     )

@@ -68,7 +68,7 @@ class Prey:
         return line.replace("@D", str(self.folder)).replace("@PID", str(self.process.pid)).replace("@P", str(self.port))
 
     def state(self) -> dict[str, tuple[object, ...]]:
-        """Every file with its contents, its mode, owner and times (the ones that a reader changes left out)."""
+        """Returns every file with its contents, mode, owner and times (except those that a reader changes)."""
         found: dict[str, tuple[object, ...]] = {}
         for top in (self.folder, self.home):
             for path in [top, *sorted(top.rglob("*"))]:
@@ -125,7 +125,7 @@ def prey(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, 
 
 
 def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[str, object]:
-    """The recording, in a process of that user."""
+    """Returns the recording, made in a process of that user."""
     python = str(PYTHON) if user != os.getuid() or before else sys.executable
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != os.getuid() else []
     done = subprocess.run(

@@ -39,7 +39,7 @@ LOOKS = {
 
 
 def leave(environment: str) -> None:
-    """A process in a session of its own that nobody waits for."""
+    """Starts a process in its own session that nobody waits for."""
     env: dict[str, str] | None = None if environment == "own" else {}
     subprocess.Popen(["/bin/sleep", "300"], start_new_session=True, env=env)
 

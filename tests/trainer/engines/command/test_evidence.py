@@ -62,7 +62,7 @@ class Recorded:
 
 
 def recorded(name: str, folder: Path) -> Recorded:
-    """The log that torchrun wrote for all ranks, taken apart again: lines say whose they are, others are rank 0's."""
+    """Returns the log that torchrun wrote for all ranks, split by rank: lines name theirs, others are rank 0's."""
     text = (TRAINER_LOGS / f"{name}.log").read_text(errors="replace")
     agent = "\n".join(line for line in text.splitlines() if "torch/distributed/elastic" in line)
     lines: dict[int, list[str]] = {0: [], 1: []}

@@ -19,7 +19,7 @@ SCHEDULES = "def forward_step(x):\n    return x + 1\ndef backward_step(x):\n    
 
 
 def module(folder: Path, name: str, text: str) -> None:
-    """A module that hides an installed one of that name."""
+    """Returns a module that hides an installed one of that name."""
     *packages, last = name.split(".")
     for package in packages:
         folder = folder / package

@@ -107,7 +107,7 @@ def seen(
 
 
 def prepared(folder: Path, *lines: str, rank: int = 0) -> int:
-    """A rank that goes through the lines and then starts nothing: its exit code."""
+    """Returns the exit code of a rank that runs the lines and then starts nothing."""
     script = folder / "setup.sh"
     script.write_text(script_of(lines, {}, pythonpath="", injected=None))
     env = {**os.environ, "RANK": str(rank), "MOE_AUTOTUNE_OUT": str(folder), "HOME": str(folder)}

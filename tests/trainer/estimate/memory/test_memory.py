@@ -23,7 +23,7 @@ def estimate(**knobs: Any) -> MemoryEstimate:
 
 
 def deepseek_v3() -> Recipe:
-    """PP4 · VPP4 · EP64 on 256 GPUs in bf16: table 3 of arXiv 2603.07685."""
+    """Returns PP4 · VPP4 · EP64 on 256 GPUs in bf16: table 3 of arXiv 2603.07685."""
     return Recipe.model_validate(
         {
             "name": "table-3",
@@ -226,7 +226,7 @@ def test_blackwell_keeps_one_copy_of_weights_with_one_scale() -> None:
 
 
 def qwen3_235b(*, pp: int, vpp: int | None = None, layout: str | None = None) -> Recipe:
-    """94 layers, with embedding and loss counted as two more unless a layout is given."""
+    """Returns 94 layers, with embedding and loss counted as two more unless a layout is given."""
     return Recipe.model_validate(
         {
             "name": "uneven",

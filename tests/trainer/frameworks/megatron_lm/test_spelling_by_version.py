@@ -1,4 +1,4 @@
-"""A recipe in the words of one version of Megatron-LM: nothing is left out without a word, nothing is written that the
+"""A recipe in the words of one version of Megatron-LM: nothing is left out silently, nothing is written that the
 version does not take."""
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Cluster:
         self._await(accepted)
 
     def start(self) -> None:
-        """NotJoinedError where the nodes cannot have a network of their own."""
+        """Starts the cluster. Raises NotJoinedError if the nodes cannot have their own network."""
         if self.network is not None:
             self.network.start()
             if not self.network.joined():
@@ -166,7 +166,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def allocation(self, *words: str, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
-        """Both nodes, as salloc gives them: the variables that a program in it has. `words`: more of salloc's."""
+        """Yields the variables of an allocation of both nodes by salloc. `words`: more arguments of salloc."""
         said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell", *words, timeout_s=HANG_S)
         found = re.search(r"Granted job allocation (\d+)", said)
         assert found, said
@@ -184,7 +184,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def preempted(self) -> Iterator[None]:
-        """Whatever runs makes room for a job that matters more; on leaving that one is gone, and the nodes are free."""
+        """Preempts the running job by one of higher priority; on leaving, that job is gone and the nodes are free."""
         asked = ("--exclusive", "--mem=0", "--output=/dev/null", "--wrap", "sleep 1000")
         job = self.run("sbatch", "--parsable", f"--partition={URGENT}", f"--nodes={NODES}", *asked).strip()
         try:
@@ -195,12 +195,12 @@ class Cluster:
             self._await(lambda: job not in self.run("squeue", "-h", "-o", "%i"))
 
     def let_run_out(self, job: str, *, in_s: int = 0) -> None:
-        """The job's time limit is then: Slurm ends it by its time, as it looks at them every half minute."""
+        """Sets the job's end to `in_s` seconds from now: Slurm ends the job at its next check, every half minute."""
         self.change("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}", job=job)
 
     @contextlib.contextmanager
     def without_slurmd(self, node: str) -> Iterator[None]:
-        """The node's daemon is killed; afterwards the node is as it was."""
+        """Kills the node's daemon; restores the node afterwards."""
         os.kill(int((self.folder / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
         try:
             yield
@@ -209,7 +209,7 @@ class Cluster:
             self._await(lambda: "down" not in self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T"))
 
     def stop(self) -> None:
-        """Everything that was started, and what slurmd left behind it."""
+        """Ends everything that was started, and what slurmd left."""
         with contextlib.suppress(subprocess.SubprocessError):
             self.run("scancel", "--me", timeout_s=ANSWER_S)
         for path in sorted(self.folder.glob("*.pid"), reverse=True):  # slurmd, slurmctld, munged
@@ -235,7 +235,7 @@ def _end(pid: int) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below the ports that the kernel hands out to whoever connects: nobody takes them meanwhile."""
+    """Returns free ports below those that the kernel assigns to connections, so that no other process takes them."""
     drawn = random.sample(range(12_000, 32_000), 20_000)
     return list(itertools.islice(filter(_is_free, drawn), count))
 

@@ -65,7 +65,7 @@ def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
 
 
 def name_of(ranks: WarmRanks) -> str:
-    """The name that its step or its job bears in Slurm."""
+    """Returns the name of its step or job in Slurm."""
     monitor = processes_of(ranks).monitor
     assert isinstance(monitor, SlurmMonitor)
     return monitor.name

@@ -102,7 +102,7 @@ class Network:
         return reached.returncode == 0
 
     def stop(self) -> None:
-        """All of it; what is not there is left out."""
+        """Removes all of the network; missing parts are skipped."""
         for node in range(1, self.nodes + 1):
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("link", "del", self._wire(node))
