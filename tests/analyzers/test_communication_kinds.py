@@ -35,7 +35,8 @@ def _kinds(drawing: Drawing, folder: Path) -> dict[str, float]:
 def _in_a_row(
     names: list[str | tuple[str, int]], *, group: str | None = None, thread: int = MAIN, collective: str = "all_to_all"
 ) -> Drawing:
-    """Kernels launched and run one after the other, 10 us each, communications k us: 1, 2, ... to tell them apart."""
+    """Draws kernels launched and run one after the other, 10 us each, communications k us: 1, 2, ..., to distinguish
+    them."""
     drawing = Drawing().step(1, 0, 20.0 * len(names) + 20)
     communications = 0
     for k, one in enumerate(names):

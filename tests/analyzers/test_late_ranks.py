@@ -1,4 +1,4 @@
-"""Waiting traced to its cause: what a verdict without a wall comes down to, and a host that is late on some ranks."""
+"""Waiting traced to its cause: the cause of a verdict without a wall, and a host that is late on some ranks."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_an_nsys_report_is_not_read_again_next_to_its_export(tmp_path: Path) -> 
 
 
 def test_exports_of_a_folder_are_aligned_by_the_start_of_their_sessions(tmp_path: Path) -> None:
-    """Rank 1 comes to the gather 30 us late: rank 0 waits so long, though its session started a second earlier."""
+    """Rank 1 arrives at the gather 30 us late: rank 0 waits that long, though its session started a second earlier."""
     for rank, (epoch_s, arrival) in enumerate(((1_700_000_001, 20), (1_700_000_002, -999_950))):
         step = arrival - 20 if rank == 0 else arrival - 50
         shift = 2_000_000  # times of a session are not negative

@@ -141,7 +141,8 @@ def test_devices_of_one_process_wait_for_each_other(tmp_path: Path) -> None:
 def test_alone_a_rank_may_have_waited_where_tokens_come_back_far_more_slowly_than_they_go(
     tmp_path: Path, back_us: float, waits: bool
 ) -> None:
-    """In every layer alike: a late rank that left no trace, or a slow network; what goes there comes back."""
+    """In every layer alike: a late rank without a trace, or a slow network; dispatch and combine move the same
+    tokens."""
     drawing = Drawing(world_size=8)
     for k in range(3):
         at = k * 1000.0
@@ -218,7 +219,8 @@ def test_a_stage_alone_cannot_say_that_its_receives_transfer(tmp_path: Path) -> 
 
 
 def test_with_the_peers_trace_a_receive_waits_until_the_send_is_launched(tmp_path: Path) -> None:
-    """Every receive waits 300 us for the other stage: alone, the shortest like would not tell."""
+    """Every receive waits 300 us for the other stage: without its trace, the shortest similar receive would not show
+    it."""
     _stage(0, [(500, 550)], **{"Collective name": "send", "Dst Rank": 1}).write(tmp_path)
     _stage(1, [(200, 550)], **{"Collective name": "recv", "Src Rank": 0}).write(tmp_path)
     analysis = analyze([tmp_path])

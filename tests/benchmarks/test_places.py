@@ -1,4 +1,5 @@
-"""A checkout stands alone: every command of docs/benchmarks.md and its data are there, or it says what to put where."""
+"""A checkout is complete: every command of docs/benchmarks.md and its data are there, or the command says which file is
+missing."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_a_benchmark_without_its_data_says_so_in_a_line(words: str, tmp_path: Pa
 
 
 def test_a_clone_alone_has_its_tables(tmp_path: Path) -> None:
-    """Only what git knows goes with a clone."""
+    """Only files that git tracks are in a clone."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if tracked.returncode:
         pytest.skip("not a git checkout")

@@ -1,4 +1,4 @@
-"""The twin benchmark draws machines of its own and recipes that its study did not run, and tells their errors apart."""
+"""The twin benchmark draws machines and recipes that its study did not run, and reports each kind's errors."""
 
 from __future__ import annotations
 

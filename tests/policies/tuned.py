@@ -18,7 +18,10 @@ GAIN = 0.015  # above three times the planted noise of a burst
 
 
 class Run:
-    """`trials` grows as `tune` goes; `best` is the last accepted one, the base while none runs."""
+    """State of a tuning run.
+
+    `trials` grows while `tune` runs; `best` is the last accepted trial, the base while none runs.
+    """
 
     def __init__(
         self,

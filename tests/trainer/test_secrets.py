@@ -1,4 +1,4 @@
-"""No password, key or token reaches what people hand on."""
+"""No password, key or token reaches files that users share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnosing a case, and whether the diagnosis is right, wrong, or wrong and sure of it."""
+"""Diagnoses a case and judges the diagnosis: right, wrong, or wrong and confident."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from tests.analyzers.moe_steps.truth import NO_WALL, Loss
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """stated: the share of the step that each wall is said to give back at most; real: what it gives back."""
+    """Diagnosis of one case.
+
+    stated: the share of the step that each wall gives back at most, by the diagnosis; real: the share it really gives
+    back.
+    """
 
     scenario: str
     seed: int
@@ -66,7 +70,7 @@ def judge(case: Case) -> Judged:
 
 
 def judge_all(cases: Iterable[tuple[str, int]]) -> list[Judged]:
-    """Cases by scenario and seed."""
+    """Returns the judged cases, each given by scenario and seed."""
     return [judge(draw(scenario, seed)) for scenario, seed in cases]
 
 

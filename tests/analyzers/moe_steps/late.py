@@ -1,4 +1,4 @@
-"""Jobs whose ranks wait for others, a function a cause: each draws a job of which it is known who is late and why."""
+"""Draws jobs whose ranks wait for others, one function per cause: who is late, and why, is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ UNTRACED = "untraced_ranks"
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """cause: what a diagnosis must come to; ranks: which are late; traced: of which there are traces, None for all."""
+    """Job with known late ranks.
+
+    cause: the diagnosis that is right; ranks: the late ones; traced: those with traces, None for all.
+    """
 
     job: Job
     cause: str
@@ -151,7 +154,7 @@ CAUSES: Mapping[str, Callable[[Random], Late]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The diagnosis of a case. `share`: what the cause really costs, of the step."""
+    """Diagnosis of one case. `share`: the true cost of the cause, as a share of the step."""
 
     name: str
     seed: int

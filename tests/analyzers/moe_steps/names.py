@@ -1,4 +1,4 @@
-"""Names that kernels of real traces bear, to be drawn from at random."""
+"""Kernel names of real traces, from which names are drawn at random."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Instruction(Protocol):
 
 
 class Host(NamedTuple):
-    """The host is busy. An event of this name and category shows it, or nothing does."""
+    """Work of the host. An event of this name and category shows it, or no event does."""
 
     us: Times
     name: str = ""
@@ -62,7 +62,7 @@ class Host(NamedTuple):
 
 
 class Allocate(NamedTuple):
-    """cudaMalloc or cudaFree: the device runs dry, and the host is in the driver for a while."""
+    """cudaMalloc or cudaFree: the device becomes idle while the host is in the driver."""
 
     us: Times
     name: str
@@ -77,7 +77,7 @@ class Allocate(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A launch, and what it starts on a stream once the streams in `after` are done with what they have."""
+    """Launch of a kernel, which starts on its stream once the streams in `after` have finished their work so far."""
 
     name: str
     us: Times
@@ -112,7 +112,7 @@ class Kernel(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """The host waits for streams, and for a pipeline peer that is in no trace. No call shows it if it has no name."""
+    """Wait of the host for streams, and for a pipeline peer without a trace. Without a name, no call shows it."""
 
     streams: tuple[int, ...]
     name: str = "cudaStreamSynchronize"
@@ -135,7 +135,7 @@ class Sync(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A range or an operator begins on a thread; Close ends the one opened last."""
+    """Start of a range or an operator on a thread; Close ends the one opened last."""
 
     name: str
     category: str = "user_annotation"

@@ -68,7 +68,7 @@ def _hidden_exchange(random: Random) -> Job:
 
 
 def _slow_launches(random: Random) -> Job:
-    """Kernels are shorter than what the host needs to launch them."""
+    """Draws a job whose kernels are shorter than the time the host needs to launch them."""
     job = healthy(random)
     unit = random.uniform(8.0, 25.0)
     return replace(
@@ -189,7 +189,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Job]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Traces of a job, with what is really the matter with it."""
+    """Traces of a job, with the true cause of its losses."""
 
     scenario: str
     seed: int

@@ -1,7 +1,7 @@
 """Computes what a program really loses to each cause: it runs again without that cause.
 
-The share of the step that is saved then is what a wall could give back. The label follows from these figures alone,
-never from what the analysers say.
+The share of the step that this saves is what a wall could give back. The label follows from these figures alone, never
+from the analyzers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Steps = Sequence[Sequence[Instruction]]
 
 
 class Loss(StrEnum):
-    """A loss that can be taken away: the walls, and two that are not walls."""
+    """A loss that can be removed: one of the walls, or of two others."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"

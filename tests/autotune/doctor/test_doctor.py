@@ -1,4 +1,4 @@
-"""The doctor looks around through a `Machine`, so that every machine can be drawn."""
+"""The doctor reads the machine through a `Machine`, so that tests can give it any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moe-autotune import`: what people have becomes a recipe, and nothing of it is lost or altered in silence."""
+"""`moe-autotune import`: users' files become a recipe, and nothing of them is lost or changed silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of launchers that are no script, and of real starts from inside, become recipes."""
+"""Recordings of launchers that are not scripts, and of real starts from inside, become recipes."""
 
 from __future__ import annotations
 

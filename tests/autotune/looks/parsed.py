@@ -1,4 +1,4 @@
-"""A page as its tags tell: what is nested in what, what links where."""
+"""Parses a page by its tags: which elements are inside which, and the targets of links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of kernels as people say them: what tells one from another stays, the noise goes."""
+"""Short names of kernels: the part that distinguishes them stays, the rest is dropped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page: one file, nothing fetched, readable without eyes or colour, and drawn by a real browser where there is
-one."""
+"""The page: one file, nothing fetched, readable by screen readers and without colour, and drawn by a real browser where
+there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a study that runs: where it stands, read again by itself, and no page half written."""
+"""The page of a study that runs: its standing, automatic reloads, and never a half-written page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of the user's own trainer that prints what it logs in with: nothing of it is in what the study leaves."""
+"""A study of a user's trainer that prints its credentials: none of them is in the study's files."""
 
 from __future__ import annotations
 

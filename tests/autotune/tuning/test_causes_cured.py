@@ -1,5 +1,5 @@
-"""Whole studies on simulated clusters whose first trace names no wall but a cause: the tuner answers with its cure,
-says so, and the report tells what became of it."""
+"""Whole studies on simulated clusters whose first trace names a cause instead of a wall: the tuner tries the fix for it
+with that reason, and the report shows the result."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_no_pair_is_paid_for_beyond_the_budget(tmp_path: Path) -> None:
 
 
 def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_path: Path) -> None:
-    """Foretold with an interval, so not repeated at once: 1.2 % is inside what one burst a side can tell."""
+    """Predicted with an interval, so not repeated at once: one burst per side cannot resolve 1.2 %."""
 
     def close(recipe: Recipe) -> float:
         return 100_000 if recipe.knob("micro_batch_size") == 1 else 98_800

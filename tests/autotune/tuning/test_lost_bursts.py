@@ -1,4 +1,4 @@
-"""Bursts that the machine loses, or whose ranks somebody kills: run again, and never a recipe's fault."""
+"""Bursts that the machine loses, or whose ranks are killed from outside: run again, and never a recipe's fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a degree: what has to follow goes along, so that the new recipe is legal."""
+"""Changing a degree also changes the knobs that depend on it, so that the new recipe is legal."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from trainer.estimate.candidates import tabulate
 
 
 def test_the_more_proposals_have_run_out_of_memory_the_surer_the_next_must_be() -> None:
-    """The recipe as given is nobody's proposal: that it ran out says nothing of how sure the surrogate was."""
+    """The recipe as given is not a proposal: its OOM shows nothing about the surrogate's confidence."""
     given = trial(gpu_recipe(), given=out_of_memory(gpu_recipe()))
     proposed = [trial(gpu_recipe(), number=n, parent=given, given=out_of_memory(gpu_recipe())) for n in (1, 2)]
     asked = [min_fit_probability([given, *proposed[:count]]) for count in range(3)]

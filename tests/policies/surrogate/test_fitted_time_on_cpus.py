@@ -62,7 +62,7 @@ def gain(theta: dict[str, float], recipe: Recipe, over: Recipe) -> tuple[float, 
 
 
 def burst(cpu_us: float) -> Outcome:
-    """Steps of 400 ms, in which each of two ranks computed so long."""
+    """Returns steps of 400 ms, in which each of two ranks computed for `cpu_us`."""
     return msgspec.structs.replace(outcome(RECIPES[0]), step_us=[400_000.0] * 4, cpu_us=[2 * cpu_us] * 4)
 
 

@@ -1,8 +1,8 @@
 """Asks the installed Megatron-Core itself about a recipe, without a GPU, a model or Transformer Engine.
 
 Four things of its own are run: the three configurations of a recipe (`TransformerConfig` and its MLA twin, DDP,
-optimizer), `initialize_model_parallel` on a process group of fake ranks, the layers of every stage, and the counter
-of micro batches. Transformer Engine is played by stand-ins, as if a recent one were installed.
+optimizer), `initialize_model_parallel` on a process group of fake ranks, the layers of every stage, and the counter of
+micro batches. Transformer Engine is replaced by fakes, as if a recent one were installed.
 """
 
 from __future__ import annotations

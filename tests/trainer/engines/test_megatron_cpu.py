@@ -1,4 +1,4 @@
-"""Checks the CPU substitution: CUDA calls mean the CPU inside the block, and nothing of it remains after."""
+"""Checks the CPU substitution: CUDA calls use the CPU inside the block, and are restored after it."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def truths(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_changed_outcome_comes_with_another_version(tmp_path: Path) -> None:
-    """When the change is wanted: raise TRUTH_VERSION, write truths.json anew (`python -m
-    tests.trainer.engines.test_truth`), search the best known recipes again (`python -m benchmarks.policy --refresh`).
-    """
+    """When the change is wanted: raise TRUTH_VERSION, rewrite truths.json (`python -m
+    tests.trainer.engines.test_truth`), search the best known recipes again (`python -m benchmarks.policy
+    --refresh`)."""
     kept = json.loads(KEPT.read_text())
     assert kept["version"] == TRUTH_VERSION, "truths.json is of another version: write it anew"
     now = json.loads(json.dumps(truths(tmp_path)))

@@ -1,4 +1,4 @@
-"""Ports that are still free when they are used, on a machine where everybody connects to somebody."""
+"""Ports that are still free when they are used, on a machine with many outgoing connections."""
 
 from __future__ import annotations
 

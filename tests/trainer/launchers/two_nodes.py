@@ -1,4 +1,4 @@
-"""Ranks of the fake worker, two on each of two nodes, whoever brings them there: what tests of launchers share."""
+"""Ranks of the fake worker, two on each of two nodes, started by any launcher: shared by the tests of launchers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stay_up(ranks: WarmRanks, make_burst: MakeBurst) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault: what the ranks do, and how the burst's failure tells it."""
+    """Fault of a burst: what the ranks do, and the expected failure."""
 
     acts: dict[int, list[list[Any]]]
     kind: FailureKind

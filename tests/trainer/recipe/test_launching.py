@@ -1,4 +1,4 @@
-"""`burst.launcher`: a name, or a name with settings; of either only the kind tells recipes apart."""
+"""`burst.launcher`: a name, or a name with settings; only the kind distinguishes recipes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Turns rows of NVIDIA's table of tuned recipes into recipes, and says what that leaves out.
 
-Left out: environment variables that are no knob of ours (tokenizers, caches, cuDNN switches). Filled in where the
-table is silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of these recipes use; one layer
-a checkpoint of full recompute; the pipeline split, which Megatron-Bridge keeps elsewhere (`split_of`). Set as
+Left out: environment variables that are not knobs (tokenizers, caches, cuDNN switches). Filled in where the table is
+silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of these recipes use; one layer a
+checkpoint of full recompute; the pipeline split, which Megatron-Bridge keeps elsewhere (`split_of`). Set as
 Megatron-Bridge does: sequence parallel is off with TP 1 (R024). Recompute of `mhc` is DeepSeek-V4's, which we do not
-have; the optimizer section's own copy of the overlaps is a default that never acts. What the table has no column
-for and Megatron-Core asks for beside a setting is set with it (`unrecorded`).
+have; the optimizer section's own copy of the overlaps is a default that never acts. What the table has no column for
+and Megatron-Core asks for beside a setting is set with it (`unrecorded`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Scripts that try to change what is not theirs: nothing of it happens, in every isolation, as root and as nobody.
+"""Scripts that try to change files and processes of others: none of it succeeds, in every isolation, as root and as
+nobody.
 
 Each line of `hostile.txt` runs in a shell of its own, all of them in one recording. A mode that this machine does not
 allow is skipped with its reason; the report of a run names the modes that were tested.

@@ -1,4 +1,4 @@
-"""Bursts of a trainer that is not ours: what becomes of them, and that nothing of it is left."""
+"""Bursts of a trainer that is not ours: their outcomes, and that no process or file of them remains."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ AGAIN: list[tuple[dict[str, Any], float]] = [
 
 @pytest.mark.parametrize(("again", "times"), AGAIN)
 def test_ranks_that_share_experts_pass_on_every_copy_of_a_token(again: dict[str, Any], times: float) -> None:
-    """A layer's hidden states twice without, and each of the two copies of a token twice more with: once more where the
-    layer is recomputed."""
+    """A layer's hidden states are sent twice without expert TP, and each of the two copies of a token twice more with
+    it: again if the layer is recomputed."""
     split: dict[str, Any] = {
         "tensor_model_parallel_size": 2,
         "sequence_parallel": True,

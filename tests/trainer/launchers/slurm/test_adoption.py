@@ -1,4 +1,4 @@
-"""A tuner is killed with all that stands between it and Slurm: what it had asked for is taken up, or ended."""
+"""A tuner is killed with every process between it and Slurm: the job it submitted is adopted, or ended."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_step_that_does_not_end_is_an_error_and_a_job_in_its_epilogue_is_none(
 
 
 def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:
-    """The controller is silent once: the job goes on."""
+    """The controller fails to answer once: the job continues."""
     now = [0.0]
     states: list[dict[str, str] | None] = [
         {"JobState": "PENDING", "Reason": "Resources", "NodeList": "(null)"},
