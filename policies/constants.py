@@ -16,7 +16,7 @@ ORIGINS = ("fitted", "measured", "numerical", "judged")
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """One row of the table."""
+    """One row of constants.csv."""
 
     value: float
     unit: str

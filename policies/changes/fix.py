@@ -88,13 +88,13 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """One cure.
+    """One known fix for a wall.
 
-    `changes` lists knob changes in order of preference; the policy takes the first that is legal, not frozen, new
-    and predicted to fit. `matches` recognises the fix between a recipe before and one after by its `knobs`, whatever
-    else moved. `slowdown` is its cost in step time when used only to save memory; `chance` how often it has paid for
-    its wall (both from the named sources). Fixes of the fit phase are combined in `fit_order`; a `last_resort` only
-    when the others do not make the recipe fit.
+    `changes` lists knob changes in order of preference; the policy takes the first that is legal, not frozen, new and
+    predicted to fit. `matches` recognises the fix between a recipe before and one after by its `knobs`, whatever else
+    moved. `slowdown` is its cost in step time when used only to save memory; `chance` how often it helped against its
+    wall (both from the named sources). Fixes of the fit phase are combined in `fit_order`; a `last_resort` only when
+    the others do not make the recipe fit.
     """
 
     name: str

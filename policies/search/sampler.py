@@ -2,9 +2,9 @@
 Optuna.
 
 A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a
-resumed run asks the same. Optuna gets the recipe that ran, as a point of the study's `Space`; running out of memory
-is a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`,
-`gp` and `random` sample the whole space, and their point is taken to the nearest candidate.
+resumed run asks the same. Optuna gets the recipe that ran, as a point of the study's `Space`; running out of memory is
+a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp`
+and `random` sample the whole space, and the candidate nearest to their point is used.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def lesson_of(found: TimeSurrogate, *, study: str) -> Lesson:
 
 
 def prior_of(lessons: Sequence[Lesson]) -> Prior:
-    """Returns the table's prior combined with each lesson in turn, by precision."""
+    """Returns the table's prior combined with each lesson, weighted by precision."""
     mean, spread = np.zeros(len(factors())), np.array([factor.spread for factor in factors()])
     for lesson in lessons:
         for at, factor in enumerate(factors()):

@@ -77,7 +77,7 @@ class WarmRanks:
 
     @property
     def alive(self) -> bool:
-        """Returns whether another burst can be run: the ranks were not ended, and none that had arrived is gone."""
+        """Returns whether another burst can be run: the ranks were not ended, and none that had arrived has died."""
         deaths = (self.processes.rank_observer.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
         return not self._ended and self.processes.running and not any(deaths)
 

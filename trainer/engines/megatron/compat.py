@@ -42,8 +42,7 @@ def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields with a single SM count: 0.19 has one for whichever flex backend acts and refuses two different
-    ones."""
+    """Returns the fields with a single SM count: 0.19 has one for any flex backend and refuses two different ones."""
     counts = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
     idle = {name for backend, name in counts.items() if backend != fields.get("moe_flex_dispatcher_backend")}
     return {name: value for name, value in fields.items() if name not in idle}

@@ -82,7 +82,7 @@ class _End:
 
     # --- how much is sent ---------------------------------------------------------------------------------
     def _rings(self, bytes_each: float) -> float:
-        """Returns the ring-collective time for dense and expert parameters, over their data-parallel groups."""
+        """Returns the ring-collective time, µs, for dense and expert parameters, over their data-parallel groups."""
         layout = self.layout
         dense = self._ring(self.dense * bytes_each, self.replicas, float(layout.tp))
         return dense + self._ring(self.experts * bytes_each, self.expert_replicas, float(layout.ep * layout.etp))

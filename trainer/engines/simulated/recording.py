@@ -87,7 +87,7 @@ class Recording:
 
 
 class Recorder:
-    """Records one rank. late: the others wait for it."""
+    """Records a simulated step of one rank. late: the other ranks wait for this one."""
 
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.simulation, self.rank = simulation, rank
