@@ -60,7 +60,7 @@ class Problem:
         return bursts_seen(trials, self.subset, trials[0], measure.cost) if trials else []
 
     def measure(self, trials: Sequence[Trial]) -> Measure:
-        """Returns the measure that the bursts so far are compared by."""
+        """Returns the measure by which the bursts so far are compared."""
         ran = [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
         ends = (frozenset[int](), self.question.all)
         a, b = (next((trial for trial in ran if self.subset(trial) == end), None) for end in ends)

@@ -1,8 +1,7 @@
-"""The measure that a bisection compares bursts by: wall-clock time, or the CPU time of CPU ranks.
+"""Chooses the measure of a bisection: wall-clock time, or the CPU time of CPU ranks.
 
-On a machine shared with other programs wall-clock time may scatter more than any difference costs. The CPU time of the
-ranks then stands for it, where both agree as far as can be told. Waiting costs no CPU time: "not slower" is never said
-by it.
+On a machine shared with other programs wall-clock time may scatter more than a difference costs. CPU time then replaces
+it, unless the two contradict each other. Waiting costs no CPU time, so CPU time never shows that B is not slower.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Measure(StrEnum):
         return wall_cost if self is Measure.WALL else cpu_cost
 
     def shown_deviation(self, trial: Trial) -> float:
-        """Returns the relative deviation of a burst that the steps of a trial suggest."""
+        """Returns the relative standard deviation of a burst, from the steps of a trial."""
         if self is Measure.WALL:
             return deviation_of_a_burst(trial)
         return max((median_error(cpu_cost(outcome)) for outcome in trial.outcomes if outcome.ok), default=0.0)
@@ -45,7 +44,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """The log ratio of the cost of B over A by one measure, its noise band, and the deviation of a burst."""
+    """The log cost of B over A by one measure, its noise band, and the standard deviation of a burst."""
 
     log_cost: float
     band: float
@@ -53,8 +52,8 @@ class Ends:
 
 
 def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Measure:
-    """Returns the measure to compare by: that of CPU time where the repeats of the two ends show that wall-clock time
-    scatters too much and far more, that B takes more CPU time, and that wall-clock time does not contradict it."""
+    """Returns CPU time if the repeats of A and B show that wall-clock time is too noisy and much noisier, that B takes
+    more CPU time, and that wall-clock time does not contradict it; else wall-clock time."""
     if a is None or b is None or not a.recipe.hardware.is_cpu:
         return Measure.WALL
     wall, cpu = (_ends(a, b, trials, measure.cost) for measure in Measure)
@@ -66,7 +65,7 @@ def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Mea
 
 
 def _ends(a: Trial, b: Trial, trials: Sequence[Trial], cost: Cost) -> Ends | None:
-    """Returns the two ends by one measure; None before each was repeated."""
+    """Returns the comparison of A and B by one measure; None until both were repeated."""
     here, there = medians(a, cost), medians(b, cost)
     if min(len(here), len(there)) < REPEATS:
         return None

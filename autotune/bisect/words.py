@@ -28,7 +28,7 @@ def headline(found: Bisected) -> str:
 
 
 def measure_text(found: Bisected) -> str:
-    """Returns why CPU time is compared; empty where wall-clock time is."""
+    """Returns why CPU time is compared; empty if wall-clock time is."""
     if found.measure is Measure.WALL or found.wall_noise is None or found.noise is None:
         return ""
     return (
@@ -66,7 +66,7 @@ def rows_of_differences(found: Bisected) -> Iterator[tuple[str, str, str, str]]:
 
 
 def columns_of_bursts(found: Bisected) -> tuple[str, ...]:
-    """Returns the header of `rows_of_bursts`: time by the clock is a column of its own where it is not the measure."""
+    """Returns the header of `rows_of_bursts`; wall-clock time has its own column if it is not the measure."""
     clock = () if found.measure is Measure.WALL else ("by the clock",)
     return "burst", "recipe", f"{MEASURED[found.measure]} over A", *clock
 

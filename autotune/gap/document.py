@@ -106,7 +106,7 @@ class NoPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended a run before its time: the kind of failure, and its evidence."""
+    """The failure that ended a run early, with its evidence."""
 
     kind: str
     evidence: str
@@ -141,7 +141,7 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     unsaid: list[str]
     broken: list[str]  # ids of the rules that the recipe breaks
     attainable: str | None = None
-    ended: Ended | None = None  # only of a run that failed: its steps before that are compared
+    ended: Ended | None = None  # null unless the run failed; its steps before that are compared
 
 
 def document_of(found: Compared, *, software: str | None, file: str | None = None) -> GapDocument:

@@ -1,5 +1,5 @@
-"""Reads a trainer's log: the measured step, which is the median of its iterations after the warm-up, and what ended the
-run."""
+"""Reads a trainer's log: the measured step, which is the median of its iterations after the warm-up, and the failure
+that ended the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What ended a run before its time: NaN or a lack of memory, and the evidence."""
+    """The failure that ended a run early, NaN or a lack of memory, with its evidence."""
 
     kind: FailureKind
     evidence: str
@@ -47,14 +47,15 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLog:
-    """A log's median step, None without an iteration that trained, and what ended the run, None where nothing did."""
+    """The median step of a log, None without an iteration, and the failure that ended the run, None if it did not
+    fail."""
 
     steps: Steps | None
     ended: Ending | None
 
 
 def log_of(text: str) -> RunLog:
-    """Returns the steps of a log before anything that is no number, and what ended the run."""
+    """Returns the steps before the first NaN or infinity in a log, and the failure that ended the run."""
     reading = Reading(patterns=dict(_patterns()))
     lines = text.splitlines()
     last = 0
@@ -73,7 +74,7 @@ def log_of(text: str) -> RunLog:
 
 
 def _ending(lines: Sequence[str]) -> Ending | None:
-    """Returns what ended a run by the lines after its last iteration."""
+    """Returns the failure that ended a run, from the lines after its last iteration."""
     found = match(lines, BurstPhase.FORWARD)
     if found is None or found[0].kind not in (FailureKind.NAN, FailureKind.OOM):
         return None

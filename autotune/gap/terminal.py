@@ -84,7 +84,7 @@ def _filled(header: Sequence[str], table: Sequence[Sequence[str]]) -> tuple[list
 def _only(
     kept: Sequence[int], header: Sequence[str], table: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Returns these columns of a table."""
+    """Returns the table with the columns in `kept` only."""
     return [header[at] for at in kept], [[row[at] for at in kept] for row in table]
 
 
@@ -101,5 +101,5 @@ def _row(row: Row, found: GapDocument) -> tuple[str, ...]:
 
 
 def _half(time: Time) -> str:
-    """Returns half of the 90 % interval; empty for an exact time."""
+    """Returns half the width of the 90 % interval; empty for an exact time."""
     return "" if time.low_ms == time.high_ms else signed((time.high_ms - time.low_ms) / 2)

@@ -72,13 +72,13 @@ SPLITS = {
 
 
 def title(found: GapDocument) -> str:
-    """Returns what the waterfall leads from and to."""
+    """Returns the title of the waterfall: its first and its last level."""
     to = "its compute" if LevelName.COMPUTE in {level.name for level in found.levels} else "what is attainable"
     return f"from {'your step' if found.steps_marked else 'the whole trace'} down to {to}"
 
 
 def headline(found: GapDocument) -> str:
-    """Returns the answer in one sentence, after what ended the run where something did."""
+    """Returns the answer in one sentence, after the failure that ended the run, if any."""
     if found.ended is None:
         return _answer(found)
     how = ENDINGS.get(found.ended.kind, f"in a failure ({found.ended.kind})")

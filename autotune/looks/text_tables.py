@@ -40,7 +40,7 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 
 def width_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Returns the characters of the lines of a table that does not wrap."""
+    """Returns the width of a table that does not wrap, in characters."""
     widths = _widths(header, rows)
     return 1 + sum(widths) + 2 * (len(widths) - 1)
 

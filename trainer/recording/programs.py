@@ -83,7 +83,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Becomes:
-    """What a program becomes.
+    """The replacement of a program.
 
     `run`: arguments to execute; without it, `says` goes to standard output with exit code 0. `trains`: the recorded
     command. `varies`: the expression whose value `says` is.
