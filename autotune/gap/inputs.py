@@ -163,7 +163,7 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
         return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
     recipe = _asked_recipe(beside)
     if steps is None and ended is not None:
-        raise refused(named, f"no step of it is a number: {ended.evidence}", "mend that first; its speed says nothing")
+        raise refused(named, f"no step of it is a number: {ended.evidence}", "fix that first; its speed says nothing")
     if steps is None:
         raise refused(
             named, "it has no iteration: the run ended before its first step", "name the log of a run that trained"

@@ -82,7 +82,7 @@ def headline(found: GapDocument) -> str:
     if found.ended is None:
         return _answer(found)
     how = ENDINGS.get(found.ended.kind, f"in a failure ({found.ended.kind})")
-    return f"the run ended {how} ({found.ended.evidence}): mend that first. Before it, {_answer(found)}"
+    return f"the run ended {how} ({found.ended.evidence}): fix that first. Before it, {_answer(found)}"
 
 
 def _answer(found: GapDocument) -> str:
