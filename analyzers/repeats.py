@@ -70,7 +70,7 @@ class Repeats:
         return found
 
     def number(self, at_us: Floats) -> float:
-        """Returns how many events those that start at these moments count as."""
+        """Returns the number of events that start at these moments, repeats included."""
         weights = self.weights(at_us)
         return float(len(at_us)) if weights is None else float(weights.sum())
 

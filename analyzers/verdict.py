@@ -131,7 +131,7 @@ def _another_stage(case: _Case) -> str | None:
     job, leader = case.job, case.leader
     if leader.least_us is None:
         return None
-    least = {f.wall: job.share(_surely_us(job, f)) for f in case.findings}
+    least = {f.wall: job.share(_certain_us(job, f)) for f in case.findings}
     wall = max(least, key=lambda one: least[one])
     if least[wall] <= least[leader.wall]:
         return None
@@ -142,7 +142,7 @@ def _another_stage(case: _Case) -> str | None:
     )
 
 
-def _surely_us(job: Job, finding: WallFinding) -> float:
+def _certain_us(job: Job, finding: WallFinding) -> float:
     """Returns the part of a wall that can be recovered whatever the untraced ranks do."""
     us = finding.recoverable_us if finding.least_us is None else finding.least_us
     if finding.wall is not Wall.COMMUNICATION or job.step is None:

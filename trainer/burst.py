@@ -180,7 +180,7 @@ def read_burst(folder: Path) -> Burst:
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
 
 
-def was_begun(burst: Burst) -> bool:
+def was_started(burst: Burst) -> bool:
     """Returns whether this same burst was started in its folder before; it may still run."""
     try:
         return (burst.folder / "burst.json").read_text() == _request(burst)

@@ -137,7 +137,7 @@ class RankStep:
         return self.duration_us - self.waiting_us - self.bubble_us
 
     @property
-    def surely_own_us(self) -> float:
+    def certainly_own_us(self) -> float:
         """Returns the step time without known and without possible waiting for other ranks."""
         return self.own_us - self.may_wait_us
 

@@ -42,11 +42,11 @@ class Passes:
     at: Ints
     again: Ints
 
-    def laid_out(self, column: Floats, a_pass: Floats) -> Floats:
+    def in_replay_order(self, column: Floats, a_pass: Floats) -> Floats:
         """Returns a column float64[P] in the order of the replay, float64[Q]; a_pass: float64[W], by how much its
         values grow with each pass."""
-        laid_out: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
-        return laid_out
+        in_replay_order: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
+        return in_replay_order
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +56,7 @@ class Replay:
     start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
     when the device reached the event, when its launch started, and when the launch allowed it to start. wait_start_us,
     wait_end_us: the intervals in which the host was blocked until the device had reached that point; never merged, as a
-    launch may start when a wait ends. late: idle time that the host caused. windows: the steps. once_more: the one of
+    launch may start when a wait ends. late: idle time that the host caused. windows: the steps. extra_pass: the one of
     `repeats` that is run one extra pass, NONE for none.
     """
 
@@ -68,7 +68,7 @@ class Replay:
     late: Intervals
     windows: Sequence[Step]
     repeats: Repeats = ONCE
-    once_more: int = NONE
+    extra_pass: int = NONE
 
     def saved_us(self, device: Intervals, host: Intervals = EMPTY) -> list[float]:
         """Returns by how many µs each window would be shorter without the work in `device` and in `host`, two sets of
@@ -90,7 +90,7 @@ class Replay:
         """Returns (number of passes left, a Replay with one pass more) for each of `repeats` that is not replayed in
         full. The number left is a fraction of a pass, or the passes beyond MOST_POINTS."""
         left = self.repeats.times - self._number_of_passes
-        return [(us, replace(self, once_more=w)) for w, us in enumerate(left.tolist()) if us > 0]
+        return [(us, replace(self, extra_pass=w)) for w, us in enumerate(left.tolist()) if us > 0]
 
     @cached_property
     def _marks(self) -> Floats:
@@ -136,7 +136,7 @@ class Replay:
         if not self.repeats:
             return None
         at, again, done = [], [], 0
-        passes = self._number_of_passes + (np.arange(len(self._number_of_passes)) == self.once_more)
+        passes = self._number_of_passes + (np.arange(len(self._number_of_passes)) == self.extra_pass)
         for w, (first, behind, times) in enumerate(zip(*self._blocks, passes, strict=True)):
             at += [np.arange(done, first), np.tile(np.arange(first, behind), times)]
             begins = np.full(first - done + (behind - first) * times, NONE)
@@ -157,7 +157,7 @@ class Replay:
         """
         if self._passes is None:
             return column
-        return self._passes.laid_out(column, grows(self.repeats.end_us) - grows(self.repeats.start_us))
+        return self._passes.in_replay_order(column, grows(self.repeats.end_us) - grows(self.repeats.start_us))
 
     @cached_property
     def _ahead(self) -> list[tuple[float, float] | None]:
@@ -200,7 +200,7 @@ class Replay:
             0.0 if ahead is None else issued(since, until) - issued(*ahead)
             for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True)
         ]
-        ahead_us = self._passes.laid_out(np.zeros(len(self._is_mark)), np.array(each))
+        ahead_us = self._passes.in_replay_order(np.zeros(len(self._is_mark)), np.array(each))
         place = np.maximum.accumulate(np.where(self._once(self._is_mark), NONE, np.arange(len(ahead_us))))
         waited = np.concatenate(([NONE], place[:-1]))
         sooner: Floats = ahead_us - np.where(waited == NONE, 0.0, ahead_us[waited])

@@ -76,7 +76,7 @@ class Job:
         if self.step is None:
             return 0.0
         own_us = self.step.own_us
-        others = ((recoverable(one), one.surely_own_us) for one in self.by_rank.values())
+        others = ((recoverable(one), one.certainly_own_us) for one in self.by_rank.values())
         return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
 
     def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
@@ -110,7 +110,7 @@ class Job:
         """
         step = self.each[place][k]
         same_steps = self._same_step_of_all(place, k)
-        slowest = all(one.surely_own_us <= step.surely_own_us for one in same_steps)
+        slowest = all(one.certainly_own_us <= step.certainly_own_us for one in same_steps)
         return Job(
             step=step,
             steps=1,
@@ -162,7 +162,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     _set_waiting_by_cause(each, shared, why)
     _set_imbalance(each, shared)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
-    slowest = [int(np.argmax([row[k].surely_own_us for row in table])) for k in range(len(shared[0]))]
+    slowest = [int(np.argmax([row[k].certainly_own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
     numbers, named = [d.rank for d in digests], places(digests)
     ranks, late = rank_times(digests, clocks, waits, table)

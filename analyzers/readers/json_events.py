@@ -19,8 +19,8 @@ import msgspec
 from analyzers.errors import TraceError
 from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
 from analyzers.readers.excerpts import KINDS as EXCERPT_KEYS
+from analyzers.readers.json_repair import repaired
 from analyzers.readers.losses import CUT_FILE, DAMAGED, HOLE, NO_EVENTS, Losses
-from analyzers.readers.mending import mended
 from analyzers.timeline import NO_CORRELATION
 
 TAIL_BYTES = 1 << 14
@@ -133,7 +133,7 @@ class _Decoder(msgspec.Struct, frozen=True):
         with suppress(*REFUSED):
             return self.strict.decode(text)
         with suppress(*REFUSED):
-            return self.loose.decode(mended(bytes(text)))
+            return self.loose.decode(repaired(bytes(text)))
         return None
 
 

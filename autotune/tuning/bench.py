@@ -23,7 +23,7 @@ from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStar
 from autotune.tuning.journal import Journal
 from policies.reason import Reason, ReasonKind
 from policies.trial import Proposal, Status, Trial, Verdict
-from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_begun
+from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_started
 from trainer.engines import Adopting, Engine
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
@@ -239,7 +239,7 @@ class Bench:
 
         None if it did not end, or failed for a reason that says nothing about the recipe.
         """
-        if not was_begun(burst):
+        if not was_started(burst):
             return None
         found = read_outcome(burst.folder)
         if found is None and isinstance(self.engine, Adopting):

@@ -31,7 +31,8 @@ OTHERS = 3  # further guilty sets that a verdict names
 def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Step:
     """Returns the verdict after some bursts and the next subset. Pure: the same bursts give the same step.
 
-    Where no subset tells enough, the two ends are repeated: as long as bursts are left, the answer is not final.
+    If no subset carries enough information, the two ends are repeated: as long as bursts are left, the answer is not
+    final.
     """
     measured = [each for each in seen if each.log_cost is not None]
     subsets = flags([each.subset for each in measured], len(question.guilt))
@@ -49,8 +50,8 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
 
 
 def _only_steps_say(question: Question, seen: Sequence[Seen]) -> bool:
-    """Returns whether the steps suggest noise that hides the least effect, and no repeats of both ends say what it
-    is."""
+    """Returns whether the steps suggest noise that hides the least effect, and repeats of both ends have not measured
+    the noise yet."""
     return question.deviation > HIDING * question.least and not _ends_repeated(question, seen)
 
 
@@ -146,7 +147,7 @@ def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Ef
 
 
 def _is_not_slower(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> bool:
-    """Returns whether B is not slower by `least`: repeats of both ends have to say so."""
+    """Returns whether B is not slower by `least`, which only repeats of both ends can show."""
     cost, bursts = _between_ends(question, seen)
     high = cost + posterior.noise_quantile(CONFIDENCE) * math.sqrt(bursts)
     return high < question.least and _ends_repeated(question, seen)

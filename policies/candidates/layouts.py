@@ -1,9 +1,9 @@
 """Candidates from the legal space of `plan`: every layout with every setting, keeping the incumbent's gains.
 
 A step to another layout must not give back what single settings have gained, and settings that cost nothing are not
-worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values if they were tried by
-themselves or even out the experts' load; a layout that refuses one goes without it. On GPUs `free.FREE` is switched
-on, UNTRIED of it once a burst has run.
+worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values if they were tried by themselves
+or even out the experts' load; a layout that refuses one is left without it. On GPUs `free.FREE` is turned on, UNTRIED
+of it once a burst has run.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def all_that_fit(
 
 def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
     """Copies the incumbent's values of knobs that `plan` does not vary into every row of the space of the recipe
-    `given`. On CPUs also sets rare garbage collection if that is predicted to pay."""
+    `given`. On CPUs also sets rare garbage collection if that is predicted to be faster."""
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
     moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
     kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _won_alone(knob)}

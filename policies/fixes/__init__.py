@@ -1,4 +1,4 @@
-"""The known cures, one file per fix, found by being in this folder: `FIXES` maps a file's name to its `FIX`."""
+"""The known fixes: each file of this folder defines one as `FIX`; `FIXES` maps the file's name to it."""
 
 from __future__ import annotations
 

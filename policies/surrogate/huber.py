@@ -1,4 +1,5 @@
-"""Huber's loss in SciPy's form: residuals far off count by their distance, so that one bad measurement moves little."""
+"""Huber's loss in SciPy's form: residuals far off count by their distance, so that one bad measurement has little
+influence."""
 
 from __future__ import annotations
 

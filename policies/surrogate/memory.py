@@ -35,7 +35,7 @@ LEAST_PEAK = 0.05  # of the estimate (numerical): beyond every peak that was mea
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """`parts` of the memory estimate with one common error: prior `mean` and `spread` of φ (judged).
+    """Parts of the memory estimate with one common error: prior `mean` and `spread` of φ (judged).
 
     A group without parts is the memory for routed tokens beyond an even load, where nothing forces a balance.
     """

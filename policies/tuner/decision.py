@@ -182,8 +182,8 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst and whose turn it is, published settings only without
-        others. In retune: pairs of moves too if no single move is worth it."""
+        """Returns a phase's candidates that are worth a burst and may be proposed now (`in_turn`); published settings
+        only if there are no others. In retune also pairs of moves, if no single move is worth a burst."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]

@@ -1,9 +1,10 @@
 """Decomposes a candidate into named fixes: which fixes it consists of, the predicted gain of each, and which are
 needed.
 
-Fixes recognise themselves in the change (`Fix.matches`); if several match a knob, it goes to the first of PRECEDENCE.
-Changes that no fix matches are members by themselves, under the knob's name. A member's share is the predicted gain
-that is lost without it and the knobs that follow it; the interaction is the total minus the sum of the shares.
+Fixes recognise themselves in the change (`Fix.matches`); if several match a knob, it belongs to the first of
+PRECEDENCE. Changes that no fix matches are members by themselves, under the knob's name. A member's share is the
+predicted gain that is lost without it and the knobs that follow it; the interaction is the total minus the sum of the
+shares.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def test_no_input_is_decoded_over_and_over(tmp_path: Path, monkeypatch: pytest.M
         seen += len(text)
         return text
 
-    monkeypatch.setattr(json_events, "mended", counted)
+    monkeypatch.setattr(json_events, "repaired", counted)
     with contextlib.suppress(TraceError):
         analyze([path])
     assert seen < 12 * len(HOSTILE[what])

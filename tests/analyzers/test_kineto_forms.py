@@ -17,7 +17,7 @@ from analyzers import TraceError, analyze
 from analyzers.diagnosis import TraceReport
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import chunks, read
-from analyzers.readers.mending import mended
+from analyzers.readers.json_repair import repaired
 from tests.analyzers.drawing import ALL_TO_ALL, DISPATCH, GEMM, Drawing
 from tests.analyzers.taken_apart import report_of
 
@@ -192,7 +192,7 @@ def test_repairing_leaves_good_text_alone() -> None:
     text = json.dumps(
         _drawn().document() | {"names": ["a\\b", "é", "\U0001f600", "tab\t", "[1,]"[:3], "NaNs"]}
     ).encode()
-    assert json.loads(mended(text)) == json.loads(text)
+    assert json.loads(repaired(text)) == json.loads(text)
 
 
 def test_a_header_with_odd_fields_costs_only_these(tmp_path: Path) -> None:

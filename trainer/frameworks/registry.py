@@ -17,7 +17,7 @@ def framework_named(name: str) -> Framework:
 
 
 def frameworks() -> tuple[Framework, ...]:
-    """Returns all of them, by name."""
+    """Returns all frameworks, by name."""
     return tuple(map(framework_named, framework_names()))
 
 

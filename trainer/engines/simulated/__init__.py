@@ -1,4 +1,4 @@
-"""A simulated cluster: plays the events of a training step over streams, links and hosts, without starting a
+"""A simulated cluster: simulates the events of a training step on streams, links and hosts, without starting a
 process."""
 
 from trainer.engines.simulated.busy import busy_by_rank

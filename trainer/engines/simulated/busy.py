@@ -1,5 +1,5 @@
-"""Busy time of a step by kind of work on one pipeline rank: the sum of its operations, without playing or tracing the
-step. It serves to differentiate each kind of work by keys of the machine file. Every expert rank has the mean load
+"""Busy time of a step by kind of work on one pipeline rank: the sum of its operations, without simulating or tracing
+the step. It serves to differentiate each kind of work by keys of the machine file. Every expert rank has the mean load
 here."""
 
 from __future__ import annotations

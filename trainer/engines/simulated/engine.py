@@ -1,5 +1,4 @@
-"""Engine `simulated`: plays bursts on a simulated cluster, and returns an outcome and a run folder like other
-engines."""
+"""Engine `simulated`: simulates bursts on a cluster, and returns an outcome and a run folder like other engines."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ class _Stopped:
 
 
 class _Burst:
-    """One burst while it is played.
+    """One burst while it is simulated.
 
     Noise is drawn from its recipe, number and seed; faults are drawn again at each retry.
     """

@@ -2,7 +2,7 @@
 arrived.
 
 Bubbles follow from that. All micro batches of a stage are alike, so a pipeline is periodic after the warm-up: of a long
-step, only the warm-up, some periods and the end are played.
+step, only the warm-up, some periods and the end are simulated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class Turn(NamedTuple):
 class Run:
     """The passes of a whole step.
 
-    turns: [PP], in order of time, of the micro batches that were played; period_us: the time of one group of micro
-    batches.
+    turns: [PP], in order of time, of the simulated micro batches; period_us: the time of one group of micro batches.
     """
 
     schedule: Schedule
@@ -39,7 +38,7 @@ class Run:
 
     @property
     def left_out(self) -> int:
-        """Returns the number of micro-batch groups that were not played."""
+        """Returns the number of micro-batch groups that were not simulated."""
         return (self.schedule.microbatches - self.played.microbatches) // self.schedule.group
 
     @property

@@ -80,7 +80,7 @@ class Rates:
 
     @property
     def attention_tflops(self) -> float:
-        """Returns the rate of attention's forward pass over the recipe's sequences."""
+        """Returns the rate of attention's forward pass over the recipe's sequences, TFLOP/s."""
         if self.hardware.is_cpu:
             return self._wide / TERA
         endless, share = self._attention("forward")

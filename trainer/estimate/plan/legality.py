@@ -106,7 +106,7 @@ class _Row:
 
 
 class _Part:
-    """Stands in for `recipe.training` and `recipe.parallelism`, with knobs as attributes."""
+    """Replaces `recipe.training` and `recipe.parallelism`, with knobs as attributes."""
 
     def __init__(self, row: _Row) -> None:
         self._row = row
@@ -116,7 +116,7 @@ class _Part:
 
 
 class _Written(Mapping[str, Any]):
-    """Stands in for `recipe.knobs`, which has the knobs that are set and not those at their default."""
+    """Replaces `recipe.knobs`, which has the knobs that are set and not those at their default."""
 
     def __init__(self, row: _Row, base: Recipe) -> None:
         self._row, self._base = row, base

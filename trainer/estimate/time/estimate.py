@@ -1,12 +1,11 @@
 """Step time by closed form: the time of every part of a training step, and which parts hide others.
 
 A step is micro batches through the slowest pipeline stage, plus the pipeline's bubble, plus what gradients and
-parameters leave exposed, plus the optimizer. A stage's time is its layers' device time (products, attention,
-memory-bound work, exposed communication, recompute) or its host time, whichever is longer. Constants are in
-`constants.csv`, fitted to published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and
-GPUs left out.
+parameters leave exposed, plus the optimizer. A stage's time is the longer of its layers' device time (GEMMs, attention,
+memory-bound work, exposed communication, recompute) and their host time. Constants are in `constants.csv`, fitted to
+published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and GPUs left out.
 
-Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest stage, [N].
+Shapes: N candidates, P pipeline ranks; parts are seconds per step of the slowest stage, [N].
 """
 
 from __future__ import annotations

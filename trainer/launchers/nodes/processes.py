@@ -217,7 +217,7 @@ class NodesProcesses:
             self.supervise.wait(timeout_s)
 
     def end(self) -> None:
-        """Ends the ranks, see `Processes.end`. ToolError if the monitor cannot end them either."""
+        """Ends the ranks, see `Processes.end`. Raises ToolError if the monitor cannot end them either."""
         if self._ended:
             return
         self._ended, self._ended_here = True, self.supervise.poll() is None

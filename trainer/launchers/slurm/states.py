@@ -46,7 +46,7 @@ NEVER = re.compile(
 class SlurmMessage:
     """A line that Slurm prints; the group `node`, if any, is the node that it is about.
 
-    `STEP … ON n1 …` names the first node of the step, whichever failed.
+    `STEP … ON n1 …` names the first node of the step, even if another one failed.
     """
 
     kind: FailureKind
@@ -182,7 +182,7 @@ def reason_of(queue: Queue) -> str:
 
 
 def never(queue: Queue) -> bool:
-    """Returns whether the job will be pending for ever because of what it asks for."""
+    """Returns whether the job can never start because of what it requests."""
     return queue.state in PENDING and NEVER.fullmatch(queue.reason) is not None
 
 

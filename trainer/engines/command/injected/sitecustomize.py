@@ -176,17 +176,17 @@ class Rank:
     def stepped(self, cpu_s: float) -> None:
         self.cpu_s.append(cpu_s)
         if len(self.cpu_s) == self.last_step:
-            self.tell()
-            self.let_go()
+            self.write_usage()
+            self.lift_limit()
 
-    def let_go(self) -> None:
+    def lift_limit(self) -> None:
         """Lifts the memory limit, since memory that a profiler allocates is not the recipe's."""
         import resource
 
         if self.limits is not None:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
-    def tell(self) -> None:
+    def write_usage(self) -> None:
         """Writes, once, the memory in GiB: the allocator's peaks of allocated and reserved memory, GPU memory outside
         the allocator, and the peak resident set of the process; also CPU times and versions."""
         import json
@@ -420,7 +420,7 @@ def inject(out: str) -> None:
     def last_words() -> None:
         rank.write_phase()
         if "torch" in sys.modules:
-            rank.tell()
+            rank.write_usage()
 
     atexit.register(last_words)
 

@@ -1,6 +1,6 @@
 """Memory of one model chunk of a pipeline rank, layer by layer: full recompute, offload, and two chunks at once.
 
-A chunk is a row of parts, each a layer (or an end of the model) as `tape.py` played it. Under EP overlap the forward
+A chunk is a row of parts, each a layer (or an end of the model) as `tape.py` simulated it. Under EP overlap the forward
 pass of one chunk and the backward pass of another run concurrently, one layer of each at a time.
 """
 

@@ -1,4 +1,4 @@
-"""The model chunks of every pipeline rank: their layers and ends of the model. Each kind of layer is played once."""
+"""The model chunks of every pipeline rank: their layers and ends of the model. Each kind of layer is simulated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One layer as a tape of operations, played forward and backward as autograd does it: what is alive when, in bytes.
+"""One layer as a tape of operations, simulated forward and backward as autograd runs it: the bytes alive at each
+moment.
 
 A tensor lives until its last reader is done, or longer if an operation saves it for backward. Recomputed tensors are
 freed after their last reader; all tensors of a module come back when backward first needs one of them. Offloaded

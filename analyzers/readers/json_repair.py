@@ -19,7 +19,7 @@ _ESCAPE = re.compile(
 )
 
 
-def mended(text: bytes) -> bytes:
+def repaired(text: bytes) -> bytes:
     """Returns the text as valid UTF-8 without raw control characters, NaN, trailing commas and invalid escapes."""
     text = text.decode("utf-8", "replace").encode().translate(_TO_SPACES)
     text = _ESCAPE.sub(_escape, text) if b"\\" in text else text
