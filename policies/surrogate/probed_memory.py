@@ -22,7 +22,7 @@ FRAGMENTATION_DEVIATION = constant("probed_fragmentation_deviation")
 
 
 def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    """Returns the tables' prior, replaced by what the rows measured where they did."""
+    """Returns the tables' prior, with the figures that the rows measured in place of the tables'."""
     known = {kind: [row for row in rows if row.kind == kind and row.measured is not None] for kind in KINDS}
     prior = table_memory_prior()
     for kind, tell in KINDS.items():

@@ -25,7 +25,10 @@ def copies() -> dict[str, str]:
 
 
 def _copies(row: dict[str, str]) -> str:
-    """Returns the cell. Raises BadInputError if it is empty: only collectives send no copies of tokens."""
+    """Returns the cell `copies` of a row.
+
+    Raises BadInputError if it is empty: only collectives send no copies of tokens.
+    """
     if not row["copies"] and row["library"] != COLLECTIVE:
         raise refused(f"links.csv {row['library']}", "nothing in copies", "write which copies of a token it sends")
     return row["copies"]
