@@ -15,6 +15,6 @@ def is_login(line: str) -> bool:
 
 
 def login_line(text: str) -> tuple[str, ...]:
-    """Returns the first line of such a script as a tuple; () for any other."""
+    """Returns the first line of a login shell's script as a tuple; () for any other script."""
     first = text.partition("\n")[0].strip()
     return (first,) if is_login(first) else ()

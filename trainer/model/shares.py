@@ -42,7 +42,7 @@ def class_shares(model: Architecture, *, is_moe: bool) -> LayerShares:
 
 @lru_cache(maxsize=16)
 def model_shares(model: Architecture) -> LayerShares:
-    """Returns the shares of all layers."""
+    """Returns the shares of mixers, attention and feed-forward blocks over all layers."""
     return _shares(model.layer_kinds)
 
 
