@@ -2,10 +2,10 @@
 
     python -m benchmarks.campaigns [--only WORDS] [--budget K]
 
-A case of data/campaigns.csv is a recipe and what its experts changed, one by one, as far as knobs can express it.
-The machine is the default one with its compute and host slowed (or sped up) alike until the first recipe has its
-published rate; then the expert's recipes and the tuner run on it, case by case. A step counts as found after the
-first burst from which on what would be exported has every value that the step set.
+A case of data/campaigns.csv is a recipe and what its experts changed, one by one, as far as knobs can express it. The
+machine is the default one with its compute and host slowed (or sped up) alike until the first recipe has its published
+rate; then the expert's recipes and the tuner run on it, case by case. A step counts as found from the first burst after
+which the exported recipe has and keeps every value that the step set.
 """
 
 from __future__ import annotations

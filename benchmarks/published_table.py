@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def table(*, facts: Path = DATA) -> str:
-    """Returns the table's text."""
+    """Returns the text of published.csv."""
     with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
         sources = {row["row_id"]: _source(row) for row in csv.DictReader(file)}
     text = io.StringIO()

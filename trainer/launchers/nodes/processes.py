@@ -35,7 +35,7 @@ class Monitor(Protocol):
 
     @property
     def log(self) -> str:
-        """Returns the end of its own log."""
+        """Returns the end of the monitor's own log."""
         ...
 
     def look(self, *, came: bool, ended: bool) -> str | None:
