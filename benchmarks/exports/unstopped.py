@@ -13,7 +13,7 @@ from trainer.recipe.rules.releases import is_among
 
 
 def unstopped(checkout: Path, version: str) -> Iterator[str]:
-    """Yields, for a version, how many of these rules' examples its parser accepts, and the errors for the refused ones.
+    """Yields how many examples of such rules the version's parser accepts, and its errors for those it refuses.
 
     Leaves out rules of other releases.
     """

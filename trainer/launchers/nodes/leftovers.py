@@ -1,4 +1,5 @@
-"""Ends what a tuner that is gone left on nodes that are reached only through the shared folder, and waits for it."""
+"""Ends processes of a tuner that is gone on nodes that are reached only through the shared folder, and waits for
+that."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def wait_to_be_asked(rank: Rank) -> None:
 
 
 def write_flight(rank: Rank) -> None:
-    """Writes the rank's last collectives to `rank<r>.flight.json`: those of NCCL or of gloo, whichever has any."""
+    """Writes the rank's last collectives to `rank<r>.flight.json`: those of NCCL, or of gloo if NCCL has none."""
     import json
 
     c10d = sys.modules["torch._C._distributed_c10d"]

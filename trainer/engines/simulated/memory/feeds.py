@@ -233,7 +233,7 @@ def _activation(tape: Tape, sizes: Sizes, kept: str, width: float, modules: Modu
 
 
 def _combine(tape: Tape, sizes: Sizes) -> None:
-    """Adds the way back: outputs to the ranks of their tokens, and their sum there."""
+    """Adds the combine: outputs are sent to the ranks of their tokens and summed there."""
     seen = sizes.model.moe_latent_size or sizes.model.hidden_size
     kind, apart = sizes.recipe.knob("moe_token_dispatcher_type"), _group(sizes) > 1
     source = "expert_output"
