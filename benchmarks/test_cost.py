@@ -89,7 +89,8 @@ def _children_cpu_s() -> float:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Adds the plugin that records the CPU seconds of each test to every pytest of the tree."""
+    """Returns an environment in which every pytest of the tree loads the plugin that records the CPU seconds of each
+    test."""
     shutil.copy(cpu_by_test.__file__, folder)
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), folder]))
     options = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p cpu_by_test".strip()

@@ -33,7 +33,10 @@ def predicted_effects(ends: Ends, time: TimeSurrogate | None = None) -> tuple[Pr
 
 
 def _pairs(ends: Ends) -> Iterator[tuple[Recipe, Recipe]]:
-    """Yields (recipe without, recipe with) for each difference; (A, A) where neither pair is legal."""
+    """Yields (recipe without, recipe with) for each difference: A or B is one of the two.
+
+    Yields (A, A) if neither is legal.
+    """
     legal, everything = ends.legal, frozenset(range(len(ends.differences)))
     for at in sorted(everything):
         if legal(frozenset({at})):

@@ -11,6 +11,6 @@ FOLDERS = [Path(__file__).parents[1] / "frameworks"]
 
 @cache
 def framework_names() -> tuple[str, ...]:
-    """Returns the names in alphabetical order: `megatron-lm` is the folder `megatron_lm`."""
+    """Returns the names in alphabetical order, such as `megatron-lm` for the folder `megatron_lm`."""
     files = (file for folder in FOLDERS for file in folder.glob("*/framework.py"))
     return tuple(sorted(file.parent.name.replace("_", "-") for file in files))
