@@ -89,7 +89,7 @@ def merge(sets: Iterable[Intervals]) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """Returns the time in both."""
+    """Returns the time that lies in both sets of intervals."""
     if not len(a) or not len(b):
         return EMPTY
     start, end, in_a, in_b = _sweep(a, b)

@@ -238,12 +238,13 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
 
 
 def _worth(job: Job, finding: WallFinding) -> float:
-    """Returns the finding's share of the step plus that of the bubble that it would save."""
+    """Returns what removing the finding would save: its share of the step plus that of the bubble."""
     return finding.share + job.share(finding.bubble_us)
 
 
 def _expected(job: Job, finding: WallFinding) -> float:
-    """Returns the same as `_worth`, with half of possible waiting subtracted."""
+    """Returns what removing the finding is expected to save, a share of the step: half of possible waiting is
+    subtracted."""
     maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
     return _worth(job, finding) * (1 - EXPECTED_WAITING * maybe)
 

@@ -222,8 +222,8 @@ def _noise_prior(grid: Floats, least: float, shown: float) -> Floats:
 
 
 def _tempers(least: float, shown: float, apart: float) -> list[float]:
-    """Returns the deviations to grow hypotheses at, so that at least one is near that of the bursts, whose costs are up
-    to `apart` apart."""
+    """Returns deviations of a burst at which to grow hypotheses: at least one is near the real deviation if costs of
+    bursts differ by up to `apart`."""
     steps = math.log(max(TEMPER * shown, apart) / least) / math.log(TEMPER)
     return [least * TEMPER**step for step in range(math.floor(steps + 1e-9) + 1)]
 

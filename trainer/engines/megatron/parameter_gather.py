@@ -61,9 +61,11 @@ class ParameterGather:
         self._hooked = hooked
 
     def fill_buffer(self) -> None:
-        """Copies parameters, after gradients were zeroed, to the buffer that both share, to be gathered from it.
+        """Copies parameters, after gradients were zeroed, to the buffer that parameters and gradients share, to be
+        gathered.
 
-        Does nothing in the step without hooks: nothing would take them out again, and gradients would be added to them.
+        Does nothing in the step without hooks: nothing would take the parameters out again, and gradients would be
+        added to them.
         """
         if self._shares_buffer and self._hooked and self.by_hooks:
             for optimizer in _distributed(self._model.optimizer):

@@ -22,8 +22,10 @@ def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int)
 
 
 def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
-    """Assigns each decoder layer to a stage; of equally loaded ranks to the later one, which holds fewer micro
-    batches."""
+    """Assigns each decoder layer to the stage of least load.
+
+    Of equally loaded ranks it takes the last one, which holds fewest micro batches.
+    """
     flops = layer_flops(model, seq_length)
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
     counts = [0] * len(stages)

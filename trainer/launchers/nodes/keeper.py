@@ -49,7 +49,7 @@ def main(control: Path, token: str, number: int, name: str) -> int:
     if asked is None:
         print(unseen(name, control), file=sys.stderr, flush=True)
         return UNSEEN
-    came = _come(control, number, name, asked)
+    came = _report_started(control, number, name, asked)
     first = _await_first(control, parent)
     if first is None:
         return 1
@@ -85,8 +85,8 @@ def _await_start(control: Path, token: str) -> folder.Start | None:
     return None
 
 
-def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.KeeperStarted:
-    """Reports that this node has started, and its address."""
+def _report_started(control: Path, number: int, name: str, asked: folder.Start) -> folder.KeeperStarted:
+    """Reports that this node has started, with its address; returns the report."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
     own = address_of(asked.interface) if asked.interface else None
     came = folder.KeeperStarted(
