@@ -23,7 +23,7 @@ from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
 from autotune.looks.render import render
-from autotune.looks.segments import KINDS, mean_segments, mean_step_us, slowest, steps_of
+from autotune.looks.segments import KINDS, counted_steps, mean_segments, mean_step_us, slowest, steps_of
 from autotune.looks.svg import box, drawing, line, tag
 from autotune.looks.tables import Table
 
@@ -65,7 +65,7 @@ def _bars(one: TraceReport, other: TraceReport) -> Markup:
     longest = max(mean_step_us(one), mean_step_us(other)) or 1.0
     bars = [
         step_bar(
-            mean_segments(steps_of(trace)),
+            mean_segments(counted_steps(trace)),
             longest,
             " · ".join(part for part in (side, rank_words(trace), duration(mean_step_us(trace))) if part),
         )

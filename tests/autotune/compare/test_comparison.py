@@ -168,6 +168,15 @@ def test_the_input_that_no_longer_holds_up_training_is_seen_first(capsys: pytest
     assert re.match(r"step 175 ms → 131 ms \(−24\.9 %\): mostly idle: host −\d\d\.\d ms \(loading data", first)
 
 
+@pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
+def test_the_bars_of_the_page_leave_out_warm_up_as_its_table_does(tmp_path: Path) -> None:
+    traces = [str(TRACES / f"resnet50_w{n}.json.gz") for n in (0, 4)]
+    assert main(["compare", *traces, "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    bars = page[page.index("The average step") : page.index("What moved, largest first")]
+    assert re.findall(r">(\d+ %)<", bars) == ["55 %", "43 %", "74 %", "22 %"]
+
+
 def test_two_trials_are_compared_by_their_measured_steps_and_the_profilers_cost_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
