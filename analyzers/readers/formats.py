@@ -46,7 +46,7 @@ def format_of(path: Path) -> Format | None:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
-        raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its rights") from None
+        raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its permissions") from None
     if not head:
         raise TraceError(path, "the file is empty", hint="the profiler wrote nothing: was the run ended early?")
     unpack = next((command for magic, command in PACKED.items() if head.startswith(magic)), None)

@@ -188,9 +188,10 @@ class _Columns:
 
     def cpu_timeline(self, trace: JsonTrace) -> Timeline:
         if not any(len(columns) for columns in self.host.values()):
+            lost = "; ".join(each.why for each in trace.losses.dropped())
             raise TraceError(
                 trace.path,
-                "has no events" + "".join(f"; {d.why}" for d in trace.losses.dropped()),
+                f"has no events that can be read: {lost}" if lost else "has no events",
                 hint="record it again and let the profiler finish writing (stop() before the process ends)",
             )
         origin, names = self._origin_us(), self._names()

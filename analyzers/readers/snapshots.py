@@ -89,7 +89,7 @@ def _load(path: Path) -> object:
         with path.open("rb") as file, _no_collections():
             return _PlainUnpickler(file).load()
     except OSError as error:
-        raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its rights") from None
+        raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its permissions") from None
     except MemoryError:
         raise _no_snapshot(path, "does not fit in memory") from None
     except Exception as error:  # a damaged pickle can raise any exception

@@ -13,13 +13,15 @@ MOST_READS = 200  # a script that sources itself is stopped after so many reads
 
 
 def text_of(path: Path, *, known: str) -> str:
-    """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is not text."""
+    """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is empty or not text."""
     file = str(path)
     try:
         raw = bytes_of(path, where=file, instead=f"{known}; of a long log its start will do", most_mib=MOST_MIB)
     except FileNotFoundError:
         raise refused(file, "no such file", known) from None
     text = raw.decode("utf-8", errors="replace")
+    if not text.strip():
+        raise refused(file, "the file is empty", known)
     if "\0" in text:
         raise refused(file, "it is not text", known)
     return text

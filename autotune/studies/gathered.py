@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,7 +75,9 @@ class Found:
 
 
 def gathered(folder: Path, *, now: float) -> Found:
-    """Returns the studies in or below the folder. Raises BadInputError if there are none."""
+    """Returns the studies in or below the folder. Raises BadInputError if there are none, or it cannot be read."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise BadInputError(Problem(where=str(folder), what="it cannot be read", hint="check its permissions"))
     rows: list[tuple[float, Row, History]] = []
     unread: list[Unread] = []
     for study in _folders(folder):

@@ -107,6 +107,8 @@ WRONG = {
     "schema nothing": "Choose from",
     "schema plan -o folder": "this is a folder",
     "import folder": "it is a directory",
+    "import empty.json": "the file is empty",
+    "gap empty.json": "the file is empty",
     "import null.json": "no training command was reached",
     "import good.yaml --set X": "--set NAME=VALUE",
     "completion powershell": "Choose from",

@@ -66,6 +66,14 @@ def test_a_folder_without_studies_is_refused(
     assert "no study here" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_read_is_not_called_empty(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert main(["studies"]) == 2
+    assert "it cannot be read" in capsys.readouterr().err
+
+
 def test_the_page_links_to_each_report_from_where_it_lies(folder: Path) -> None:
     (folder / "a" / "report.html").write_text("")
     page = Page(studies_page(gathered(folder, now=0.0), beside=folder.parent))
