@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import app
+from autotune.cli import app, main
 from policies.fixes import FIXES
 from policies.surrogate.factors import factors
 from tests.places import ROOT
@@ -86,3 +86,7 @@ def test_a_picture_of_a_document_is_there() -> None:
     ]
     assert pictures
     assert [picture for picture in pictures if not picture.is_file()] == []
+
+
+def test_the_recipe_of_make_run_should_run_as_it_is() -> None:
+    assert main(["check", "cpu-moe-slow"]) == 0

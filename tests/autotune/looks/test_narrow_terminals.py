@@ -31,7 +31,7 @@ COMMANDS = {
     "estimate": ["estimate", "r.yaml"],
     "plan": ["plan", "r.yaml", "--top", "3"],
     "dry run": ["run", "r.yaml", "--dry-run"],
-    "dry run of a base that does not fit": ["run", "cpu-moe-slow", "--dry-run"],
+    "dry run of a base that does not fit": ["run", "too-large.yaml", "--dry-run"],
     "rules": ["check", "--rules"],
 }
 
@@ -39,6 +39,8 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def _recipes(empty_folder: Path) -> None:
     (empty_folder / "r.yaml").write_text(RECIPE)
+    slow = (ROOT / "trainer" / "recipe" / "examples" / "cpu-moe-slow.yaml").read_text()
+    (empty_folder / "too-large.yaml").write_text(slow.replace("memory_gib: 0.6", "memory_gib: 0.42"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_in_a_narrow_terminal_no_column_is_cut(
 
 
 def test_a_dry_run_says_of_no_trial_that_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "cpu-moe-slow", "--dry-run"]) == 0
+    assert main(["run", "too-large.yaml", "--dry-run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "out of memory" not in said
     assert "trial 0 does not fit by estimate (limit 0.42 GiB)" in said
