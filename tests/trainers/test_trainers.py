@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -60,6 +61,13 @@ def with_memory(recipe: Path, gib: float) -> None:
     recipe.write_text(text.replace("cluster:\n", f"cluster:\n  memory_gib: {gib}\n", 1))
 
 
+def with_short_bursts(recipe: Path) -> None:
+    """Writes the recipe with bursts of few steps, of the release whose core is installed."""
+    text = recipe.read_text().replace("trainer:\n", "trainer:\n  version: 0.16.1\n")
+    few = "burst:\n  warmup_steps: 1\n  measure_steps: 4\n  trace_steps: 0\n"
+    recipe.write_text(text.replace("burst:\n", few))
+
+
 def report(study: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((study / "report.json").read_text())
     return document
@@ -88,6 +96,30 @@ def test_a_launch_script_of_megatron_lm_from_import_to_the_exported_script(megat
     tuner("export", "night", "--to", "megatron-lm", "-o", str(exported), cwd=tmp_path)
     last = ("--exit-interval", "2", "--log-interval", "1", "--eval-iters", "0")
     assert iterations(["bash", str(exported), *last], tmp_path) == 2
+
+
+def test_the_setting_that_makes_a_launch_script_of_megatron_lm_slower_is_named(
+    megatron_lm: Path, tmp_path: Path
+) -> None:
+    shutil.copy(HERE / "pretrain_gpt_on_cpu.py", tmp_path)
+    text = (HERE / "launch_megatron_lm.sh").read_text()
+    text = text.replace("GPUS_PER_NODE=2", f"GPUS_PER_NODE=2\nMEGATRON_LM={megatron_lm}")
+    inert = "export NCCL_DEBUG=WARN CUDA_CACHE_DISABLE=1\ntorchrun"
+    scripts = {
+        "fast": text.replace("--micro-batch-size 1", "--micro-batch-size 8"),
+        "slow": text.replace("\ntorchrun", f"\n{inert}").replace("--clip-grad 1.0", "--clip-grad 1.0 --log-throughput"),
+    }
+    for name, script in scripts.items():
+        (tmp_path / f"{name}.sh").write_text(script)
+        tuner("import", f"{name}.sh", "-o", f"{name}.yaml", "--gpu", "cpu", cwd=tmp_path)
+        with_short_bursts(tmp_path / f"{name}.yaml")
+
+    tuner("bisect", "fast.yaml", "slow.yaml", "--budget", "14", "--study", "slower", cwd=tmp_path)
+
+    found = report(tmp_path / "slower")
+    assert found["answered"] == "culprits"
+    assert [each["differences"] for each in found["culprits"]] == [["micro_batch_size"]]
+    assert len(found["differences"]) == 4
 
 
 def test_a_launch_script_of_megatron_bridge_from_import_to_the_exported_script(tmp_path: Path) -> None:
