@@ -55,6 +55,19 @@ def draw(folder: Path) -> Iterator[Path]:
     shutil.rmtree(folder / "profile", ignore_errors=True)
 
 
+def _bisected(folder: Path) -> Path:
+    """Bisects the recipe without recompute and the recipe as it is; returns the study."""
+    study, better = folder / "slower", folder / "better.yaml"
+    better.write_text(
+        RECIPE.partition("knobs:")[0]
+        + "knobs: {use_distributed_optimizer: true, manual_gc: true}\nburst: "
+        + RECIPE.partition("burst: ")[2]
+    )
+    if not study.exists():
+        _quietly("bisect", str(better), str(folder / "recipe.yaml"), "--study", str(study))
+    return study
+
+
 def _pages(folder: Path) -> dict[str, Path]:
     """Writes every page into the folder; returns name → page."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,6 +86,7 @@ def _pages(folder: Path) -> dict[str, Path]:
         "running": running / "report.html",
         "diagnosis": folder / "diagnosis.html",
         "gap": folder / "gap.html",
+        "bisect": _bisected(folder) / "report.html",
         "studies": folder / "studies.html",
         "status": _status(running, folder / "status.html"),
     }

@@ -11,9 +11,19 @@ from rich.markup import escape
 
 from analyzers.diagnosis import Analysis
 from autotune.bisect.document import Bisected, document_of, fixed_recipe, problem_of
-from autotune.bisect.words import columns_of_bursts, headline, measure_text, rows_of_bursts, rows_of_differences
+from autotune.bisect.words import (
+    columns_of_bursts,
+    figure,
+    headline,
+    measure_text,
+    other_text,
+    rows_of_bursts,
+    rows_of_differences,
+)
 from autotune.compare.comparison import Comparison, compared, moved_parts, signed
 from autotune.compare.comparison import headline as moved_headline
+from autotune.compare.terminal import INNER_SHOWN
+from autotune.diagnose.terminal import SHOWN
 from autotune.looks.quantities import UNMEASURED, duration, percent
 from autotune.looks.render import render
 from autotune.looks.tables import Table
@@ -24,6 +34,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.lines import cost_in_words
 
+LIKELY = 0.01  # probability of another set from which on a page names it
 HTML, JSON, FIXED = "report.html", "report.json", "fixed_recipe.yaml"
 
 
@@ -52,7 +63,7 @@ def show_bisection(history: History, console: Console) -> None:
     if by := measure_text(found):
         say(console, by, lead="compared: ")
     for each in found.others if found.answered == "undecided" else []:
-        say(console, f"{' and '.join(each.differences) or 'nothing'} ({percent(each.probability, 0)})", lead="or: ")
+        say(console, other_text(each), lead="or: ")
     header = ("<difference, A → B", "predicted", "guilt before", "<verdict")
     print_table(console, "differences, the most suspect first", header, _escaped(rows_of_differences(found)))
     number, recipe, *times = columns_of_bursts(found)
@@ -72,6 +83,7 @@ def page(found: Bisected, history: History) -> str:
     return render(
         "bisection.html.j2",
         name=found.study,
+        figure=figure(found),
         headline=headline(found),
         simulated=found.simulated,
         asked=f"{len(found.differences)} differences between A and B",
@@ -79,7 +91,7 @@ def page(found: Bisected, history: History) -> str:
         measure=measure_text(found),
         noise=percent(found.noise) if found.noise is not None else "",
         idle=", ".join(found.idle),
-        others=[f"{' and '.join(each.differences) or 'nothing'}: {percent(each.probability)}" for each in found.others],
+        others=[other_text(each) for each in found.others if each.probability >= LIKELY],
         differences=Table(
             columns=("difference, A → B", "predicted", "guilt before", "verdict"),
             rows=tuple(rows_of_differences(found)),
@@ -102,6 +114,6 @@ def _compared(history: History) -> Comparison | None:
 def _parts(ends: Comparison) -> Table:
     rows = tuple(
         (words, duration(move.a_us), duration(move.b_us), signed(move.moved_us))
-        for words, move in moved_parts(ends, least=0.0, mark="· ")
+        for words, move in moved_parts(ends, least=SHOWN, least_inner=INNER_SHOWN, mark="· ")
     )
     return Table(columns=("part of the step", "A", "B", "moved"), rows=rows, numbers=(1, 2, 3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.bisect.document import Acting, Bisected, Time, values_text
+from autotune.bisect.document import Acting, Bisected, Other, Time, values_text
 from autotune.bisect.measure import Measure
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
@@ -25,6 +25,18 @@ def headline(found: Bisected) -> str:
     sets = "; ".join(acting_text(each) for each in found.culprits)
     certain = "" if found.answered == "culprits" else f"undecided, most probable ({percent(found.probability, 0)}): "
     return f"{certain}{effect}: {sets}{total}{_rest(found)}"
+
+
+def figure(found: Bisected) -> str:
+    """Returns the figure of the page: how B fails, else how much longer it takes."""
+    if found.symptom is not None:
+        return found.symptom
+    return gain(found.total.change) if found.total else ""
+
+
+def other_text(each: Other) -> str:
+    """Returns `fp8 + tp_comm_overlap (12 %)`: a set that is possible too."""
+    return f"{' + '.join(each.differences) or 'nothing'} ({percent(each.probability, 0)})"
 
 
 def measure_text(found: Bisected) -> str:

@@ -16,7 +16,9 @@ def test_every_page_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(screens, "WIDTHS", (600,))
     monkeypatch.setattr(screens, "SCHEMES", {"dark": 0})
     drawn = list(screens.draw(tmp_path))
-    names = [f"{name}-600-dark.png" for name in ("report", "running", "diagnosis", "gap", "studies", "status")]
+    names = [
+        f"{name}-600-dark.png" for name in ("report", "running", "diagnosis", "gap", "bisect", "studies", "status")
+    ]
     assert [picture.name for picture in drawn] == names
     assert all(picture.stat().st_size > 10_000 for picture in drawn)
     pages = [page for page in tmp_path.rglob("*.html") if page.name != "status.html"]
