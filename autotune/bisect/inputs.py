@@ -49,7 +49,11 @@ def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
     if not found.differences:
         idle = f" but {', '.join(each.name for each in found.idle)}, without effect here" if found.idle else ""
         raise BadInputError(
-            Problem(where=f"{a} and {b}", what=f"they do not differ{idle}", hint="name two recipes that differ")
+            Problem(
+                where=f"{a} and {b}",
+                what=f"they do not differ{idle}",
+                hint="name two recipes that differ, or an environment with --env-b",
+            )
         )
     for end, named in ((frozenset[int](), a), (frozenset(range(len(found.differences))), b)):
         if not found.legal(end):

@@ -126,8 +126,7 @@ class BurstSettings(Section):
     def _of_our_ranks(cls, env: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         engine = info.data.get("engine")
         if env and engine != "megatron":
-            where = "write them to trainer.env" if engine == "command" else "it starts no process"
-            raise PydanticCustomError("not_our_ranks", "engine {engine}: {where}", {"engine": engine, "where": where})
+            raise PydanticCustomError("not_our_ranks", "engine {engine} starts none of our ranks", {"engine": engine})
         return env
 
 

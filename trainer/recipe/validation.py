@@ -290,6 +290,12 @@ def _recipe_name(error: ErrorDetails, key: str, section: str, known: Known) -> t
     return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is named after it"
 
 
+def _not_our_ranks(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    if error["ctx"]["engine"] == "command":
+        return "engine command starts the trainer's ranks, not ours", "write the variables to trainer.env"
+    return f"engine {error['ctx']['engine']} starts no process", "leave the variables out"
+
+
 def _not_simulated(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     return error["msg"], "take burst.machine out, or set burst.engine to simulated"
 
@@ -356,6 +362,7 @@ MESSAGES: dict[str, Message] = {
     "literal_error": _literal,
     "recipe_name": _recipe_name,
     "not_simulated": _not_simulated,
+    "not_our_ranks": _not_our_ranks,
     "invalid_key": _key_that_is_none,
     "too_short": _too_short,
     "too_many_ranks": _too_many_ranks,

@@ -28,7 +28,7 @@ def test_an_environment_that_an_engine_cannot_make_is_refused(
     Path("sim.yaml").write_text(SMALL)
     Path("cpu.yaml").write_text(CPU)
     for words, said in (
-        (["sim.yaml", "--env-b", "OMP_NUM_THREADS=1"], "it starts no process"),
+        (["sim.yaml", "--env-b", "OMP_NUM_THREADS=1"], "engine simulated starts no process"),
         (["cpu.yaml", "--env-b", "module load new"], "runs no line of a shell"),
         (["cpu.yaml", "--env-b", "HF_TOKEN=hf_abcdefghijklmnopqrst"], "journals hold none"),
         (["cpu.yaml"], "they do not differ"),
