@@ -6,7 +6,7 @@ On CPUs, whose speeds are in no table, nothing is planned: the experts are sprea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -33,11 +33,10 @@ from trainer.recipe.names import safe_name
 from trainer.recipe.rules import check
 from trainer.recipe.rules.check import errors_of
 from trainer.recipe.rules.mixers import engine_builds
-from trainer.recipe.rules.rule import Effect
 from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
-CONSIDERED = 8  # choices of `plan` among which the first that no release fails with is taken
+OFFLOADS = ("fine_grained_activation_offloading", "optimizer_cpu_offload")
 MAX_SUGGESTIONS = 8  # suggestions of rules that are applied, one after the other
 
 
@@ -67,12 +66,21 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
     if base.hardware.is_cpu:
         return Starter(recipe=base, text=written(base, model=named, because=()), unfit=None)
     cluster = cluster_of(machine)
-    found = search(base, learned=cluster)
-    first = sorted(choices(found, CONSIDERED), key=lambda choice: (not choice.fits, _fails(choice)))
+    first = _first(base, cluster)
     recipe = _with_suggestions(first[0].recipe if first else base)
     unfit = None if first and first[0].fits else _unfit(recipe, cluster)
     said = (unfit,) if unfit else _expected(recipe, machine)
     return Starter(recipe=recipe, text=written(recipe, model=named, because=said), unfit=unfit)
+
+
+def _first(base: Recipe, cluster: LearnedCluster) -> list[Choice]:
+    """Returns `plan`'s first choice; of those without offload, which by some reports trains wrongly at first, where
+    one fits."""
+    kept = base.tune.model_copy(update={"freeze": (*base.tune.freeze, *OFFLOADS)})
+    found = choices(search(base.model_copy(update={"tune": kept}), learned=cluster), 1)
+    if not any(choice.fits for choice in found):
+        return choices(search(base, learned=cluster), 1)
+    return [replace(each, recipe=each.recipe.model_copy(update={"tune": base.tune})) for each in found]
 
 
 def _base(model: str, gpu: str, gpus: int) -> Recipe:
@@ -106,11 +114,6 @@ def _base(model: str, gpu: str, gpus: int) -> Recipe:
     if engine_builds(recipe):
         return recipe
     return recipe_from(Source(name="init", data=data | {"burst": {"engine": "simulated"}}))
-
-
-def _fails(choice: Choice) -> bool:
-    """Returns whether a release of Megatron-Core is known to fail with the choice although it is legal."""
-    return any(finding.effect is Effect.FAILS for finding in check(choice.recipe))
 
 
 def _with_suggestions(recipe: Recipe) -> Recipe:

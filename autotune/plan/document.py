@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NotRequired, TypedDict
@@ -18,7 +18,7 @@ from trainer.estimate.plan.search import Search, search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
 from trainer.recipe.rules import FindingKind, check
-from trainer.recipe.rules.rule import Finding
+from trainer.recipe.rules.rule import Effect, Finding
 
 SCHEMA = 1
 BACKEND = "moe_flex_dispatcher_backend"
@@ -105,8 +105,15 @@ class Plan:
             return ()
         first, learned = self.choices[0].recipe, self.found.learned
         time, memory = estimate_time(first, learned=learned), estimate_memory(first, learned=learned.memory)
-        said = (*time.assumptions, *memory.assumptions, *_evidence(first, learned))
+        said = (*time.assumptions, *memory.assumptions, *_evidence(first, learned), *_failing(self.choices))
         return (*said, UNRANKED) if self.limit_gib is None else said
+
+
+def _failing(choices: Sequence[Choice]) -> Iterator[str]:
+    """Yields what choices are known to fail with in some release, of which nothing else fits."""
+    found = (finding for choice in choices for finding in check(choice.recipe) if finding.effect is Effect.FAILS)
+    for finding in {finding.rule: finding for finding in found}.values():
+        yield f"nothing else fits, and it fails in Megatron-Core {finding.versions}: {finding.message}"
 
 
 def _evidence(first: Recipe, learned: LearnedCluster) -> Iterator[str]:

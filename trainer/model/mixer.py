@@ -43,10 +43,12 @@ class TensorModules:
 @dataclass(frozen=True, kw_only=True)
 class Scan:
     """Forward work of one token in a mixer's own kernels: they read and write `elements` of 16 bits between its
-    projections. `exchanged` channels go to the ranks of their heads and back if ranks share the sequence."""
+    projections. `exchanged` channels go to the ranks of their heads and back if ranks share the sequence. `chunk`: the
+    tokens of a chunk, if a kernel takes a head's state from chunk to chunk of a sequence; 0 if none does."""
 
     elements: float
     exchanged: float
+    chunk: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,20 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Flags, Integers
+from trainer.estimate.candidates import Flags, Integers, one
 from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.familiar import Familiar, familiar_to
-from trainer.estimate.plan.legality import KINDS
+from trainer.estimate.plan.legality import kept_to
 from trainer.estimate.plan.search import Scored, Search, of_sizes
 from trainer.estimate.plan.stages import balanced_layouts
 from trainer.estimate.time.estimate import TimeTable, time_of
 from trainer.estimate.time.parts import STEP_PARTS
+from trainer.estimate.time.work import fuses_experts
+from trainer.legality import findings_of
+from trainer.measured.software import latest, releases
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.nearest import CP, EP, PP, TP
-from trainer.recipe.rules.rule import Finding
+from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
@@ -103,7 +106,7 @@ def choices(found: Search, top: int) -> list[Choice]:
     """Returns the `top` best layouts with their best settings, each checked by the rules as a recipe."""
     recipes: dict[int, Recipe] = {}
     for row in found.ranking:
-        recipe = written_out(found.finals.candidates.recipe(int(row)))
+        recipe = as_counted(written_out(found.finals.candidates.recipe(int(row))))
         if not broken(recipe, found.standing):
             recipes[int(row)] = recipe
         if len(recipes) == top:
@@ -120,9 +123,31 @@ def written_out(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def as_counted(recipe: Recipe) -> Recipe:
+    """Returns the recipe with the settings of the newest releases that its estimate takes for granted, where they are
+    legal, free to move and known to the release that its trainer names: experts as one fused kernel, and their
+    activations in pages where the whole iteration is captured at a capacity of the ranks."""
+    rows = one(recipe)
+    paged = rows.whole_iteration & (recipe.knob("moe_expert_rank_capacity_factor") is not None)
+    wanted = {
+        "use_transformer_engine_op_fuser": fuses_experts(rows, releases()[latest()]),
+        "moe_paged_stash": paged,
+    }
+    for name, counted in wanted.items():
+        if counted.all() and not recipe.knob(name) and name not in recipe.tune.freeze:
+            changed = recipe.replace({name: True})
+            recipe = changed if _errors(changed) <= _errors(recipe) else recipe
+    return recipe
+
+
+def _errors(recipe: Recipe) -> set[str]:
+    return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
+
+
 def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Finding]:
     """Returns the findings that exclude a recipe from the choices, except those of the rules in `standing`."""
-    return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
+    rules = (rule for rule in kept_to(recipe) if rule.id not in standing)
+    return [finding for rule in rules if (finding := rule.finding(recipe))]
 
 
 def _choices(scored: Scored, recipes: Mapping[int, Recipe], learned: LearnedCluster) -> list[Choice]:
@@ -252,4 +277,7 @@ def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:
 
 def _first_broken(recipe: Recipe, standing: frozenset[str]) -> str:
     findings = broken(recipe, standing)
-    return f"illegal: {findings[0].message} [{findings[0].rule}]" if findings else ""
+    if not findings:
+        return ""
+    first = findings[0]
+    return f"{'known to fail' if first.effect is Effect.FAILS else 'illegal'}: {first.message} [{first.rule}]"

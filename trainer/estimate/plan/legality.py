@@ -15,13 +15,27 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.check import ERRORS, RULES
-from trainer.recipe.rules.rule import FindingKind, Rule
+from trainer.recipe.rules.rule import LM_AND_BRIDGE, Effect, FindingKind, FrameworkName, Rule
 from trainer.recipe.schema import Recipe
-from trainer.recipe.sections import Parallelism, Training
+from trainer.recipe.sections import Parallelism, TrainerSettings, Training
 
 # What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
 KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
 BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)
+# What a release starts and then fails with: no choice either, unless nothing else fits.
+FAILING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is Effect.FAILS and rule not in BINDING)
+
+
+def kept_to(recipe: Recipe) -> tuple[Rule, ...]:
+    """Returns the rules that a plan of the recipe keeps to. Those of FAILING hold for every framework and release that
+    the recipe may be run with: of one that its trainer names, else of all."""
+    return BINDING + tuple(rule for rule in FAILING if _may_meet(rule, recipe.trainer))
+
+
+def _may_meet(rule: Rule, trainer: TrainerSettings | None) -> bool:
+    if trainer is None or trainer.kind not in LM_AND_BRIDGE:
+        return True
+    return bool({FrameworkName.CORE, trainer.kind} & set(rule.binds))
 
 
 def broken(

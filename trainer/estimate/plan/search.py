@@ -9,8 +9,8 @@ Shapes: N rows of a table; all estimates are [N].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
-from trainer.estimate.plan.legality import BINDING, broken
+from trainer.estimate.plan.legality import BINDING, broken, kept_to
 from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, leanest, settings
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
@@ -28,6 +28,7 @@ from trainer.recipe.schema import Recipe
 
 CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] stay in the cache's reach
 FINALISTS = 3000  # rows of the second stage that are crossed with the remaining settings
+PROMISING = 1500  # rows that do not fit, those that need least first, that are tried with every offload to the host
 ALIKE = 0.002  # throughputs closer than this are one: data parallelism and the lower need of memory go first
 
 
@@ -40,6 +41,11 @@ class Figures:
 
     def take(self, rows: Any) -> Figures:
         return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def joined(self, more: Figures) -> Figures:
+        """Returns these rows and those of `more` behind them."""
+        names = [field.name for field in fields(self)]
+        return Figures(**{name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,30 +92,42 @@ class Outline:
     options: Integers  # rows of the settings that no rule stands against by themselves
     mixed: tuple[Rule, ...]  # rules that read layout and settings both
     standing: frozenset[str]  # rules that the recipe breaks whatever is chosen: said, and set aside
+    rules: tuple[Rule, ...]  # the others
+    picks: Integers  # [N], which row of the settings each scored row has
     scored: Scored
 
 
 def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> Outline:
     """Runs the first stages.
 
-    Pure. Offload to the host, which slows a step, is searched only where nothing fits without it.
+    Pure. Offload to the host, which slows a step, is searched for every layout only where nothing fits without it, else
+    where the memory that it frees may be worth more. What a release is known to fail with comes last.
     """
-    first = _outline(recipe, room, learned, offload=False)
-    if first.scored.fits.any() or recipe.hardware.is_cpu or not can_fit(recipe, room=room, learned=learned):
+    kept = kept_to(recipe)
+    first = _outline(recipe, room, learned, rules=kept)
+    if first.scored.fits.any():
+        return with_offload(first, room, learned)
+    if recipe.hardware.is_cpu or not can_fit(recipe, room=room, learned=learned):
         return first
-    return _outline(recipe, room, learned, offload=True)
+    for rules, offload in ((kept, True), (BINDING, False), (BINDING, True)):
+        found = _outline(recipe, room, learned, rules=rules, offload=offload)
+        if found.scored.fits.any():
+            break
+    return replace(found, standing=found.standing | {rule.id for rule in kept if rule not in rules})
 
 
 def can_fit(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> bool:
     """Returns whether any layout fits with the settings that need least memory."""
-    return bool(_outline(leanest(recipe), room, learned, offload=False).scored.fits.any())
+    return bool(_outline(leanest(recipe), room, learned, rules=BINDING).scored.fits.any())
 
 
-def _outline(recipe: Recipe, room: float, learned: LearnedCluster, *, offload: bool) -> Outline:
+def _outline(
+    recipe: Recipe, room: float, learned: LearnedCluster, *, rules: Sequence[Rule], offload: bool = False
+) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base, offload=offload)
-    standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
-    rules = [rule for rule in BINDING if rule.id not in standing]
+    standing, _ = broken(one(base), rules=rules, undecided=frozenset({*places.columns, *choices.columns}))
+    rules = [rule for rule in rules if rule.id not in standing]
     verdicts, open_rules = broken(places, rules=rules, undecided=frozenset(choices.columns))
     good = _fastest_exchange(places, np.flatnonzero(_none(verdicts, places.count)), learned)
     possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
@@ -120,7 +138,7 @@ def _outline(recipe: Recipe, room: float, learned: LearnedCluster, *, offload: b
     # Only what recompute and offload decide is judged yet: dispatcher, overlap and graphs are the reference's
     others = frozenset(name for name in choices.columns if not is_outlined(name))
     forbidden, _ = broken(crossing, rules=mixed, undecided=others)
-    keep = _none(forbidden, crossing.count)
+    keep = np.flatnonzero(_none(forbidden, crossing.count))
     scored = _scored(crossing.take(keep), rows[keep], room, learned)
     return Outline(
         layouts=places,
@@ -129,7 +147,53 @@ def _outline(recipe: Recipe, room: float, learned: LearnedCluster, *, offload: b
         options=options,
         mixed=mixed,
         standing=frozenset(standing),
+        rules=tuple(rules),
+        picks=picks[keep],
         scored=scored,
+    )
+
+
+def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outline:
+    """Returns the outline with rows that fit by offload to the host alone and are faster than all that fit without.
+
+    Offload only costs time, so that just rows can gain which are faster without it and do not fit.
+    """
+    places, base, scored = first.layouts, first.layouts.base, first.scored
+    best = scored.figures.tokens[scored.fits].max()
+    faster = np.flatnonzero(~scored.fits & (scored.figures.tokens > best))
+    if not faster.size or base.hardware.is_cpu or base.hardware.host_link_gb_s is None:
+        return first
+    faster = faster[np.argsort(scored.figures.needs_gib[faster], kind="stable")][:PROMISING]
+    choices = settings(base, offload=True)
+    ways = choices.count // first.settings.count  # of offload: they vary fastest, the recipe's own is their first
+    _, open_rules = broken(places, rules=first.rules, undecided=frozenset(choices.columns))
+    possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
+    allowed = _none(possible, choices.count)
+    picks = (first.picks[faster, None] * ways + np.arange(1, ways)).reshape(-1)
+    rows = np.repeat(scored.layout[faster], ways - 1)[allowed[picks]]
+    picks = picks[allowed[picks]]
+    crossing = crossed(places, choices, rows, picks)
+    others = frozenset(name for name in choices.columns if not is_outlined(name))
+    forbidden, _ = broken(crossing, rules=mixed, undecided=others)
+    legal = np.flatnonzero(_none(forbidden, crossing.count))
+    tried = _scored(crossing.take(legal), rows[legal], room, learned)
+    better = np.flatnonzero(tried.fits & (tried.figures.tokens > best))
+    if not better.size:
+        return first
+    rows = np.concatenate([scored.layout, tried.layout[better]])
+    picks = np.concatenate([first.picks * ways, picks[legal[better]]])
+    return replace(
+        first,
+        settings=choices,
+        options=np.flatnonzero(allowed),
+        mixed=mixed,
+        picks=picks,
+        scored=Scored(
+            candidates=crossed(places, choices, rows, picks),
+            figures=scored.figures.joined(tried.figures.take(better)),
+            fits=np.concatenate([scored.fits, tried.fits[better]]),
+            layout=rows,
+        ),
     )
 
 

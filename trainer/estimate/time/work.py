@@ -193,8 +193,9 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
 
 def _scans(candidates: Candidates, constants: Constants, shares: LayerShares) -> Floats:
     """Returns the seconds of the kernels between the projections of linear mixers, forward: `scan_time` times the time
-    to move their elements through memory at the share of its rate that these kernels reach. Averaged over the layers of
-    the class."""
+    to move their elements through memory at the share of its rate that these kernels reach, but at least the chain of a
+    sequence's chunks. Every rank goes through the whole sequence, with fewer heads the more ranks share it, so that the
+    chain is as long on any number of ranks. Averaged over the layers of the class."""
     seconds: Floats = np.zeros(())
     if not shares.scans:
         return seconds
@@ -204,8 +205,11 @@ def _scans(candidates: Candidates, constants: Constants, shares: LayerShares) ->
     for name, share in shares.scans.items():
         scan = mixers()[name].scan
         assert scan is not None
-        elements = candidates.tokens / candidates.tp * scan(model).elements
-        seconds = seconds + share * constants[f"scan_time.{name}"] * 2.0 * elements / rate
+        work = scan(model)
+        elements = candidates.tokens / candidates.tp * work.elements
+        moved = constants[f"scan_time.{name}"] * 2.0 * elements / rate
+        chunks = candidates.number("seq_length") / work.chunk if work.chunk and not hardware.is_cpu else np.zeros(())
+        seconds = seconds + share * np.maximum(moved, chunks * constants["scan_chunk_us"] * 1e-6)
     return seconds
 
 
@@ -283,11 +287,19 @@ def _permuted(candidates: Candidates, constants: Constants) -> Floats:
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
     """Returns the share of the experts' memory-bound work that is left if they are one fused kernel with the gate."""
-    if not (release.fused_grouped_mlp and candidates.base.architecture.gated_linear_unit) or "mxfp8" not in (
-        candidates.base.hardware.precisions or ()
-    ):
-        return np.ones(())
-    return np.where(candidates.among("precision", "mxfp8"), constants["fused_mlp_left"], 1.0)
+    return np.where(fuses_experts(candidates, release), constants["fused_mlp_left"], 1.0)
+
+
+def fuses_experts(candidates: Candidates, release: Release) -> Flags:
+    """Returns where experts are counted as one fused kernel with their gate, whether the recipe asks for it or leaves
+    it to the release: gated ones in MXFP8, neither split nor offloaded in parts (Megatron-Core's experts.py)."""
+    model, known_precisions = candidates.base.architecture, candidates.base.hardware.precisions or ()
+    if not (release.fused_grouped_mlp and model.gated_linear_unit and "mxfp8" in known_precisions):
+        return np.zeros((), dtype=bool)
+    parts = candidates.lists("offload_modules", "expert_fc1") | candidates.lists("offload_modules", "moe_act")
+    apart = candidates.on("fine_grained_activation_offloading") & parts
+    fused: Flags = candidates.among("precision", "mxfp8") & (candidates.etp == 1) & ~apart
+    return fused
 
 
 def host_s(candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool) -> Floats:

@@ -55,6 +55,7 @@ def _scan(model: Architecture) -> Scan:
     return Scan(
         elements=2 * (keys + values) + 2 * keys + 8 * values + chunks + 3 * values,
         exchanged=keys + 3 * values + 2 * heads,
+        chunk=DELTA_CHUNK,
     )
 
 

@@ -170,6 +170,38 @@ def test_offload_is_chosen_where_nothing_else_fits_and_said_to_cost() -> None:
     assert not any(each.recipe.knob("optimizer_cpu_offload") for each in choices(search(roomy), 3))
 
 
+def test_offload_is_chosen_where_its_room_buys_more_than_its_copies_cost() -> None:
+    data = {"model": "mixtral-8x22b", "cluster": {"gpu": "h100", "nodes": 8}, "training": {"global_batch_size": 512}}
+    base = recipe_from(Source(name="tight", data=data))
+    frozen = base.model_copy(
+        update={"tune": base.tune.model_copy(update={"freeze": ("fine_grained_activation_offloading",)})}
+    )
+    free, without = (choices(search(each), 1)[0] for each in (base, frozen))
+    assert free.fits
+    assert without.fits
+    assert free.recipe.knob("fine_grained_activation_offloading")
+    assert free.tokens_per_s_per_gpu > without.tokens_per_s_per_gpu
+
+
+def test_what_a_release_is_known_to_fail_with_is_no_choice_for_a_trainer_that_may_be_it() -> None:
+    long = {"seq_length": 65536, "global_batch_size": 64}
+    few = recipe("qwen3-next-80b-a3b", cluster={"gpu": "gb200", "nodes": 4, "gpus_per_node": 4}, training=long)
+    failing = {finding.rule for finding in check(few.replace({"context_parallel_size": 4}))}
+    assert "delta-net-cp-argument" in failing
+    found = search(few)
+    assert all(choice.layout.cp == 1 for choice in filled(choices(found, 5)))
+    assert any("known to fail: a gated delta net over CP" in one.because for one in missing(found, choices(found, 5)))
+    bridge = {"kind": "megatron-bridge", "command": ["train.py"]}
+    other = recipe(
+        "qwen3-next-80b-a3b",
+        cluster={"gpu": "gb200", "nodes": 4, "gpus_per_node": 4},
+        training=long,
+        trainer=bridge,
+        burst={"engine": "command"},
+    )
+    assert any(choice.layout.cp > 1 for choice in filled(choices(search(other), 5)))
+
+
 def test_context_ranks_exchange_in_the_fastest_legal_way_and_a_frozen_way_stays() -> None:
     long = recipe(
         "deepseek-v3",
