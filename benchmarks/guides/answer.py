@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
@@ -22,6 +23,9 @@ EVEN_LOAD: dict[str, Any] = {
     "cross_entropy_loss_fusion": True,
     "cpu_affinity": "spread",
 }  # settings that tuned runs of the guides share
+
+
+UNKNOWN = ("no published run has", "no calibrated run has")  # what notes of estimates on it begin with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,20 @@ def compared(found: Sequence[float], published: Sequence[float], *, within: floa
     pairs = zip(found, published, errors, strict=True)
     said = ", ".join(f"{ours:,.4g} for {theirs:,.4g} ({error:+.0%})" for ours, theirs, error in pairs)
     return Answer(says=said, agrees=all(abs(error) <= within for error in errors))
+
+
+def timed(recipes: Sequence[Recipe], published: Sequence[float], *, within: float) -> Answer:
+    """Returns the answer of TFLOPS/GPU that should lie within a share of the published ones. Where all that do not lie
+    inside their estimates' intervals, `unknown` is what those name that no published run has."""
+    found = [estimate_time(recipe) for recipe in recipes]
+    rates = [time.model_tflops_per_gpu for time in found]
+    answer = compared(rates, published, within=within)
+    apart = [abs(ours / theirs - 1) for ours, theirs in zip(rates, published, strict=True)]
+    wrong = [time for time, error in zip(found, apart, strict=True) if error > within]
+    inside = all(error <= time.spread for time, error in zip(found, apart, strict=True))
+    notes = [note for time in wrong for note in time.assumptions if note.startswith(UNKNOWN)]
+    named = inside and all(any(note.startswith(UNKNOWN) for note in time.assumptions) for time in wrong)
+    return replace(answer, unknown="; ".join(dict.fromkeys(notes)) if named else "")
 
 
 def together(*answers: Answer) -> Answer:

@@ -21,6 +21,7 @@ from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken, kept_to
 from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, leanest, settings
+from trainer.estimate.time.bound import FEATURE_SPREAD
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -154,12 +155,13 @@ def _outline(
 
 
 def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outline:
-    """Returns the outline with rows that fit by offload to the host alone and are faster than all that fit without.
+    """Returns the outline with rows that fit by offload to the host alone and are faster than all that fit without, by
+    more than the interval is wider for it: no published run has it.
 
     Offload only costs time, so that just rows can gain which are faster without it and do not fit.
     """
     places, base, scored = first.layouts, first.layouts.base, first.scored
-    best = scored.figures.tokens[scored.fits].max()
+    best = scored.figures.tokens[scored.fits].max() * (1 + FEATURE_SPREAD)
     faster = np.flatnonzero(~scored.fits & (scored.figures.tokens > best))
     if not faster.size or base.hardware.is_cpu or base.hardware.host_link_gb_s is None:
         return first

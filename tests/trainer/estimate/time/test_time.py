@@ -197,6 +197,23 @@ def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> Non
         assert estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, **levels)).by_part["cp_s"] == alone
 
 
+def test_context_ranks_divide_the_heads_of_a_delta_net_and_not_the_chain_of_its_chunks() -> None:
+    from trainer.estimate.time.layer_time import layer_time
+    from trainer.measured.software import latest, releases
+
+    def scan_s(**knobs: Any) -> float:
+        rows = one(recipe_of("gb200", 8, "qwen3-next-80b-a3b", **knobs))
+        layer = layer_time(rows, constants(), releases()[latest()], is_moe=True)
+        plain = layer_time(rows, {**constants(), "scan_chunk_us": 0.0}, releases()[latest()], is_moe=True)
+        return float(np.asarray(layer.attention - plain.attention))
+
+    long = {"seq_length": 65536, "global_batch_size": 64}
+    assert scan_s(seq_length=4096, global_batch_size=1024) == 0.0
+    assert scan_s(**long) == 0.0
+    few, many = (scan_s(context_parallel_size=cp, **long) for cp in (8, 16))
+    assert 0 < few < many
+
+
 def test_a_step_of_the_ring_hides_behind_as_much_attention_as_it_brings() -> None:
     """Few query groups: keys and values of a step arrive while attention works on those before, from 4K tokens a rank
     on; shorter shares have less attention for each byte."""
