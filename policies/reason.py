@@ -39,7 +39,7 @@ class ReasonKind(StrEnum):
     PUBLISHED = "published"  # wall, knob, walls, gain, spread, evidence, source, gain_bound
 
     # Ends of a search
-    NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus
+    NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus; left: the budget ended it, others should fit
     BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
     FAILED = "failed"  # kind: a failure that no fix addresses
     NOTHING_LEFT = "nothing_left"  # noise (two bursts differ by up to), patience (published settings in vain)

@@ -178,6 +178,8 @@ def _published(figures: Figures) -> str:
 
 
 def _nothing_fits(figures: Figures) -> str:
+    if figures.get("left"):  # only the budget ended the search; older journals do not say
+        return _sentence(f"no recipe ran: {figures['tried']} tried, and others should fit", _spent(figures))
     nodes = figures["fewest_nodes"]
     needs = (
         f"by estimate it needs at least {nodes} of these nodes"

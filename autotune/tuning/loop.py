@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -366,8 +366,11 @@ class Loop:
 
     def _end(self) -> Ended:
         if self._history.best is None:
-            why = self.policy.why_stopped(self.best, self._history.trials)
-            spent = {"bursts": self.bench.spent, "budget": self.bench.budget}
+            trials = self._history.trials
+            why = self.policy.why_stopped(self.best, trials)
+            spent: dict[str, Any] = {"bursts": self.bench.spent, "budget": self.bench.budget}
+            if self.bench.spent_out and self.policy.propose(self.best, Phase.FIT, trials) is not None:
+                spent["left"] = True
             return Ended(status="infeasible", reason=Reason(kind=why.kind, figures={**why.figures, **spent}))
         if spent_out := self.bench.spent_out:
             return Ended(status="budget", reason=spent_out)

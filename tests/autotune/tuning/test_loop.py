@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from analyzers.diagnosis import Cause, RankTime
-from autotune.looks.reasons import verdict_text
+from autotune.looks.reasons import sentence, verdict_text
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
+from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Prediction, Status, Verdict
 from tests.autotune.tuning.fakes import (
     FASTER,
@@ -66,6 +67,18 @@ def test_no_later_phase_runs_while_no_recipe_does(tmp_path: Path) -> None:
     assert [trial.status for trial in trials_in(tmp_path)] == [Status.OOM, Status.OOM]
     assert ended.status == "infeasible"
     assert "oom on rank 1: std::bad_alloc" in verdict_text(trials_in(tmp_path)[1])
+
+
+def test_a_budget_that_ends_before_anything_ran_is_not_called_the_end_of_what_fits(tmp_path: Path) -> None:
+    ideas = [Idea(changes={"micro_batch_size": size}, phase=Phase.FIT) for size in (2, 4)]
+    for budget, left in ((2, True), (3, False)):
+        ended = loop_in(tmp_path / str(budget), rule=lambda recipe: OOM, ideas=ideas, budget=budget).run()
+        assert ended.status == "infeasible"
+        assert ended.reason.figures.get("left", False) is left
+    figures = {"tried": 1, "fewest_nodes": 2, "most_gpus": 8, "left": True, "bursts": 2, "budget": 2}
+    assert sentence(Reason(kind=ReasonKind.NOTHING_FITS, figures=figures)).startswith(
+        "no recipe ran: 1 tried, and others"
+    )
 
 
 def test_tracing_is_left_out_of_repeats(tmp_path: Path) -> None:
