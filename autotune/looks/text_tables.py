@@ -101,7 +101,7 @@ def _print_figures(console: Console, cells: str, names: Sequence[str], entry: En
     """Prints figures below their title: in columns, or each with its name if the columns are too wide."""
     indent = " " * (PLACE - 2)
     if len(indent + cells) <= console.width:
-        console.print(Text(indent + cells), soft_wrap=True)
+        console.print(Text((indent + cells).rstrip()), soft_wrap=True)
     elif entry.figures != tuple(names):
         named = [f"{name} {figure}" for name, figure in zip(names, entry.figures, strict=True) if figure]
         say(console, ", ".join(named), lead=" " * PLACE)
