@@ -74,6 +74,7 @@ def test_a_budget_that_ends_before_anything_ran_is_not_called_the_end_of_what_fi
     for budget, left in ((2, True), (3, False)):
         ended = loop_in(tmp_path / str(budget), rule=lambda recipe: OOM, ideas=ideas, budget=budget).run()
         assert ended.status == "infeasible"
+        assert ended.reason is not None
         assert ended.reason.figures.get("left", False) is left
     figures = {"tried": 1, "fewest_nodes": 2, "most_gpus": 8, "left": True, "bursts": 2, "budget": 2}
     assert sentence(Reason(kind=ReasonKind.NOTHING_FITS, figures=figures)).startswith(
