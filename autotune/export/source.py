@@ -66,13 +66,15 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
     environment = started.environment if started else {}
     failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
     bad = trial.status in (Status.OOM, Status.FAILED)
+    gain, gain_ci = _gain(history, trial)
     return Source(
         recipe=trial.recipe,
         provenance=Provenance(
             source=study,
             study=started.name if started else "",
             trial=trial.number,
-            gain=_gain(history, trial),
+            gain=gain,
+            gain_ci=gain_ci,
             base_runs=history.reference is None or history.reference.number == 0,
             simulated=history.simulated,
             provisional=provisional_text(trial) if trial.provisional else None,
@@ -91,12 +93,13 @@ def _changes(history: History, trial: Trial) -> tuple[ChangeShare, ...]:
     return history.ended.changes if is_best and history.ended else ()
 
 
-def _gain(history: History, trial: Trial) -> float | None:
-    """Returns the speed-up of the study's best trial over its reference; None for other trials."""
+def _gain(history: History, trial: Trial) -> tuple[float | None, tuple[float, float] | None]:
+    """Returns the speed-up of the study's best trial over its reference and its 95 % interval; None for other trials,
+    and None as the interval where nothing was compared."""
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
-        return None
+        return None, None
     if reference.number == trial.number:
-        return 1.0 if trial.number == 0 else None
+        return (1.0 if trial.number == 0 else None), None
     gained = best_speedup(history)
-    return gained.value if gained else 1.0
+    return (gained.value, (gained.low, gained.high)) if gained else (1.0, None)

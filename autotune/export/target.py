@@ -17,13 +17,14 @@ class Provenance:
     """Origin of an exported recipe: a trial of a study, or a recipe file.
 
     `date`: when the study started; `gain`: throughput over the study's base recipe (1.0: equal), or, unless
-    `base_runs`, over the nearest recipe that runs.
+    `base_runs`, over the nearest recipe that runs; `gain_ci`: its 95 % interval.
     """
 
     source: str
     study: str | None = None
     trial: int | None = None
     gain: float | None = None
+    gain_ci: tuple[float, float] | None = None
     base_runs: bool = True
     simulated: bool = False
     provisional: str | None = None  # why the verdict or the gain is provisional
@@ -38,6 +39,8 @@ class Provenance:
             return
         over = "its base" if self.base_runs else "the recipe nearest to its base that runs"
         gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of {over}"
+        if gained and self.gain_ci is not None:
+            gained += f" (95 % interval {self.gain_ci[0]:.2f} to {self.gain_ci[1]:.2f})"
         how = " (simulated)" if self.simulated and gained else ""
         when = f", {self.date}" if self.date else ""
         yield f"From study {_one_line(self.study)}, trial {self.trial}{gained}{how}{when}."

@@ -96,6 +96,8 @@ def test_the_gain_says_what_it_is_counted_from() -> None:
     provenance = Provenance(source="s", study="night", trial=3, gain=1.34)
     assert "1.34x the throughput of its base" in next(provenance.lines())
     assert "of the recipe nearest to its base that runs" in next(replace(provenance, base_runs=False).lines())
+    with_interval = next(replace(provenance, gain_ci=(1.1, 1.63)).lines())
+    assert "1.34x the throughput of its base (95 % interval 1.10 to 1.63)." in with_interval
 
 
 def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

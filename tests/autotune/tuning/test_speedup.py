@@ -30,7 +30,10 @@ def test_every_command_says_the_same_speed_up(tmp_path: Path, capfd: pytest.Capt
     assert report["speedup_ci"] == standing["best"]["speedup_ci"] == row["speedup_ci"]
     words = f"{report['speedup']:.2f}"
     assert f"{words}× trial {report['base']}" in standing["best"]["words"]
-    assert f"{words}x the throughput" in printed("export", study, "--to", "yaml")
+    exported = printed("export", study, "--to", "yaml")
+    low, high = report["speedup_ci"]
+    assert f"{words}x the throughput" in exported
+    assert f"(95 % interval {low:.2f} to {high:.2f})" in exported.replace("\n#", "")
     assert report["speedup_since"] == "0.1.0"
     assert "Since version 0.1.0" in (Path(study) / "report.md").read_text()
 
