@@ -1,17 +1,17 @@
 """Measures what smaller runs save: GPU-hours until a choice of 97 % of the best known is proposed.
 
-    python -m benchmarks.proxies [--scenarios N] [--skip N] [--nodes 8] [--budget K] [--kept]
+    python -m benchmarks.proxies [--scenarios N] [--skip N] [--nodes 8] [--budget K] [--kept] [--no-probe]
         [--processes P] [--keep FOLDER]
     python -m benchmarks.proxies --read FOLDER [--kept]
 
 Every scenario of benchmarks.policy with 256 GPUs or more is tuned twice by the product's own loop, with traces: once
-with smaller runs on at most `--nodes` nodes (`tune.proxy_nodes`) and once with bursts of the full run. All bursts
-count, the base's included. `hours` are GPU-hours until the recipe that the study would export truly reaches 97 % of
-the best known and stays there; `confirm` those of the bursts at full size with which a study with smaller runs ends,
-and `confirmed` the true throughput of what it exports then. The figures are computed from the journals alone:
-`--keep` writes them to a folder, `--read` computes the figures of that folder again. `--kept` takes the bursts of the
-full run from the figures that `benchmarks.policy --keep` wrote (the scenario's first seed), with one burst of the base
-added, instead of playing them.
+with smaller runs on at most `--nodes` nodes (`tune.proxy_nodes`) and once with bursts of the full run, both after the
+probe of a study (`--no-probe`: without). The probe and all bursts count, the base's included. `hours` are GPU-hours
+until the recipe that the study would export truly reaches 97 % of the best known and stays there; `confirm` those of
+the bursts at full size with which a study with smaller runs ends, and `confirmed` the true throughput of what it
+exports then. The figures are computed from the journals alone: `--keep` writes them to a folder, `--read` computes the
+figures of that folder again. `--kept` takes the bursts of the full run from the figures that `benchmarks.policy --keep`
+wrote (the scenario's first seed), with one burst of the base added, instead of playing them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from analyzers import analyze
+from autotune.probe.study import probe_before
 from autotune.tuning import study as studies
 from autotune.tuning.bench import Bench
 from autotune.tuning.events import BurstStarted, Event
@@ -39,6 +40,7 @@ from benchmarks.policy.best import Effort, read_best, search_best
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario, scenarios
 from benchmarks.policy.today import read_today
+from benchmarks.policy.tuned import DEFAULT_BUDGET
 from policies.reason import ReasonKind
 from policies.tuner.tuner import Tuner
 from trainer.burst import Burst
@@ -105,7 +107,9 @@ def _confirms(history: History) -> bool:
     return trial.fidelity is None and reason is not None and reason.kind is ReasonKind.FULL_SIZE
 
 
-def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path, kept: bool, play: bool) -> tuple[Played, Played]:
+def play(
+    scenario: Scenario, *, nodes: int, budget: int, keep: Path, kept: bool, play: bool, probe: bool
+) -> tuple[Played, Played]:
     """Returns the figures of a scenario with smaller runs and without; tunes it first if `play`."""
     ground, best = _ground(scenario)
     found = []
@@ -115,7 +119,7 @@ def play(scenario: Scenario, *, nodes: int, budget: int, keep: Path, kept: bool,
             found.append(_kept(ground, best))
             continue
         if play:
-            _tune(scenario, folder, proxy_nodes=most, budget=budget)
+            _tune(scenario, folder, proxy_nodes=most, budget=budget, probe=probe)
         found.append(played_of(ground, best, read_events(folder / JOURNAL)[0]))
     return found[0], found[1]
 
@@ -147,12 +151,13 @@ def _ground(scenario: Scenario) -> tuple[Ground, float]:
     return ground, ground.best[0]
 
 
-def _tune(scenario: Scenario, folder: Path, *, proxy_nodes: int | None, budget: int) -> None:
+def _tune(scenario: Scenario, folder: Path, *, proxy_nodes: int | None, budget: int, probe: bool) -> None:
     base, seed = scenario.recipe, scenario.seed
     base = base.model_copy(update={"tune": base.tune.model_copy(update={"proxy_nodes": proxy_nodes})})
     study = studies.begin(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
     )
+    probe_before(study, budget=DEFAULT_BUDGET, max_gpu_hours=None, rows=probe)
     bench = Bench(
         journal=study.journal,
         engine=SimulatedEngine(folder / "engine"),
@@ -163,7 +168,7 @@ def _tune(scenario: Scenario, folder: Path, *, proxy_nodes: int | None, budget: 
         analyze=analyze,
         clock=time.time,
     )
-    tuner = Tuner(base, seed)
+    tuner = Tuner(base, seed, probed=study.journal.whole.rows)
     sizing = None if proxy_nodes is None else tuner
     try:
         Loop(base=base, policy=tuner, bench=bench, patience=base.tune.patience, sizing=sizing).run()
@@ -191,6 +196,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=None, help="keep the studies here")
     parser.add_argument("--kept", action="store_true", help="take the full bursts from the figures kept")
+    parser.add_argument("--no-probe", action="store_true", help="begin with the first burst")
     parser.add_argument("--read", type=Path, default=None, help="compute the figures of kept studies")
     options = parser.parse_args()
     chosen = [scenario for scenario in scenarios() if scenario.recipe.world_size >= GPUS]
@@ -202,7 +208,7 @@ def main() -> None:
     print(f" {'full':>7} OOMs")
     with TemporaryDirectory(prefix="proxies-") as scratch:
         keep = options.keep or Path(scratch)
-        asked = {"nodes": options.nodes, "budget": options.budget, "kept": options.kept}
+        asked = {"nodes": options.nodes, "budget": options.budget, "kept": options.kept, "probe": not options.no_probe}
         one = partial(play, keep=options.read or keep, play=options.read is None, **asked)
         results = []
         with get_context("fork").Pool(options.processes) as pool:
