@@ -31,6 +31,7 @@ from trainer.recipe.rules import check
 MEMORY_ROOM = constant("memory_room")
 SHORT_LIST = int(constant("short_list"))
 EVENS_EXPERTS = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
+APART = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")  # rows have the first or what it excludes
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
@@ -47,14 +48,16 @@ def layouts(
     yet)."""
     space = space if incumbent is None else carrying(space, given, incumbent, surrogate)
     every = space.finals.candidates
-    table = every.take(_short_list(every, surrogate, avoid, min_fit))
-    carried = frozenset(table.base.diff(space.base))
+    carried = frozenset(every.base.diff(space.base))
     free = [changes for changes in FREE if incumbent is not None or changes not in UNTRIED]
+    priced = _with_free(every, avoid, free)
+    rows = _short_list(priced, surrogate, avoid, min_fit)
+    table, priced = every.take(rows), priced.take(rows)
     if incumbent is None:
-        scores = score_first(table, surrogate, avoid)
+        scores = score_first(priced, surrogate, avoid)
     else:
         now = surrogate.time.closed_form_of(incumbent)
-        scores = score(table, now, surrogate, avoid, min_fit=min_fit)
+        scores = score(priced, now, surrogate, avoid, min_fit=min_fit)
     return Group(
         table=table,
         scores=scores,
@@ -89,6 +92,19 @@ def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surroga
         return space
     carried = replace(table, base=table.base.replace(changes))
     return replace(space, finals=replace(space.finals, candidates=carried))
+
+
+def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]]) -> Candidates:
+    """Returns the rows with the `free` settings that `_written_out` switches on, as they are to be predicted: the
+    incumbent has them too. A setting that only some rows can have is on in all: the closed form counts it where it
+    acts."""
+    base = table.base
+    plain = base.replace({name: False for name in APART if base.knob(name)})
+    for changes in () if base.hardware.is_cpu else free:
+        legal = not isinstance(derive(plain, changes), Refusal)
+        if legal and not avoid.has_suspect(changes):
+            base = base.replace(changes)
+    return replace(table, base=base)
 
 
 def _won_alone(knob: str) -> bool:

@@ -41,10 +41,11 @@ def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
     """Returns the seconds of PARTS that the trace of a rank with mean expert load shows, for some rows at some pipeline
     ranks. The step lasts as long as the ranks with `load` times the mean need; the others wait for them in dispatch and
-    combine."""
+    combine, which hides behind compute as far as these do."""
     at = {name: part[..., rows, ranks] for name, part in stages.parts.items()}
     waits = at["grouped"] * (1 - 1 / load)
-    at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
+    left = np.where(at["ep"] > 0, at["ep_exposed"] / np.maximum(at["ep"], 1e-12), 1.0)
+    at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits * left}
     once = stages.dp_exposed + stages.optimizer + stages.offload_exposed + stages.gc
     work = stages.busy[..., rows, ranks] + once[..., rows] + stages.fixed
     return {

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import islice
 
 import msgspec
+import pytest
 
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
 from policies.candidates.candidate import best_first
@@ -18,6 +19,7 @@ from policies.tuner.tuner import Tuner
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, failed, gpu_recipe, outcome, trial
 from tests.rows import filled
 from trainer.burst import FailureKind
+from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
@@ -91,6 +93,15 @@ def test_rows_are_legal_each_once_and_switch_on_what_is_free_on_gpus() -> None:
     assert gpu_recipe().digest() not in {recipe.digest() for recipe in found}
     assert [finding for recipe in found for finding in check(recipe) if finding.kind == "error"] == []
     assert all(recipe.knob("manual_gc") and recipe.knob("cpu_affinity") == "spread" for recipe in found)
+
+
+def test_rows_are_predicted_with_what_is_free() -> None:
+    surrogate, avoid = before_any_burst(79.0), Avoid([trial(gpu_recipe())])
+    group = layouts(space(), gpu_recipe(), None, surrogate, avoid, min_fit=0.5)
+    found = list(islice(best_first([group], avoid, runs=False), 10))
+    assert {each.recipe.knob("overlap_moe_expert_parallel_comm") for each in found} == {False, True}
+    as_written, _ = surrogate.time.predict(tabulate([each.recipe for each in found]))
+    assert [each.log_step for each in found] == pytest.approx(as_written.tolist())
 
 
 def test_what_is_free_is_left_off_where_it_is_suspected_of_a_failure() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import most_load, unbalanced
 from trainer.estimate.time.constants import Constants
@@ -76,13 +76,13 @@ def layer_time(
     compute = sum(classes.values(), np.zeros(()))
     notify = notify_s(candidates, values) if is_moe else np.zeros(())
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
-    overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
-    ep = ep * np.where(overlapped, values["ep_slowed"], 1.0)
-    captured = candidates.whole_iteration
-    most = np.where(captured, values["ep_hidden_captured"], values["ep_hidden"])
-    hidden = np.minimum(most * ep, values["ep_reach"] * compute)
-    ep_exposed = np.where(overlapped, ep - hidden, ep)
-    slowed = np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
+    merged = _merged(candidates) * bool(is_moe)
+    ep = ep * (1 + merged * (values["ep_slowed"] - 1))
+    most = np.where(candidates.whole_iteration, values["ep_hidden_captured"], values["ep_hidden"])
+    hidden = merged * np.minimum(most * ep, values["ep_reach"] * compute)
+    beside = np.where(_beside_weights(candidates, is_moe=is_moe), np.minimum(one_way, forward.grouped), 0.0)
+    ep_exposed = ep - hidden - beside
+    slowed = np.where(ep > 0, 1 + merged * values["ep_contention"], 1.0)
     tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
     among = _expert_tensor_parallel(candidates, values) * load * (4.0 + 2.0 * dispatches) if is_moe else np.zeros(())
@@ -139,6 +139,25 @@ def notify_s(candidates: Candidates, values: Constants) -> Floats:
     one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
     unwaited = candidates.whole_iteration | candidates.on("moe_expert_rank_capacity_factor")
     return np.where(ranks > 1, one * np.where(unwaited, PREPROCESS_CAPTURED, 1.0), 0.0)
+
+
+def _merged(candidates: Candidates) -> Floats:
+    """Returns the share of micro batches that EP overlap runs beside another one; 0 without it. The forward passes that
+    warm a pipeline up, and as many backward ones at its end, run alone: with one micro batch all of them."""
+    passes, written = candidates.microbatches * candidates.vpp, candidates.number("microbatch_group_size_per_vp_stage")
+    group = np.where(written > 0, written, candidates.pp)
+    alone = 1 + (candidates.pp - 1) + (candidates.vpp - 1) * group  # the mean over pipeline ranks
+    share = np.clip(1 - alone / passes, 0.0, 1.0)
+    result: Floats = np.where(candidates.on("overlap_moe_expert_parallel_comm"), share, 0.0)
+    return result
+
+
+def _beside_weights(candidates: Candidates, *, is_moe: bool) -> Flags:
+    """Returns the rows whose dispatch runs backward beside the weight gradients of the experts, which take as long as
+    their forward pass (Megatron-Core's `overlap_dispatch_backward_with_experts_wgrad`)."""
+    excluded = candidates.on("overlap_moe_expert_parallel_comm") | candidates.on("delay_wgrad_compute")
+    result: Flags = candidates.on("overlap_dispatch_backward_with_experts_wgrad") & ~excluded & bool(is_moe)
+    return result
 
 
 def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Floats]:

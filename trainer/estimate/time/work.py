@@ -277,11 +277,13 @@ def _expert_passes(candidates: Candidates, constants: Constants) -> float | Floa
 
 def _permuted(candidates: Candidates, constants: Constants) -> Floats:
     """Returns the factor on the time of routing and permutation; smaller with HybridEP, which permutes while it
-    sends."""
+    sends, and with all-gather, which permutes once where the others also sort by expert."""
     unfused = np.where(candidates.on("moe_permute_fusion"), 1.0, constants["permute_unfused"])
     flex = candidates.among("moe_token_dispatcher_type", "flex")
     sends = flex & candidates.among("moe_flex_dispatcher_backend", "hybridep")
-    result: Floats = unfused * np.where(sends, 1.0, constants["permute_apart"])
+    gathers = candidates.among("moe_token_dispatcher_type", "allgather")
+    apart = np.where(gathers, constants["permute_gathered"], constants["permute_apart"])
+    result: Floats = unfused * np.where(sends, 1.0, apart)
     return result
 
 

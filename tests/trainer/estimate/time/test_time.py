@@ -181,6 +181,29 @@ def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
     assert 0 < hidden["ep_exposed_s"] < plain["ep_exposed_s"]
 
 
+def test_overlap_hides_nothing_of_a_single_micro_batch() -> None:
+    single = {"micro_batch_size": 16, "overlap_moe_expert_parallel_comm": True}  # 64 ranks
+    parts = estimate_time(recipe_of(expert_model_parallel_size=32, **single)).by_part
+    assert parts["ep_exposed_s"] == parts["ep_s"]
+
+
+def test_dispatch_in_backward_hides_behind_the_weight_gradients_of_the_experts() -> None:
+    knob = "overlap_dispatch_backward_with_experts_wgrad"
+    plain, beside = (estimate_time(recipe_of(**{knob: on})).by_part for on in (False, True))
+    assert beside["ep_s"] == plain["ep_s"]
+    assert 0.7 * plain["ep_exposed_s"] < beside["ep_exposed_s"] < 0.8 * plain["ep_exposed_s"]
+    merged = {"overlap_moe_expert_parallel_comm": True}
+    assert step_s(recipe_of(**merged, **{knob: True})) == step_s(recipe_of(**merged))
+
+
+def test_an_all_gather_permutes_less_than_an_all_to_all() -> None:
+    parts = [
+        estimate_time(recipe_of(moe_token_dispatcher_type=kind)).by_part["compute_s"]
+        for kind in ("allgather", "alltoall")
+    ]
+    assert parts[0] < parts[1]
+
+
 def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> None:
     long: dict[str, Any] = {"seq_length": 131072, "context_parallel_size": 16, "global_batch_size": 64}
     ring = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long)).by_part
