@@ -40,10 +40,12 @@ _MLA_INTEGERS = {
 }
 
 
-# Cells that every model has; 0 where it has none of what the column counts
+NONE = "none"  # the model has no such thing; an empty cell is not known
+# Cells that every model has
 NEEDED = (
     *("layers", "moe_layer_pattern", "hidden", "heads", "attn", "vocab", "experts", "topk", "moe_ffn"),
-    *("shared_expert_ffn", "mtp_layers"),
+    *("shared_expert_ffn", "mtp_layers", "ffn_dense", "kv_groups", "head_dim", "qk_layernorm", "gated_mlp"),
+    *("num_groups", "more_fields"),
 )
 
 
@@ -73,18 +75,16 @@ def _hybrid(pattern: str) -> dict[str, Any]:
 
 
 def _architecture(row: dict[str, str]) -> Architecture:
-    if lacking := [column for column in NEEDED if not row[column]]:
-        hint = "write it, 0 where the model has none, with its source"
+    mla, groups = row["attn"] == "MLA", _number(row["num_groups"])
+    needed = (*NEEDED, *(_MLA_INTEGERS.values() if mla else ()), *(["topk_groups"] if groups > 1 else []))
+    if lacking := [column for column in needed if not row[column]]:
+        hint = f"write it, {NONE} where the model has no such thing, with its source"
         raise refused(f"models.csv {row['model']}", f"no figure in {', '.join(lacking)}", hint)
-    mla = row["attn"] == "MLA"
     columns = _INTEGERS | (_MLA_INTEGERS if mla else {})
-    fields: dict[str, Any] = {name: int(row[column]) for name, column in columns.items() if row[column]}
+    fields: dict[str, Any] = {name: _number(row[column]) for name, column in columns.items()}
     fields = {name: value for name, value in fields.items() if value > 0}
-    if row["num_groups"] and int(row["num_groups"]) > 1:  # one group is no grouping
-        fields |= {
-            "moe_router_num_groups": int(row["num_groups"]),
-            "moe_router_group_topk": int(row["topk_groups"]),
-        }
+    if groups > 1:  # one group is no grouping
+        fields |= {"moe_router_num_groups": groups, "moe_router_group_topk": _number(row["topk_groups"])}
     pattern = row["moe_layer_pattern"]
     hybrid = _hybrid(pattern)
     if row["score_fn"]:
@@ -97,6 +97,11 @@ def _architecture(row: dict[str, str]) -> Architecture:
         qk_layernorm=row["qk_layernorm"] == "yes",
         **json.loads(row["more_fields"] or "{}"),
     )
+
+
+def _number(cell: str) -> int:
+    """Returns a whole number; 0 if the cell is empty or says that there is none."""
+    return 0 if cell in ("", NONE) else int(cell)
 
 
 @cache

@@ -86,6 +86,39 @@ def test_a_blank_cell_of_a_gpu_moves_nothing_or_is_named(rows: list[dict[str, st
     assert not silent
 
 
+def _silent_cells(recipe: tuple[str, str, str, dict[str, Any]], patch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the cells of the recipe's model that change its figures when they are blank, and that nothing names."""
+    table, silent = read_table("models.csv"), []
+    patch.setattr(models, "read_table", lambda *_: table)
+    models.presets.cache_clear()
+    whole, _ = _estimated(*recipe)
+    row = next(row for row in table if row["model"].lower() == recipe[0])
+    for column in [name for name, cell in row.items() if cell and name != "model"]:
+        cell, row[column] = row[column], ""
+        models.presets.cache_clear()
+        try:
+            figures, said = _estimated(*recipe)
+        except BadInputError as error:
+            figures, said = (0.0, 0.0), str(error)
+        if figures != whole and column not in said:
+            silent.append(f"{recipe[0]} {column}: {whole} is {figures}: {said[:80]}")
+        row[column] = cell
+    patch.undo()
+    models.presets.cache_clear()
+    return silent
+
+
+def test_a_blank_cell_of_a_model_moves_nothing_or_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid = ("qwen3-next-80b-a3b", "gb200", "bf16", FLEX)
+    assert not [cell for recipe in (*RECIPES, hybrid) for cell in _silent_cells(recipe, monkeypatch)]
+
+
+@pytest.mark.thorough
+def test_a_blank_cell_of_any_model_moves_nothing_or_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [row["model"].lower() for row in read_table("models.csv")]
+    assert not [cell for name in names for cell in _silent_cells((name, "gb300", "bf16", FLEX), monkeypatch)]
+
+
 def _reads(module: ModuleType, read: Callable[[], object], table: list[dict[str, str]], patch: Any) -> str:
     """Returns what reading the table with these rows says; nothing where it is read."""
     patch.setattr(module, "read_table", lambda *_, **__: table)
