@@ -181,13 +181,15 @@ THIRD = Case(
 
 
 def first_guess_of_context_ranks() -> Answer:
-    """Answers whether CP ≈ sequence / 4096, partly replaced by TP, is among the first choices of `plan`."""
+    """Answers whether CP ≈ sequence / 4096, by itself or with TP in the place of some of it, is among the first choices
+    of `plan`."""
     asked, found = 0, []
     for case in (*CASES, THIRD):
         for sequence in (16384, 65536, 262144):
             asked += 1
             plan = planned(case.recipe(sequence), top=FIRST)
-            if SHARE in {sequence // (choice.layout.cp * choice.layout.tp) for choice in plan.choices}:
+            now = [choice.layout for choice in plan.choices]
+            if SHARE in {sequence // ranks for each in now for ranks in (each.cp, each.cp * each.tp)}:
                 found.append(sequence)
     return Answer(says=f"in the first ten of {len(found)} of {asked} plans", agrees=len(found) == asked)
 
