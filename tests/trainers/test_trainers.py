@@ -63,9 +63,9 @@ def with_memory(recipe: Path, gib: float) -> None:
 
 def with_short_bursts(recipe: Path) -> None:
     """Writes the recipe with bursts of few steps, of the release whose core is installed."""
-    text = recipe.read_text().replace("trainer:\n", "trainer:\n  version: 0.16.1\n")
-    few = "burst:\n  warmup_steps: 1\n  measure_steps: 4\n  trace_steps: 0\n"
-    recipe.write_text(text.replace("burst:\n", few))
+    text = recipe.read_text().replace("\ntrainer:\n", "\ntrainer:\n  version: 0.16.1\n")
+    few = "\nburst:\n  warmup_steps: 1\n  measure_steps: 4\n  trace_steps: 0\n"
+    recipe.write_text(text.replace("\nburst:\n", few))
 
 
 def report(study: Path) -> dict[str, Any]:
