@@ -16,6 +16,7 @@ from policies.bisect.question import LEAST_EFFECT
 from policies.bisect.slowdown import HIDING, REPEATS
 from policies.noise import (
     FIRST_LOOK_CONFIDENCE,
+    QUIET_CPU_DEVIATION,
     Cost,
     Noise,
     cpu_cost,
@@ -39,7 +40,9 @@ class Measure(StrEnum):
         """Returns the relative standard deviation of a burst, from the steps of a trial."""
         if self is Measure.WALL:
             return deviation_of_a_burst(trial)
-        return max((median_error(cpu_cost(outcome)) for outcome in trial.outcomes if outcome.ok), default=0.0)
+        return max(
+            [QUIET_CPU_DEVIATION, *(median_error(cpu_cost(outcome)) for outcome in trial.outcomes if outcome.ok)]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
