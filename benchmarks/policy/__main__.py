@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="times that each scenario is played, with other noise")
     parser.add_argument("--processes", type=int, default=2, help="scenarios at a time")
     parser.add_argument("--frozen", action="store_true", help="keep the table of best known recipes as it is")
+    parser.add_argument("--searched", action="store_true", help="only those whose best recipe was searched before")
     parser.add_argument("--refresh", action="store_true", help="look for every best known anew")
     parser.add_argument("--keep", action="store_true", help="write the policy's figures down as today's")
     parser.add_argument("--plot", action="store_true", help="draw docs/policy_regret.svg")
@@ -135,6 +136,7 @@ def main() -> None:
     name = "wide" if options.wide else "policy"
     table, today = DATA / f"{name}_best.csv", DATA / f"{name}{'_judged' * options.judged}_today.csv"
     known = {} if options.refresh else read_best(table, chosen)
+    chosen = [scenario for scenario in chosen if scenario.name in known] if options.searched else chosen
     kept = read_today(today, chosen)
     results: list[Result] = []
     for result in play_all(chosen, known=known, options=options):
