@@ -144,7 +144,7 @@ class WarmRanks:
         """
         stopwatch, starting = Stopwatch(), True
         limit_s, since = self.startup_s, 0.0
-        while not (watch.all_replied or self._tells(watch) or not self.processes.running):
+        while not (watch.all_replied or self._cause_is_known(watch) or not self.processes.running):
             self.processes.check()
             held = self.processes.pending is not None
             now = stopwatch.look(held=held)
@@ -160,7 +160,7 @@ class WarmRanks:
         watch.look()  # what the ranks did before the supervisor ended
         return None
 
-    def _tells(self, watch: Watch) -> bool:
+    def _cause_is_known(self, watch: Watch) -> bool:
         """Returns whether a failure has lasted long enough for its cause to be reported, by the ranks and, if one was
         killed, by the process that started it."""
         unsure = watch.saw_a_kill and self.processes.code is None
