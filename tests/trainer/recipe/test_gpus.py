@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.rows import filled
 from trainer.engines.simulated import true_throughput
 from trainer.errors import BadInputError
 from trainer.estimate.memory.estimate import estimate_memory
@@ -150,9 +151,10 @@ def test_a_gpu_given_by_figures_is_estimated_planned_and_simulated() -> None:
     assert "no published run has" in said(estimate)
     assert "GPU mi300x" in said(estimate)
     assert (true_throughput(recipe, Machine()) or 0) > 0
-    first = choices(search(read(AMD, nodes=1)), 1)[0].recipe
-    assert first.knob("moe_token_dispatcher_type") == "alltoall"  # nothing says that DeepEP is built for it
-    assert first.training.precision == "bf16"
+    found = [choice.recipe for choice in choices(search(read(AMD, nodes=1)), 6)]
+    dispatchers = {recipe.knob("moe_token_dispatcher_type") for recipe in filled(found)}
+    assert dispatchers <= {"alltoall", "allgather"}  # nothing says that DeepEP is built for it
+    assert {recipe.training.precision for recipe in found} == {"bf16"}
 
 
 def test_figures_are_written_and_read_back() -> None:
