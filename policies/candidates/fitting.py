@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from policies.candidates.knowledge import Knowledge
@@ -26,6 +26,9 @@ from trainer.recipe import Recipe
 FIT_SETS = int(constant("fit_sets"))
 ALTERNATIVE_COST = constant("fit_alternative_cost")
 HOPELESS_TRIALS = int(constant("hopeless_trials"))
+AT_ONCE = 16  # sets whose memory is estimated together: one alone takes nearly as long
+
+_Set = tuple[Recipe, tuple[Fix, ...], float]  # a recipe, the fixes that made it, and their cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +52,13 @@ def cheapest_fit(know: Knowledge) -> FitSet | None:
     sets: list[FitSet] = []
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []
-        for each in _sets(know, [FIXES[name] for name in names]):
-            if each.is_confident:
-                return each
-            sets.append(each)
+        untried = _sets(know, [FIXES[name] for name in names])
+        while group := list(islice(untried, AT_ONCE)):
+            judged = _judged(group, know)
+            confident = next((each for each in judged if each.is_confident), None)
+            if confident is not None:
+                return confident
+            sets += judged
     spent = sum(
         trial.proposal.phase is Phase.FIT and trial.status is Status.OOM and trial.proposal.parent is not None
         for trial in know.trials
@@ -62,7 +68,16 @@ def cheapest_fit(know: Knowledge) -> FitSet | None:
     return max(sets, key=lambda each: (each.fits, -each.cost))
 
 
-def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[FitSet]:
+def _judged(sets: Sequence[_Set], know: Knowledge) -> list[FitSet]:
+    """Returns the sets with their P(fits), in their order."""
+    fits = know.surrogate.memory.fits(tabulate([recipe for recipe, _, _ in sets]))
+    return [
+        FitSet(recipe=recipe, fixes=fixes, cost=cost, fits=float(chance))
+        for (recipe, fixes, cost), chance in zip(sets, fits, strict=True)
+    ]
+
+
+def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[_Set]:
     """Yields untried sets of fixes, cheapest first."""
     order = count()
     queue: list[tuple[float, int, int, Recipe, tuple[Fix, ...]]] = [(0.0, next(order), 0, know.recipe, ())]
@@ -72,8 +87,7 @@ def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[FitSet]:
         cost, _, start, recipe, taken = heapq.heappop(queue)
         looked_at += 1
         if taken and not know.avoid.is_out(recipe):
-            fits = float(know.surrogate.memory.fits(tabulate([recipe]))[0])
-            yield FitSet(recipe=recipe, fixes=taken, cost=cost, fits=fits)
+            yield recipe, taken, cost
         situation = replace(know.situation, recipe=recipe)
         for at in range(start, len(fixes)):
             if fixes[at].precondition(situation):
