@@ -49,8 +49,7 @@ def test_the_simulated_example_gives_what_its_document_shows(
     assert bursts_now == bursts
     assert hours_now == pytest.approx(hours, rel=SHARE)
     assert speedup_now == pytest.approx(speedup, rel=SHARE)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("names the first mistake")[2]
-    shown = readme.partition("```\n")[2].partition("```")[0].splitlines()
+    shown = text.partition("ends with\n\n```\n")[2].partition("```")[0].splitlines()
     found = [line.partition(" ")[2] for line in out.splitlines()]  # without the time
     assert shown
     assert [line for line in shown if not any(cut_of(line, other) for other in found)] == []
