@@ -32,6 +32,7 @@ class Watch:
         self.reports: dict[int, RankReport] = {}
         self.deaths: dict[int, Death] = {}
         self._stopped: set[int] = set()
+        self._killed: set[int] = set()
         self._trouble_began: float | None = None
         self._looked_at_s = time.time()
 
@@ -89,7 +90,8 @@ class Watch:
 
         The agent reports the rank that failed only after all others have ended, which one that ignores SIGTERM delays.
         """
-        self._processes.rank_observer.kill(set(self._ranks) - set(self.deaths))
+        self._killed = set(self._ranks) - set(self.deaths)
+        self._processes.rank_observer.kill(self._killed)
 
     @property
     def troubled_for_s(self) -> float:
@@ -145,14 +147,15 @@ class Watch:
 
     def _completed_death(self, rank: int, named: dict[int, int]) -> Death | None:
         """Returns the rank's death, completed from the agent's log: the agent reports the rank that failed and ends the
-        others by TERM."""
+        others by TERM. A rank that ends with code 0 is no failure to the agent: it then names only those that
+        `kill_the_rest` killed."""
+        failed = {r: code for r, code in named.items() if not (r in self._killed and code == -signal.SIGKILL)}
         seen = self.deaths.get(rank)
-        if seen is not None:
-            code = named.get(rank, -signal.SIGTERM if named else None)
-            return replace(seen, code=code if seen.code is None else seen.code)
-        if rank in named:  # it never arrived: it ended before those that did
-            return Death(at_s=0.0, code=named[rank])
-        return None
+        if seen is not None and seen.code is None and named:
+            return replace(seen, code=failed.get(rank, -signal.SIGTERM if failed else 0))
+        if seen is None and rank in failed:  # it never arrived: it ended before those that did
+            return Death(at_s=0.0, code=failed[rank])
+        return seen
 
     def _output(self, rank: int) -> bytes:
         """Returns the rank's output of this burst; that of its start if it has not started the burst."""

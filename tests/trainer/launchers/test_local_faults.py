@@ -227,8 +227,12 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
     assert "EADDRINUSE" in failure.evidence or "Address already in use" in failure.evidence
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["a rank is killed, its peer ignores TERM, both have children of their own", "a rank leaves with code 0"],
+)
 def test_a_rank_that_is_gone_before_it_was_looked_at_is_named_by_the_agent(
-    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    name: str, launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def status_of_the_living(pid: int) -> Status | None:
         status = status_of(pid)
@@ -236,10 +240,11 @@ def test_a_rank_that_is_gone_before_it_was_looked_at_is_named_by_the_agent(
 
     monkeypatch.setattr(rank_observer, "status_of", status_of_the_living)
     monkeypatch.setattr(warm, "_KILLED_S", 3.0)
-    case = CASES["a rank is killed, its peer ignores TERM, both have children of their own"]
+    case = CASES[name]
     ranks = launch()
 
     failure = ranks.run(make_burst(case.acts), deadline_s=case.deadline_s).failure
 
+    assert shown(failure) == (case.kind, case.phase)
     assert failure is not None
     assert case.evidence in failure.evidence
