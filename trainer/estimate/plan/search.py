@@ -43,10 +43,13 @@ class Figures:
     def take(self, rows: Any) -> Figures:
         return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def joined(self, more: Figures) -> Figures:
-        """Returns these rows and those of `more` behind them."""
-        names = [field.name for field in fields(self)]
-        return Figures(**{name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names})
+    @staticmethod
+    def joined(tables: Sequence[Figures]) -> Figures:
+        """Returns the rows of all tables, one table behind the other."""
+        names = [field.name for field in fields(Figures)]
+        return Figures(
+            **{name: np.concatenate([np.zeros(0), *(getattr(table, name) for table in tables)]) for name in names}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +138,7 @@ def _outline(
     options = np.flatnonzero(_none(possible, choices.count))
     reference = _references(choices, options)
     rows, picks = np.repeat(good, len(reference)), np.tile(reference, len(good))
-    crossing = crossed(places, choices, rows, picks)
-    # Only what recompute and offload decide is judged yet: dispatcher, overlap and graphs are the reference's
-    others = frozenset(name for name in choices.columns if not is_outlined(name))
-    forbidden, _ = broken(crossing, rules=mixed, undecided=others)
-    keep = np.flatnonzero(_none(forbidden, crossing.count))
-    scored = _scored(crossing.take(keep), rows[keep], room, learned)
+    scored, picks = _judged(places, choices, (rows, picks), mixed, room, learned)
     return Outline(
         layouts=places,
         broken=verdicts,
@@ -149,7 +147,7 @@ def _outline(
         mixed=mixed,
         standing=frozenset(standing),
         rules=tuple(rules),
-        picks=picks[keep],
+        picks=picks,
         scored=scored,
     )
 
@@ -174,16 +172,12 @@ def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outlin
     picks = (first.picks[faster, None] * ways + np.arange(1, ways)).reshape(-1)
     rows = np.repeat(scored.layout[faster], ways - 1)[allowed[picks]]
     picks = picks[allowed[picks]]
-    crossing = crossed(places, choices, rows, picks)
-    others = frozenset(name for name in choices.columns if not is_outlined(name))
-    forbidden, _ = broken(crossing, rules=mixed, undecided=others)
-    legal = np.flatnonzero(_none(forbidden, crossing.count))
-    tried = _scored(crossing.take(legal), rows[legal], room, learned)
+    tried, picks = _judged(places, choices, (rows, picks), mixed, room, learned)
     better = np.flatnonzero(tried.fits & (tried.figures.tokens > best))
     if not better.size:
         return first
     rows = np.concatenate([scored.layout, tried.layout[better]])
-    picks = np.concatenate([first.picks * ways, picks[legal[better]]])
+    picks = np.concatenate([first.picks * ways, picks[better]])
     return replace(
         first,
         settings=choices,
@@ -192,7 +186,7 @@ def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outlin
         picks=picks,
         scored=Scored(
             candidates=crossed(places, choices, rows, picks),
-            figures=scored.figures.joined(tried.figures.take(better)),
+            figures=Figures.joined([scored.figures, tried.figures.take(better)]),
             fits=np.concatenate([scored.fits, tried.fits[better]]),
             layout=rows,
         ),
@@ -279,6 +273,26 @@ def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
     return _scored(crossing.take(keep), rows[keep], room, learned)
 
 
+def _judged(
+    places: Candidates,
+    choices: Candidates,
+    pairs: tuple[Integers, Integers],
+    rules: Sequence[Rule],
+    room: float,
+    learned: LearnedCluster,
+) -> tuple[Scored, Integers]:
+    """Returns the legal pairs (row of the layouts, row of the settings) with their figures, and their settings' rows.
+
+    Only what recompute and offload decide is judged yet: dispatcher, overlap and graphs are the reference's.
+    """
+    rows, picks = pairs
+    crossing = crossed(places, choices, rows, picks)
+    others = frozenset(name for name in choices.columns if not is_outlined(name))
+    verdicts, _ = broken(crossing, rules=rules, undecided=others)
+    legal = np.flatnonzero(_none(verdicts, crossing.count))
+    return _scored(crossing.take(legal), rows[legal], room, learned), picks[legal]
+
+
 def _recompute_keys(candidates: Candidates) -> Integers:
     """Returns a key for each row, [N]: equal for equal recompute, offload and precision."""
     key = np.zeros(candidates.count, dtype=np.int64)
@@ -297,11 +311,7 @@ def _scored(candidates: Candidates, layout: Integers, room: float, learned: Lear
 
 def estimated(candidates: Candidates, learned: LearnedCluster = TABLES) -> Figures:
     """Returns memory and throughput of every row, a chunk of rows at a time."""
-    chunks = list(_figures(candidates, learned))
-    names = [field.name for field in fields(Figures)]
-    return Figures(
-        **{name: np.concatenate([getattr(c, name) for c in chunks]) if chunks else np.zeros(0) for name in names}
-    )
+    return Figures.joined(list(_figures(candidates, learned)))
 
 
 def _chunks(candidates: Candidates) -> Iterator[Candidates]:
