@@ -131,7 +131,7 @@ def document_of(history: History, problem: Problem) -> Bisected:
         wall_noise=Noise(trials=trials).between_bursts().deviation if measure is Measure.CPU else None,
         differences=differences_of(problem),
         idle=[each.name for each in problem.ends.idle],
-        bursts=list(_ran(trials, problem)),
+        bursts=list(_ran(trials, problem, measure)),
         gpu_hours=history.gpu_hours,
         simulated=history.simulated,
     )
@@ -177,10 +177,10 @@ def _time(effect: Effect | None) -> Time | None:
     return Time(change=math.expm1(effect.log_cost), low=math.expm1(effect.low), high=math.expm1(effect.high))
 
 
-def _ran(trials: Sequence[Trial], problem: Problem) -> Iterator[Ran]:
+def _ran(trials: Sequence[Trial], problem: Problem, measure: Measure) -> Iterator[Ran]:
     """Yields one row per burst, in the order they ran."""
     pairs = sorted((burst, trial.number) for trial in trials for burst in trial.bursts)
-    by_measure, by_clock = (problem.seen(trials, measure) for measure in (problem.measure(trials), Measure.WALL))
+    by_measure, by_clock = (problem.seen(trials, each) for each in (measure, Measure.WALL))
     times, wall_times = _over_a(by_measure), _over_a(by_clock)
     for (burst, number), each, time, wall in zip(pairs, by_measure, times, wall_times, strict=True):
         taken = problem.names(each.subset)

@@ -61,17 +61,20 @@ class Problem:
 
     def measure(self, trials: Sequence[Trial]) -> Measure:
         """Returns the measure by which the bursts so far are compared."""
-        ran = [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
-        ends = (frozenset[int](), self.question.all)
-        a, b = (next((trial for trial in ran if self.subset(trial) == end), None) for end in ends)
+        ran = _that_ran(trials)
+        a, b = (next((trial for trial in ran if self.subset(trial) == end), None) for end in self.question.ends)
         return measure_of(a, b, ran)
 
     def step(self, trials: Sequence[Trial]) -> Step:
         """Returns the verdict after these trials, and the subset to run next."""
         measure = self.measure(trials)
-        ran = [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
-        question = replace(self.question, deviation=expected_deviation(map(measure.shown_deviation, ran)))
+        shown = map(measure.shown_deviation, _that_ran(trials))
+        question = replace(self.question, deviation=expected_deviation(shown))
         return next_step(question, self.seen(trials, measure))
+
+
+def _that_ran(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if any(outcome.ok for outcome in trial.outcomes)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class BisectLoop:
         """Returns the proposal of a subset; only A and B themselves are traced."""
         ends = self.problem.ends
         recipe = ends.recipe(subset)
-        if subset not in (frozenset(), self.problem.question.all):
+        if subset not in self.problem.question.ends:
             untraced = recipe.burst.model_copy(update={"trace_steps": 0})
             recipe = recipe.model_copy(update={"burst": untraced})
         taken = {"taken": self.problem.names(subset), "of": len(ends.differences)}

@@ -46,7 +46,7 @@ class Measure(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class Slowdown:
     """The log cost of B over A by one measure, its noise band, and the standard deviation of a burst."""
 
     log_cost: float
@@ -59,7 +59,7 @@ def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Mea
     more CPU time, and that wall-clock time does not contradict it; else wall-clock time."""
     if a is None or b is None or not a.recipe.hardware.is_cpu:
         return Measure.WALL
-    wall, cpu = (_ends(a, b, trials, measure.cost) for measure in Measure)
+    wall, cpu = (_slowdown(a, b, trials, measure.cost) for measure in Measure)
     if wall is None or cpu is None or not all(_has_cpu_time(trial) for trial in trials):
         return Measure.WALL
     too_noisy = wall.deviation > max(HIDING * LEAST_EFFECT, NOISY * cpu.deviation)
@@ -67,14 +67,14 @@ def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Mea
     return Measure.CPU if too_noisy and agree and cpu.log_cost > cpu.band else Measure.WALL
 
 
-def _ends(a: Trial, b: Trial, trials: Sequence[Trial], cost: Cost) -> Ends | None:
+def _slowdown(a: Trial, b: Trial, trials: Sequence[Trial], cost: Cost) -> Slowdown | None:
     """Returns the comparison of A and B by one measure; None until both were repeated."""
     here, there = medians(a, cost), medians(b, cost)
     if min(len(here), len(there)) < REPEATS:
         return None
     spread = Noise(trials=trials, cost=cost).between_bursts()
     band = spread.band(len(here), len(there), FIRST_LOOK_CONFIDENCE)
-    return Ends(log_cost=fmean(there) - fmean(here), band=band, deviation=spread.deviation)
+    return Slowdown(log_cost=fmean(there) - fmean(here), band=band, deviation=spread.deviation)
 
 
 def _has_cpu_time(trial: Trial) -> bool:

@@ -42,6 +42,11 @@ class Question:
     least_deviation: float = MIN_HALF_SPREAD
     legal: Callable[[Subset], bool] = lambda subset: True
 
+    @property
+    def ends(self) -> tuple[Subset, Subset]:
+        """Returns the subsets of A and B."""
+        return frozenset(), self.all
+
     def closed(self, subset: Subset) -> Subset | None:
         """Returns the subset with the differences that the rules require with its members; None if that is still not
         legal."""

@@ -60,7 +60,7 @@ def _less_measured(question: Question, seen: Sequence[Seen]) -> Subset:
 
     Repeats are interleaved, A B B A, so that a drift of the machine cancels.
     """
-    ends = [each.subset for each in seen if each.subset in (frozenset(), question.all)]
+    ends = [each.subset for each in seen if each.subset in question.ends]
     return min(reversed(ends), key=ends.count)
 
 
@@ -155,12 +155,12 @@ def _is_not_slower(question: Question, posterior: Posterior, seen: Sequence[Seen
 
 def _between_ends(question: Question, seen: Sequence[Seen]) -> tuple[float, float]:
     """Returns the mean log cost of B over A, and its variance as a multiple of that of a burst."""
-    ends = [log_costs(seen, end) for end in (frozenset(), question.all)]
-    return float(np.mean(ends[1]) - np.mean(ends[0])), sum(1 / len(end) for end in ends)
+    a, b = (log_costs(seen, end) for end in question.ends)
+    return float(np.mean(b) - np.mean(a)), 1 / len(a) + 1 / len(b)
 
 
 def _ends_repeated(question: Question, seen: Sequence[Seen]) -> bool:
-    return all(len(log_costs(seen, end)) >= REPEATS for end in (frozenset(), question.all))
+    return all(len(log_costs(seen, end)) >= REPEATS for end in question.ends)
 
 
 def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:

@@ -19,7 +19,7 @@ from policies.surrogate.blas import one_blas_thread
 @one_blas_thread()
 def next_step(question: Question, seen: Sequence[Seen]) -> Step:
     """Returns the verdict after some bursts and the subset to run next, which is None at the end. Pure."""
-    good, bad = frozenset[int](), question.all
+    good, bad = question.ends
     for end in (good, bad):
         if not any(each.subset == end for each in seen):
             return Step(verdict=Verdict(), ask=end)
