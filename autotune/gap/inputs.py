@@ -18,7 +18,7 @@ from analyzers.inputs import TRACE_SUFFIXES
 from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
 from autotune.diagnose.traced import read_for as read_of_traces
 from autotune.export.source import source_at
-from autotune.gap.logs import Ending, Steps, log_of
+from autotune.gap.logs import Steps, log_of
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
 from autotune.looks.segments import counted_steps, mean_us, slowest
@@ -54,7 +54,7 @@ class Side:
     analysis: Analysis | None = None
     unsaid: tuple[str, ...] = ()
     simulated: bool = False
-    ended: Ending | None = None  # NaN or a failure that ended the run early
+    ended: Failure | None = None  # NaN or a failure that ended the run early
     trace: Path | None = None  # the argument of --trace
     probe: Path | None = None  # the argument of --probe
     options: tuple[str, ...] = ()  # options of the command line for this run
@@ -197,12 +197,8 @@ def _trace(named: str, beside: Beside, progress: Progress) -> Side:
         steps: Steps | None = _measured(outcome.step_us)
     else:
         steps = _traced_steps(analysis)
-    ended = _ended(outcome.failure) if outcome is not None and outcome.failure is not None else None
+    ended = None if outcome is None else outcome.failure
     return Side(name=named, source="trace", recipe=recipe, steps=steps, analysis=analysis, ended=ended)
-
-
-def _ended(failure: Failure) -> Ending:
-    return Ending(kind=failure.kind, evidence=failure.evidence)
 
 
 def _traced_steps(analysis: Analysis) -> Steps | None:

@@ -11,7 +11,7 @@ from functools import cache
 from statistics import median
 
 from policies.noise import median_error
-from trainer.burst import BurstPhase, FailureKind
+from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.engines.command.lines import Reading, patterns_with, plain
 from trainer.failure_words import match
 from trainer.frameworks.registry import framework_named
@@ -38,20 +38,12 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The failure that ended a run early, NaN or a lack of memory, with its evidence."""
-
-    kind: FailureKind
-    evidence: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunLog:
     """The median step of a log, None without an iteration, and the failure that ended the run, None if it did not
     fail."""
 
     steps: Steps | None
-    ended: Ending | None
+    ended: Failure | None
 
 
 def log_of(text: str) -> RunLog:
@@ -66,19 +58,19 @@ def log_of(text: str) -> RunLog:
     iterations = [each for _, each in sorted(reading.iterations.items())]
     wrong = next(((at, said) for at, each in enumerate(iterations) if (said := each.no_number())), None)
     if wrong is not None:
-        ended: Ending | None = Ending(kind=FailureKind.NAN, evidence=wrong[1])
+        ended: Failure | None = Failure(kind=FailureKind.NAN, evidence=wrong[1])
     else:
         ended = _ending(lines[last:]) if iterations else None
     times = [each.ms / 1e3 for each in iterations[: wrong[0] if wrong else None] if each.ms > 0]
     return RunLog(steps=steps_of(times) if times else None, ended=ended)
 
 
-def _ending(lines: Sequence[str]) -> Ending | None:
-    """Returns the failure that ended a run, from the lines after its last iteration."""
+def _ending(lines: Sequence[str]) -> Failure | None:
+    """Returns the failure that ended a run, NaN or a lack of memory, from the lines after its last iteration."""
     found = match(lines, BurstPhase.FORWARD)
     if found is None or found[0].kind not in (FailureKind.NAN, FailureKind.OOM):
         return None
-    return Ending(kind=found[0].kind, evidence=masked(plain(found[1]))[:LONGEST])
+    return Failure(kind=found[0].kind, evidence=masked(plain(found[1]))[:LONGEST])
 
 
 def steps_of(times: Sequence[float]) -> Steps:
