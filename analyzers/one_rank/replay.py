@@ -45,8 +45,8 @@ class Passes:
     def in_replay_order(self, column: Floats, a_pass: Floats) -> Floats:
         """Returns a column float64[P] in the order of the replay, float64[Q]; a_pass: float64[W], by how much its
         values grow with each pass."""
-        in_replay_order: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
-        return in_replay_order
+        result: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
+        return result
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,6 +12,14 @@ from trainer.recipe.machine import Machine
 
 SEED = 1  # seed of the simulated machine's noise, which is almost zero
 DIGITS = 3
+# kind of row → the key that it measures, and its value from the means of the rows here and on the published machine
+OWN: dict[str, tuple[str, Callable[[float, float], float]]] = {
+    "layer_kept": ("memory.activations", lambda ours, theirs: ours / theirs),
+    "copy": ("links.pcie", lambda ours, theirs: theirs / ours),
+    "outside": ("memory.outside_gib", lambda ours, theirs: max(0.0, ours - theirs)),
+    "fragmentation": ("memory.fragmentation", lambda ours, theirs: ours),
+    "second_step": ("memory.second_step_gib", lambda ours, theirs: ours),
+}
 
 
 def probe_on(base: Recipe, rows: Sequence[Row], machine: Machine) -> list[Row]:
@@ -33,14 +41,3 @@ def own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:
         if known:
             found[key] = round(value(*(fmean(each) for each in zip(*known, strict=True))), DIGITS)
     return found
-
-
-OWN: dict[
-    str, tuple[str, Callable[[float, float], float]]
-] = {  # kind of row → (key, its value from the means of the rows here and on the published machine)
-    "layer_kept": ("memory.activations", lambda ours, theirs: ours / theirs),
-    "copy": ("links.pcie", lambda ours, theirs: theirs / ours),
-    "outside": ("memory.outside_gib", lambda ours, theirs: max(0.0, ours - theirs)),
-    "fragmentation": ("memory.fragmentation", lambda ours, theirs: ours),
-    "second_step": ("memory.second_step_gib", lambda ours, theirs: ours),
-}
