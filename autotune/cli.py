@@ -62,7 +62,7 @@ def _open_closed_streams() -> None:
 
 def app() -> App:
     """Builds the command-line program: every command, each with the option `--json`."""
-    from cyclopts import App
+    from cyclopts import App, Parameter
 
     from autotune.commands.bisect import bisect
     from autotune.commands.check import check
@@ -91,6 +91,7 @@ def app() -> App:
         help="Find the wall in Mixture-of-Experts training on Megatron-Core, and tune the recipe around it.",
         version=version,
         help_flags=["--help", "-h"],
+        default_parameter=Parameter(show_default=_shown_default),
         result_action="return_value",
     )
     commands = (
@@ -119,6 +120,11 @@ def app() -> App:
         program.command(_with_json(command))
     program.command(_with_json(import_), name="import")
     return program
+
+
+def _shown_default(value: object) -> object:
+    """Returns a default as the help shows it; None, which is not shown, for a switch and for an option without one."""
+    return None if value is None or isinstance(value, bool) else value
 
 
 def _answered(words: Sequence[str]) -> tuple[int, Any]:

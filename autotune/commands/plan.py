@@ -18,9 +18,7 @@ def plan(
     output: Annotated[
         Path | None, Parameter(name=("--output", "-o"), help="Write a choice to this file, as a recipe.")
     ] = None,
-    choice: Annotated[
-        int, Parameter(converter=whole, validator=Number(gt=0), help="The choice that -o writes; default the first.")
-    ] = 1,
+    choice: Annotated[int, Parameter(converter=whole, validator=Number(gt=0), help="The choice that -o writes.")] = 1,
     machine: MachineName = None,
     html: PageFile = None,
     force: Force = False,

@@ -68,7 +68,11 @@ def run(
     ] = None,
     resume: Annotated[bool, Parameter(negative=(), help="Resume an interrupted study.")] = False,
     probe: Annotated[
-        bool, Parameter(negative="--no-probe", help="Measure the cluster first, for a twentieth of the study at most.")
+        bool,
+        Parameter(
+            negative="--no-probe",
+            help="Measure the cluster first, for at most a twentieth of the study's cost; done unless --no-probe.",
+        ),
     ] = True,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
     seed: Annotated[

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from autotune.cli import main
+from autotune.cli import app, main
 from autotune.looks.reasons import end_text
 from autotune.tuning.journal import JOURNAL, read_study
 from tests.autotune.outside import SIMULATED, SMALL
 from tests.places import ROOT
+from tests.rows import filled
 
 HEAVY = ("torch", "megatron", "optuna", "pandas", "numpy", "pydantic", "trainer.recipe", "policies", "rich.live")
 
@@ -66,6 +67,16 @@ def test_every_command_of_the_contract_is_there_with_json_and_help(capsys: pytes
         said = capsys.readouterr().out
         assert said.startswith(f"Usage: moe-autotune {command}")
         assert "--json" in said
+
+
+def test_help_shows_no_default_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [name for name in app() if not name.startswith("-")]
+    for command in filled(commands):
+        assert main([command, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert not [word for word in ("[default: False]", "[default: True]", "[default: None]") if word in said]
+    assert main(["run", "--help"]) == 0
+    assert "[default: 20]" in capsys.readouterr().out
 
 
 def test_h_is_help_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
