@@ -13,6 +13,7 @@ from rich.console import Console
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from autotune.looks.fix_pages import without_code_marks
+from autotune.looks.flagless import settings_text
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
 from policies.advice.advice import ADVISED, OPEN, Advice, advice
@@ -50,6 +51,7 @@ class NextFix(TypedDict):
     gain: float | None  # a fraction of throughput, at most
     flags: list[str]  # Megatron's flags to add
     without: list[str]  # Megatron's flags to remove
+    settings: dict[str, Any]  # knob → value of a fix without flags
     changes: dict[str, Any]  # knob → value
     costs: str
     explain: str  # the command that explains the fix
@@ -71,7 +73,7 @@ def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSt
     finding = _next_wall(analysis)
     doubt = _record(analysis.diagnosis)
     if finding is None:
-        return NextSteps(wall=None, said="No wall has time to recover that a fix acts on.", record=doubt)
+        return NextSteps(wall=None, said="No wall has recoverable time that a fix acts on.", record=doubt)
     found = _fixes(analysis, finding, situation)
     nodes = nodes_needed(situation.recipe) if situation is not None and _does_not_fit(finding) else None
     return NextSteps(
@@ -88,7 +90,7 @@ def _record(diagnosis: Diagnosis) -> str:
     rank's trace would add evidence."""
     cause = diagnosis.cause
     if cause is not None and cause.trace_ranks:
-        return f"ranks {', '.join(map(str, cause.trace_ranks))} in the same steps, beside those traced"
+        return f"ranks {', '.join(map(str, cause.trace_ranks))} in the same steps, in addition to those traced"
     if diagnosis.wall is not Wall.UNDETERMINED:
         return ""
     return "" if cause is not None and cure_of(diagnosis) is not NOTHING else RECORD.get(diagnosis.doubt, "")
@@ -130,10 +132,10 @@ def _said(
         if nodes is not None and situation is not None:
             yield nodes_words(situation.recipe, nodes)
     elif analysis.diagnosis.cause is not None and cure_of(analysis.diagnosis) is not NOTHING:
-        yield f"Fixes for it, largest gain first: {analysis.diagnosis.headline}."
+        yield f"Fixes for this cause, largest gain first: {analysis.diagnosis.headline}."
         yield said_of(analysis.diagnosis.cause)
     elif analysis.diagnosis.between:
-        yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most to give back first."
+        yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most recoverable time first."
     elif analysis.diagnosis.wall is Wall.UNDETERMINED:
         yield f"No wall is named; {finding.wall} would be next, with at most {percent(finding.share)} of the step."
     else:
@@ -167,6 +169,7 @@ def _document(one: Advice) -> NextFix:
         "gain": one.gain,
         "flags": list(one.flags),
         "without": list(one.without),
+        "settings": dict(one.settings),
         "changes": dict(one.changes),
         "costs": without_code_marks(ADVISED[one.fix].page.costs),
         "explain": f"{EXPLAIN} {one.fix}",
@@ -181,9 +184,10 @@ def gives_back_words(fix: NextFix) -> str:
 
 
 def flag_words(fix: NextFix) -> str:
-    """Returns the flags to add, and those to remove."""
+    """Returns the flags to add, and those to remove; for a fix without flags, what to write instead."""
     without = f"without {' '.join(fix['without'])}" if fix["without"] else ""
-    return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)
+    words = (" ".join(fix["flags"]), without, settings_text(fix["settings"]))
+    return ", ".join(part for part in words if part)
 
 
 def show_next(console: Console, steps: NextSteps) -> None:

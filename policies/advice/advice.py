@@ -43,7 +43,8 @@ class Advice:
 
     `gives_back_us` is the part of an average step's loss to the wall that the fix claims, `gain` the throughput that
     this would gain (a fraction); both are None if it gives back memory. `flags` are Megatron-LM's flags and environment
-    variables to add, `without` the flags to remove; `changes` are by knob, empty if the recipe is not known.
+    variables to add, `without` the flags to remove; `settings` are by knob, those without a flag if it has no others.
+    `changes` are by knob, empty if the recipe is not known.
     """
 
     fix: str
@@ -53,6 +54,7 @@ class Advice:
     gain: float | None
     flags: tuple[str, ...]
     without: tuple[str, ...]
+    settings: Mapping[str, Any]
     changes: Mapping[str, Any]
 
 
@@ -101,6 +103,7 @@ def _own(own: OwnAdvice, flag: str, wall: Wall, us: float, analysis: Analysis) -
         gain=gain_of(us, _step_us(analysis)),
         flags=(flag,),
         without=(),
+        settings={},
         changes={},
     )
 
@@ -145,7 +148,8 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
     if found is None:
         return None
     before, after, named = found
-    flags, without = _words(before, after, named, known=known)
+    moved = named | {knob: to for knob, (_, to) in before.diff(after).items()}
+    flags, without = _words(before, after, moved, known=known)
     step_us = _step_us(analysis)
     return Advice(
         fix=fix.name,
@@ -155,6 +159,7 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
         gain=None if us is None else gain_of(us, step_us),
         flags=flags,
         without=without,
+        settings={} if flags or without else moved,
         changes={knob: to for knob, (_, to) in before.diff(after).items()} if known else {},
     )
 
@@ -192,13 +197,9 @@ def _is_possible(after: Recipe, shown: Shown) -> bool:
 
 
 def _words(
-    before: Recipe, after: Recipe, named: KnobChanges, *, known: bool
+    before: Recipe, after: Recipe, moved: KnobChanges, *, known: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the flags to add and the flags to remove, those of the knobs that the fix names.
-
-    A knob without a flag is shown as `knob=value`.
-    """
-    moved = named | {knob: to for knob, (_, to) in before.diff(after).items()}
+    """Returns the flags to add and the flags to remove of knobs that moved, environment variables included."""
     was, now = (
         {one.name: one.words or one.wanted for one in knob_spellings(recipe) if one.name in moved}
         for recipe in (before, after)
@@ -207,8 +208,6 @@ def _words(
     go = [words[0] for name, words in was.items() if words and not now[name]]
     variables = sorted(environment(after).items() - environment(before).items())
     exported = [f"{name}={OPEN if name in SIZES and not known else value}" for name, value in variables]
-    if not (come or go or exported):
-        exported = [f"{knob}={to}" for knob, to in moved.items()]
     return (*come, *exported), tuple(go)
 
 

@@ -22,7 +22,8 @@ FIX = Fix(
     title="binding ranks to their cores",
     page=Page(
         summary="CPU affinity: bind a rank's threads to its own cores.",
-        what="`cpu_affinity=spread`: each rank of a node gets its own cores.",
+        what="`cpu_affinity: spread` in a recipe, `torchrun --numa-binding=exclusive` in a launch script: each rank "
+        "gets its own cores of the node.",
         shows="host-bound gaps that vary from step to step and rank to rank.",
         costs="nothing.",
         not_when="ranks are bound already, or a node has one rank.",

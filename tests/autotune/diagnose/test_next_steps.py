@@ -12,7 +12,7 @@ from analyzers import analyze
 from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from analyzers.verdict import ABSTENTIONS
 from autotune.cli import main
-from autotune.diagnose.next_steps import RECORD, next_steps
+from autotune.diagnose.next_steps import RECORD, flag_words, next_steps
 from autotune.diagnose.traced import situation_of_traces
 from autotune.report import write_report
 from autotune.tuning.events import BurstFinished, BurstStarted, Ended, Event, Judged, Proposed, StudyStarted
@@ -68,6 +68,12 @@ def test_the_document_names_fixes_with_flags_costs_and_pages(tmp_path: Path, cap
     page = (tmp_path / "d.html").read_text()
     assert page.index('id="walls"') < page.index('id="next"') < page.index('id="coverage"')
     assert first["title"] in page
+
+
+def test_a_fix_without_a_flag_says_what_to_write(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(host_bound(tmp_path)), "--json"]) == 0
+    (bound,) = [one for one in json.loads(capfd.readouterr().out)["next"]["fixes"] if one["fix"] == "cpu_affinity"]
+    assert flag_words(bound).startswith("recipe: cpu_affinity: spread; launch script: torchrun --numa-binding=")
 
 
 def test_advice_leaves_out_what_the_recipe_has_switched_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_every_fix_of_a_wall_is_offered_for_a_trace_of_unknown_recipe(wall: Wall
     jobs = [walled(wall, on_cpu=on_cpu) for on_cpu in (False, True)] + [walled(wall, cause=name) for name in OF_NO_WALL]
     assert {one.fix for job in jobs for one in advice(job, wall)} == claiming
     for one in advice(walled(wall), wall):
-        assert one.flags or one.without
+        assert one.flags or one.without or one.settings
         assert all(word in BY_NAME for word in re.findall(r"--[\w-]+", " ".join((*one.flags, *one.without))))
 
 
@@ -83,6 +83,14 @@ def test_the_fix_that_gives_most_back_comes_first_and_sizes_stay_open() -> None:
     words = " ".join(word for one in found for word in one.flags)
     assert "--expert-model-parallel-size N" in words
     assert "--overlap-grad-reduce" in words
+
+
+def test_a_setting_without_a_flag_is_given_as_a_key_of_the_recipe() -> None:
+    found = {one.fix: one for one in advice(walled(Wall.HOST), Wall.HOST)}
+    assert found["cpu_affinity"].settings == {"cpu_affinity": "spread"}
+    assert found["cpu_affinity"].flags == ()
+    assert not [word for one in found.values() for word in one.flags if re.match(r"[a-z_]+=", word)]
+    assert not [name for name, one in found.items() if one.settings and one.flags]
 
 
 def test_a_fix_that_is_on_already_is_not_offered() -> None:
