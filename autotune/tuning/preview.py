@@ -37,6 +37,7 @@ from trainer.recipe.rules.rule import Finding
 
 MAX_PROPOSALS = 4  # number of proposals in the expected path
 STEPS = 8  # measured steps of a predicted burst
+NEEDED = "slower, and needed: the recipe before does not fit"
 
 
 class Expected(TypedDict):
@@ -63,13 +64,18 @@ class SizePreview(TypedDict):
 
 
 class Preview(TypedDict):
-    """Document of `run --dry-run --json`: predictions, nothing measured."""
+    """Document of `run --dry-run --json`: predictions, nothing measured.
+
+    `proposals`: the expected path; `exploring`: recipes that would be tried between or after them because they may
+    gain, although a loss is predicted.
+    """
 
     schema: int
     recipe_resolved: str  # YAML, every default filled in
     findings: list[Finding]
     memory: Memory
     proposals: list[Expected]
+    exploring: list[Expected]
     bursts: int | None
     hours: float | None  # predicted for these bursts, with starting ranks and models
     gpu_hours: float | None
@@ -80,13 +86,27 @@ class Preview(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A trial of the expected path.
+    """A trial that would follow if every burst gave its predicted figures.
 
     `tokens_per_s_per_gpu`: predicted for its recipe at full size, None if it does not fit.
     """
 
     trial: Trial
     tokens_per_s_per_gpu: float | None
+
+    @property
+    def loses(self) -> bool:
+        """Returns true if a loss is predicted over the recipe that it changes."""
+        gain = self.trial.proposal.predicted.gain
+        return gain is not None and gain < 0
+
+    @property
+    def explores(self) -> bool:
+        """Returns true if it would be tried because it may gain, although a loss is predicted.
+
+        In the fit phase a loss is what fitting costs.
+        """
+        return self.loses and self.trial.proposal.phase is not Phase.FIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,11 +139,12 @@ def preview(
     probe_hours = _probe_gpu_hours(recipe, budget, max_gpu_hours) if probe else None
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
-        path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    trials = [step.trial for step in path]
+        tried = expected_trials(recipe, memory, DEFAULT_SEED if seed is None else seed)
+    path, exploring = _parted(tried)
+    trials = [step.trial for step in tried]
     costs = costs_of(trials, budget)
     console = plain_console()
-    _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, costs)
+    _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, exploring, costs)
     if probe_hours is not None:
         unit = share_of(recipe.cluster.gpu_name)
         say(console, f"a probe of the cluster comes first: at most {significant(probe_hours, 2)} {unit}-hours")
@@ -134,6 +155,7 @@ def preview(
         "findings": findings,
         "memory": memory,
         "proposals": [_document(step, trials[0].recipe) for step in path[1:]],
+        "exploring": [_document(step, trials[0].recipe) for step in exploring],
         "bursts": sum(cost.bursts for cost in every) if costs else None,
         "hours": sum(cost.hours for cost in every) if costs else None,
         "gpu_hours": sum(cost.gpu_hours for cost in every) if costs else None,
@@ -152,7 +174,12 @@ def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -
     return None if seconds is None else seconds * probed_ranks(recipe) / 3600
 
 
-def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Step]:
+def _parted(tried: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """Returns the expected path, base recipe first, and the steps beside it that would only be explored."""
+    return [step for step in tried if not step.explores], [step for step in tried if step.explores]
+
+
+def expected_trials(recipe: Recipe, memory: Memory, seed: int) -> list[Step]:
     """Returns the base recipe and the proposals that follow if every burst gives its predicted figures."""
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
@@ -279,6 +306,7 @@ def _show(
     findings: Sequence[str],
     memory: Memory,
     path: Sequence[Step],
+    exploring: Sequence[Step],
     costs: Mapping[Fidelity | None, CostPreview],
 ) -> None:
     cluster = f"{recipe.world_size} {recipe.cluster.gpu_name.upper()}"
@@ -293,10 +321,12 @@ def _show(
         say(console, "Tokens/s, gains and P(fits) are of the recipes at full size, whatever runs.")
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
     print_entries(console, "phase, layout, settings", figures, [_entry(step) for step in path], first=0)
+    if exploring:
+        say(console, _exploring_words(exploring))
     for step in path[1:2]:
         trial = step.trial
         console.print()
-        say(console, names_text(trial.proposal, trial.changes), lead=f"{trial.number}: ")
+        say(console, names_text(trial.proposal, trial.changes), lead="1: ")
         if trial.changes and not is_spelled_out(trial.proposal, trial.changes):
             say(console, changes_text(acting_changes(trial.recipe, trial.changes)), lead="   changes: ")
         if shares := shares_text(trial.proposal):
@@ -318,6 +348,20 @@ def _show(
         )
 
 
+def _exploring_words(exploring: Sequence[Step]) -> str:
+    """Returns the recipes beside the path in one sentence, with the layout and the predicted gain of each."""
+    each = "; ".join(f"{layout_words(step.trial.recipe)}: {_gain(step.trial)}" for step in exploring)
+    return f"Also tried, since they may gain although a loss is predicted: {each}"
+
+
+def _gain(trial: Trial) -> str:
+    """Returns the predicted gain with its 90 % interval; empty where it is not known."""
+    predicted = trial.proposal.predicted
+    if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:
+        return ""
+    return gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high, digits=0)
+
+
 def _because(trial: Trial) -> str:
     """Returns why a recipe would be tried, in words that count no predicted burst as evidence."""
     assert trial.proposal.reason is not None
@@ -336,14 +380,11 @@ def _size(trial: Trial) -> tuple[str, ...]:
 
 def _entry(step: Step) -> Entry:
     trial, predicted = step.trial, step.trial.proposal.predicted
-    interval = ""
-    if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
-        interval = gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high, digits=0)
     rate = "does not fit" if step.tokens_per_s_per_gpu is None else significant(step.tokens_per_s_per_gpu, 4)
     fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
     phase = "base" if trial.number == 0 else trial.proposal.phase.value
     return Entry(
         title=f"{phase:<7}  {layout_words(trial.recipe)}",
-        figures=(rate, interval, fits),
-        below=(*_names(trial), setting_words(trial.recipe), *_size(trial)),
+        figures=(rate, _gain(trial), fits),
+        below=(*_names(trial), setting_words(trial.recipe), *_size(trial), *([NEEDED] if step.loses else [])),
     )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from autotune.estimate.memory import memory_document
 from autotune.tuning import preview
-from autotune.tuning.preview import CostPreview, cost_of, expected_path
+from autotune.tuning.preview import (
+    NEEDED,
+    CostPreview,
+    Step,
+    _entry,
+    _exploring_words,
+    _parted,
+    cost_of,
+    expected_trials,
+)
+from policies.trial import Phase, Prediction
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import gpu_recipe, trial
 from trainer.estimate.candidates import tabulate
@@ -34,6 +45,24 @@ def test_ranks_that_stay_up_are_started_once_and_those_of_one_job_per_burst_each
     assert each.steps_s == once.steps_s
 
 
+def step(phase: Phase, gain: float | None) -> Step:
+    one = trial(gpu_recipe())
+    predicted = Prediction(gain=gain, gain_low=-0.5, gain_high=0.2) if gain is not None else Prediction()
+    proposal = replace(one.proposal, phase=phase, predicted=predicted)
+    return Step(trial=replace(one, proposal=proposal), tokens_per_s_per_gpu=1.0)
+
+
+def test_a_predicted_loss_is_on_the_path_only_where_it_makes_the_recipe_fit() -> None:
+    base, gains, loses = step(Phase.FIT, None), step(Phase.SCALE, 0.1), step(Phase.SCALE, -0.33)
+    fits = step(Phase.FIT, -0.33)
+    path, exploring = _parted([base, fits, gains, loses])
+    assert path == [base, fits, gains]
+    assert exploring == [loses]
+    assert NEEDED in _entry(fits).below
+    assert NEEDED not in _entry(gains).below
+    assert _exploring_words(exploring).endswith(": −33 % (−50 to +20 %)")
+
+
 def test_a_dry_run_with_proxies_gives_the_tokens_of_the_full_size_as_its_gains_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -47,7 +76,7 @@ def test_a_dry_run_with_proxies_gives_the_tokens_of_the_full_size_as_its_gains_d
             "tune": {"proxy_nodes": 2},
         }
     )
-    (base,) = expected_path(recipe, memory_document(recipe), seed=1)
+    (base,) = expected_trials(recipe, memory_document(recipe), seed=1)
     assert base.trial.fidelity is not None
     log_step, _ = Tuner(recipe, 1).surrogate([]).time.predict(tabulate([recipe]))
     tokens = recipe.training.global_batch_size * recipe.training.seq_length
