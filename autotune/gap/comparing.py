@@ -204,7 +204,7 @@ def _nearest(own: Recipe, named: str | None) -> Nearest | None:
     if named is None or named == PUBLISHED:
         return nearest_published(own)
     if own.hardware.is_cpu:
-        raise refused("--against", "nothing is published of CPUs", "leave it out, or name another run of yours")
+        raise refused("--against", "nothing is published for CPUs", "leave it out, or name another run of yours")
     return compared_with(own, published_run(named))
 
 

@@ -26,7 +26,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from policies.noise import median_error
 from policies.trial import Trial
-from trainer.burst import Failure
+from trainer.burst import Failure, FailureKind
 from trainer.errors import BadInputError, refused
 from trainer.frameworks.megatron_lm.flags import flags_of
 from trainer.frameworks.megatron_lm.spelling import SPELLED
@@ -152,8 +152,9 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
         raise refused(named, "it is too large for a log", "name the log of rank 0 of one run")
     text = path.read_text(encoding="utf-8", errors="replace")
     log = log_of(text)
-    steps, ended = log.steps, log.ended
     says = any(reader.log is not None and reader.log.fits(text) for _, reader in readers())
+    # a script may quote a failure in a comment
+    steps, ended = log.steps, log.ended if log.steps is not None or says or path.suffix in LOGS else None
     none = steps is None and ended is None
     if none and not says and path.suffix in LOGS:
         raise refused(
@@ -162,6 +163,8 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
     if none and not says:
         return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
     recipe = _asked_recipe(beside)
+    if steps is None and ended is not None and ended.kind is FailureKind.OOM:
+        raise _out_of_memory(named, ended, says=says)
     if steps is None and ended is not None:
         raise refused(named, f"no step of it is a number: {ended.evidence}", "fix that first; its speed says nothing")
     if steps is None:
@@ -178,6 +181,15 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
         return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended)
     recipe = _imported(named, beside)
     return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=unsaid_in_a_log())
+
+
+def _out_of_memory(named: str, ended: Failure, *, says: bool) -> BadInputError:
+    """Returns the error for the log of a run that ran out of memory before its first step; says: it dumped its
+    arguments."""
+    found = f"the run ran out of memory before its first step: {ended.evidence}"
+    imported = f"moe-autotune import {shlex.quote(named)} -o recipe.yaml, then " if says else ""
+    hint = f"{imported}moe-autotune plan recipe.yaml shows what fits; name the log of a run that trained"
+    return refused(named, found, hint)
 
 
 def _trace(named: str, beside: Beside, progress: Progress) -> Side:

@@ -60,13 +60,14 @@ def log_of(text: str) -> RunLog:
     if wrong is not None:
         ended: Failure | None = Failure(kind=FailureKind.NAN, evidence=wrong[1])
     else:
-        ended = _ending(lines[last:]) if iterations else None
+        ended = _ending(lines[last:])
     times = [each.ms / 1e3 for each in iterations[: wrong[0] if wrong else None] if each.ms > 0]
     return RunLog(steps=steps_of(times) if times else None, ended=ended)
 
 
 def _ending(lines: Sequence[str]) -> Failure | None:
-    """Returns the failure that ended a run, NaN or a lack of memory, from the lines after its last iteration."""
+    """Returns the failure that ended a run, NaN or a lack of memory, from the lines after its last iteration (all lines
+    of a run that ended before its first)."""
     found = match(lines, BurstPhase.FORWARD)
     if found is None or found[0].kind not in (FailureKind.NAN, FailureKind.OOM):
         return None

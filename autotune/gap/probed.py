@@ -49,7 +49,7 @@ def probed_in(file: Path, own: Recipe) -> Probed:
     except OSError as error:
         raise refused(str(file), f"it cannot be read: {error.strerror}", "name the file of a probe") from None
     except msgspec.MsgspecError:
-        raise refused(str(file), "it is no probe", "write it with `moe-autotune probe RECIPE --json`") from None
+        raise refused(str(file), "it is not a probe", "write it with `moe-autotune probe RECIPE --json`") from None
     gpu = own.cluster.gpu_name
     if found.gpu != gpu:
         raise refused(str(file), f"it is a probe of {found.gpu}, the run is on {gpu}", "probe its GPUs")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from autotune.gap.document import Cause, Drop, GapDocument, NoPrice, PublishedRun, Rung, Time
 from autotune.looks.fix_names import name_title
+from autotune.looks.flagless import settings_text, variables_text
 from autotune.looks.quantities import (
     changes_text,
     counted,
@@ -20,6 +21,7 @@ from autotune.looks.quantities import (
 from autotune.looks.segments import KINDS
 from trainer.estimate.gap.parts import Cause as PartCause
 from trainer.estimate.gap.waterfall import Kind, LevelName
+from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
 TRACED = {kind.key: kind.words for kind in KINDS}  # parts of a trace without a recipe
@@ -61,7 +63,7 @@ FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
 NOT_PRICED = 8  # settings that are named; more are counted
 LONGER = 1.01  # ratio of step times; below it the words are "no longer"
 WHOLE = "whole trace"  # a trace without marked steps
-ENDINGS = {"nan": "in NaN", "oom": "out of memory"}
+ENDINGS = {"nan": "ended in NaN", "oom": "ran out of memory"}
 SMALL = "smaller ones together"
 SPLITS = {
     "parts": "the measured step against the estimate: by traced parts of rank {rank}; settings: by estimate",
@@ -81,8 +83,8 @@ def headline(found: GapDocument) -> str:
     """Returns the answer in one sentence, after the failure that ended the run, if any."""
     if found.ended is None:
         return _answer(found)
-    how = ENDINGS.get(found.ended.kind, f"in a failure ({found.ended.kind})")
-    return f"the run ended {how} ({found.ended.evidence}): fix that first. Before it, {_answer(found)}"
+    how = ENDINGS.get(found.ended.kind, f"failed ({found.ended.kind})")
+    return f"the run {how} ({found.ended.evidence}): fix that first. Before it, {_answer(found)}"
 
 
 def _answer(found: GapDocument) -> str:
@@ -203,11 +205,11 @@ def notes(found: GapDocument) -> Iterator[str]:
     elif run is not None:
         yield f"published {published_text(run)}"
         if found.scale != 1.0:
-            yield f"estimates are multiplied by {found.scale:.3f}, so that the published run's own is what it measured"
+            yield f"estimates are multiplied by {found.scale:.3f}: the published run's then equals its measurement"
         if found.software is None:
-            yield "your software is taken to be that of the published run: say yours with --software"
+            yield "your software release is assumed to be that of the published run; --software names another"
     elif found.gpu == "cpu" and found.against is None:
-        yield "nothing is published of CPUs; estimates are scaled to your step, and show shares, not speeds"
+        yield "nothing is published for CPUs: estimates are scaled to your step and show shares, not speeds"
     far_off = not 1 / FAR_OFF < found.scale < FAR_OFF and found.gpu != "cpu"
     if far_off and found.split == "parts" and not found.both_traced:
         yield (
@@ -217,7 +219,8 @@ def notes(found: GapDocument) -> Iterator[str]:
     if found.broken:
         yield f"the recipe as it is read breaks {', '.join(found.broken)}: see `moe-autotune check`"
     if found.unsaid:
-        yield f"a log does not say {', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more: taken as there"
+        some = f"{', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more"
+        yield f"a log does not show {some}: assumed to be as in the reference"
     if found.iterations is not None and found.source == "log":
         before = "" if found.ended is None else " before the run ended"
         warm_up = "warm-up left out" if found.warm_up_left_out else "warm-up included: there are no more"
@@ -253,22 +256,25 @@ def _advice(cause: Cause) -> Iterator[str]:
     if cause.changes:
         yield changes_text(cause.changes) if len(cause.changes) <= 6 else first_changes(cause.changes)
     facts = [] if advice.gain is None else [f"alone {gain(advice.gain)} throughput"]
-    facts += ["breaks a rule alone"] if advice.legal is False else []
-    facts += ["does not fit alone, by estimate"] if advice.fits is False else []
+    facts += ["alone it breaks a rule"] if advice.legal is False else []
+    facts += ["alone it does not fit, by estimate"] if advice.fits is False else []
     facts += [advice.numerics] if advice.numerics not in (None, "training-equivalent") else []
     if facts:
         yield ", ".join(facts)
     if cause.parts_ms and cause.changes:
         longer = ", ".join(f"{WORDS.get(name, name)} {signed(ms)}" for name, ms in cause.parts_ms.items())
-        yield f"of it in traced parts longer than expected: {longer}"
+        yield f"of this, in traced parts that took longer than expected: {longer}"
     if advice.add:
         yield f"launch script, set: {' '.join(advice.add)}"
     if advice.remove:
         yield f"launch script, remove: {' '.join(advice.remove)}"
-    if advice.set_outside:
-        yield f"set outside the arguments: {', '.join(advice.set_outside)}"
+    outside = {name: cause.changes[name][1] for name in advice.set_outside if not KNOBS[name].megatron_lm}
+    if words := variables_text({name: to for name, to in outside.items() if KNOBS[name].acts == "environment"}):
+        yield f"environment: {words}"
+    if words := settings_text({name: to for name, to in outside.items() if KNOBS[name].acts != "environment"}):
+        yield words
     if cause.name == PartCause.ROUTER and "moe_router_force_load_balancing" in cause.changes:
-        yield "the published run forces an even load, which training cannot: what balancing gives back is at most this"
+        yield "the published run forces an even load, which real training cannot: balancing gives back at most this"
 
 
 def share_text(cause: Cause) -> str:

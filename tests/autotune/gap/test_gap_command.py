@@ -133,7 +133,7 @@ def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> Non
     assert found["published"] is None
     assert [level["name"] for level in found["levels"]] == ["measured", "plan"]
     assert main(["gap", "cpu.log", "--recipe", "cpu-moe-slow"]) == 0
-    assert "nothing is published of CPUs" in capfd.readouterr().out
+    assert "nothing is published for CPUs" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> Non
         ("empty.log", "neither an iteration nor a dump"),
         ("script.sh", "no training command was reached"),
         ("base.yaml --against P9999", "no published run 'P9999'"),
-        ("cpu-moe --against P0313", "nothing is published of CPUs"),
+        ("cpu-moe --against P0313", "nothing is published for CPUs"),
         ("base.yaml --against cpu-moe", "it was not measured"),
         ("base.yaml --against-trace trace", "--against names no other run"),
         ("base.yaml -o base.yaml", "this command reads it"),
         ("base.yaml --probe base.yaml", "no step was measured"),
-        ("run.log --gpu h100 --probe base.yaml", "it is no probe"),
+        ("run.log --gpu h100 --probe base.yaml", "it is not a probe"),
         ("nowhere.log", "no such file"),
         ("cpu.log --recipe cpu-moe-slow --trace trace", "parts of CPU ranks are not compared"),
         ("unmarked.json --recipe base.yaml", "it marks no steps"),
@@ -185,6 +185,25 @@ def test_a_run_that_ended_in_nan_is_said_to_have_and_compared_by_what_came_befor
     Path("none.log").write_text(before.split(" iteration ")[0] + NAN.format(n=1))
     assert main(["gap", "none.log", "--gpu", "h100"]) == 2
     assert "no step of it is a number" in capfd.readouterr().err
+
+
+OOM = "[rank0]: RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+
+
+def test_a_run_without_memory_for_its_first_step_is_said_to_be_and_what_fits_is_a_command_away(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    dumped = Path("run.log").read_text().split(" iteration ")[0]
+    for name, text, imports in (("dumped.log", dumped + OOM, True), ("rank0.err", OOM, False)):
+        Path(name).write_text(text)
+        assert main(["gap", name, "--gpu", "h100"]) == 2
+        said = " ".join(capfd.readouterr().err.split())
+        assert f"{name}: the run ran out of memory before its first step: [rank0]: RuntimeError" in said
+        assert "moe-autotune plan recipe.yaml shows what fits" in said
+        assert (f"moe-autotune import {name} -o recipe.yaml" in said) is imports
+    Path("script.sh").write_text(f"# avoids OutOfMemoryError\n{SCRIPT}")
+    assert main(["gap", "script.sh"]) in (0, 2)
+    assert "out of memory" not in capfd.readouterr().err
 
 
 def test_the_waterfall_of_a_trace_fits_a_terminal_of_80_columns(
