@@ -24,13 +24,13 @@ HEADER = """\
 # Long context: what `plan` proposes
 
 Made by `python -m benchmarks.long_context > docs/long-context.md`; predicted, nothing here was measured. A step has
-the same number of tokens at every length, so that the global batch shrinks as the sequence grows. *Share* is the tokens
-of a sequence that one GPU keeps, sequence / (CP · TP); guides want 4K to 8K of it, data parallelism kept alive,
-selective recompute before full, and attention never recomputed at great length. Where CP stays below sequence / 4096,
-TP has taken its place inside a node: it also divides the keys and values that context ranks exchange, which latent
-attention sends uncompressed. The all-to-all of 64 context ranks is priced, but in no published run: the guides' own
-DeepSeek-V3 layout at 256K is predicted 24 % faster than it ran, so DP 1 there is no advice yet. *Fewest GPUs* is the
-smallest doubling of nodes on which anything fits.
+the same number of tokens at every length, so that the global batch shrinks as the sequence grows. *Share* is the number
+of tokens of a sequence that one GPU keeps, sequence / (CP · TP); guides recommend 4K to 8K, data parallelism above 1,
+selective recompute before full, and no recompute of attention in long sequences. Where CP is below sequence / 4096, TP
+is used inside a node instead: it also divides the keys and values that context ranks exchange, which latent attention
+sends uncompressed. The all-to-all of 64 context ranks is priced, but is in no published run: the guides' own
+DeepSeek-V3 layout at 256K is predicted 24 % faster than it ran, so rows with DP 1 are not a recommendation yet. *Fewest
+GPUs* is the smallest cluster, with nodes doubled each time, on which anything fits.
 """
 
 

@@ -77,13 +77,11 @@ def show_plan(console: Console, plan: Planned, unit_of: str) -> None:
     """Prints the plan, about one screen."""
     say(console, f"{plan.study}: {counted(len(plan.differences), 'difference')} between A and B; nothing is run")
     rows = [(values_text(each), gain(each.predicted.change), percent(each.guilt, 0)) for each in plan.differences]
-    print_table(console, "in the order of suspicion", ("<difference, A → B", "predicted time", "guilt"), rows)
+    print_table(console, "in the order of suspicion", ("<difference, A → B", "predicted", "suspicion"), rows)
     if plan.idle:
         say(console, ", ".join(plan.idle), lead="without effect here: ")
     hours, gpu_hours = significant(plan.hours, 2), significant(plan.gpu_hours, 2)
     console.print()
-    said = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included (up to {plan.bursts_high} of "
-    say(
-        console,
-        f"{said}{PLAYS} plays): about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, not counting startup",
-    )
+    most = f"at most {plan.bursts_high} in {PLAYS} simulated bisections"
+    said = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included ({most})"
+    say(console, f"{said}: about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, startup not counted")

@@ -64,7 +64,7 @@ def show_bisection(history: History, console: Console) -> None:
         say(console, by, lead="compared: ")
     for each in found.others if found.answered == "undecided" else []:
         say(console, other_text(each), lead="or: ")
-    header = ("<difference, A → B", "predicted", "guilt before", "<verdict")
+    header = ("<difference, A → B", "predicted", "suspicion", "<verdict")
     print_table(console, "differences, the most suspect first", header, _escaped(rows_of_differences(found)))
     number, recipe, *times = columns_of_bursts(found)
     rows = _escaped(rows_of_bursts(found))
@@ -93,7 +93,7 @@ def page(found: Bisected, history: History) -> str:
         idle=", ".join(found.idle),
         others=[other_text(each) for each in found.others if each.probability >= LIKELY],
         differences=Table(
-            columns=("difference, A → B", "predicted", "guilt before", "verdict"),
+            columns=("difference, A → B", "predicted", "suspicion", "verdict"),
             rows=tuple(rows_of_differences(found)),
             numbers=(1, 2),
         ),

@@ -14,9 +14,9 @@ LEAST_REST = 0.01  # fraction of the time per token: a smaller effect of the oth
 
 def headline(found: Bisected) -> str:
     """Returns the answer in one sentence."""
-    total = f" (B takes {time_text(found.total)} {MEASURED[found.measure]} per token)" if found.total else ""
+    total = f" ({MEASURED[found.measure]} per token of B: {time_text(found.total)})" if found.total else ""
     if found.answered == "a fails":
-        return f"A itself fails ({found.symptom}): name an end that runs as A"
+        return f"A itself fails ({found.symptom}): name an A that runs"
     if found.answered == "no difference":
         return f"B is not slower than A beyond the noise{total}"
     if not found.culprits:
@@ -45,7 +45,7 @@ def measure_text(found: Bisected) -> str:
         return ""
     return (
         f"CPU time of the ranks, which scatters by {percent(found.noise)} from burst to burst: wall-clock time "
-        f"scatters by {percent(found.wall_noise)} on this machine. Waiting does not show in it"
+        f"scatters by {percent(found.wall_noise)} on this machine. It does not include waiting"
     )
 
 
@@ -79,7 +79,7 @@ def rows_of_differences(found: Bisected) -> Iterator[tuple[str, str, str, str]]:
 
 def columns_of_bursts(found: Bisected) -> tuple[str, ...]:
     """Returns the header of `rows_of_bursts`; wall-clock time has its own column if it is not the measure."""
-    clock = () if found.measure is Measure.WALL else ("by the clock",)
+    clock = () if found.measure is Measure.WALL else ("wall-clock",)
     return "burst", "recipe", f"{MEASURED[found.measure]} over A", *clock
 
 

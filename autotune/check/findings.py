@@ -41,7 +41,7 @@ EFFECTS: dict[str, str] = {
     "fails": "no check stops it: it hangs or crashes later",
     "trains-wrongly": "nothing stops it: it trains wrongly",
     "may-train-wrongly": "nothing stops it: it may train wrongly",
-    "inaccurate": "nothing stops it: it trains, and a figure of it is off",
+    "inaccurate": "nothing stops it: it trains, but a reported figure is wrong",
 }
 
 
@@ -135,4 +135,4 @@ def _written(example: dict[str, Any]) -> str:
         f"{section}: " + ", ".join(f"{name} {knob_value(value)}" for name, value in values.items())
         for section, values in example.items()
     )
-    return "; ".join(parts) or "the plain recipe as it is"
+    return "; ".join(parts) or "a recipe with every default"

@@ -98,7 +98,7 @@ def change(found: Comparison) -> tuple[str, str]:
     if one is None or other is None:
         return "no figure", found.notes[0]
     if not found.times_compare:
-        return "shares", f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
+        return "shares", f"{_whole(one)} against {_whole(other)}: shares can be compared, times cannot"
     was, now = mean_step_us(one), mean_step_us(other)
     what = "step" if one.steps else "whole trace"
     traced = gain(now / was - 1 if was else None), f"{what} {duration(was)} → {duration(now)}"

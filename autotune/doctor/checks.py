@@ -193,13 +193,13 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         what="GPU links",
-        needed_for="knowing which ranks share the fast domain",
+        needed_for="knowing which GPUs share a fast link",
         how="comes with the NVIDIA driver (`nvidia-smi topo -m`)",
         look=_gpu_links,
     ),
     Check(
         what="network fabric",
-        needed_for="training over several nodes at speed",
+        needed_for="fast training over several nodes",
         how="InfiniBand or RoCE adapters with their driver (rdma-core); inside a container pass /dev/infiniband in",
         look=_fabric,
     ),
@@ -254,7 +254,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         what="ssh",
-        needed_for="launcher hosts; launchers local and slurm do without",
+        needed_for="launcher hosts; not needed for launchers local and slurm",
         how="install an OpenSSH client; `ssh HOST true` has to work without a password",
         look=_first_line_of("sh", "-c", "ssh -V 2>&1"),  # ssh prints its version to stderr
     ),

@@ -27,7 +27,7 @@ from trainer.frameworks.registry import framework_of
 from trainer.recipe import Recipe
 
 SCHEMA = 1
-UNPACKED = "it packs sequences of several lengths: every sequence is counted as long as seq_length, attention too"
+UNPACKED = "sequences of several lengths are packed: each is counted as seq_length long, in attention too"
 BAR = 26  # characters of the longest bar if there is room; a rank's bar is twice as long
 OTHER_COLUMNS, OTHER_RANK_COLUMNS = 42, 26  # characters of the columns besides the bar
 SHOWN = 0.0005  # shares below would read as 0.0 %
@@ -186,7 +186,7 @@ def machine_words(estimate: Estimate) -> Iterator[str]:
     if estimate.machine is not None and simulated is not None:
         yield estimate.machine.words
         ratio = simulated / estimate.time.step_s - 1
-        yield f"simulated on it: {duration(simulated * 1e6)} per step ({gain(ratio)} of the estimate's)"
+        yield f"simulated on it: {duration(simulated * 1e6)} per step ({gain(ratio)} against the estimate)"
 
 
 def not_priced_words(estimate: Estimate) -> Iterator[str]:
@@ -202,7 +202,7 @@ def not_priced_words(estimate: Estimate) -> Iterator[str]:
 def calibration_words(estimate: Estimate) -> str:
     """Returns median and 90th percentile of the errors on runs that were held out of the fit."""
     if estimate.recipe.hardware.is_cpu:
-        return "on GPU runs only; on a CPU measure with a burst"
+        return "from GPU runs only: on CPUs, measure with a burst"
     said = []
     memory, time = (estimate.document[part]["calibration"] for part in ("memory", "time"))
     for what, known in (("memory", memory), ("time", time)):

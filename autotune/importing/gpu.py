@@ -36,7 +36,9 @@ def gpu_of(found: Found, asked: Asked) -> Gpu:
         asked.tell(f"{here} is the GPU of this machine: {GPU} for another")
         return here
     if amd := amd_gpu_here():
-        raise refused(asked.file, f"this machine's {amd['name']} is no GPU of the table", f"{GPU} {_template(amd)!r}")
+        raise refused(
+            asked.file, f"this machine's {amd['name']} is not a GPU of the table", f"{GPU} {_template(amd)!r}"
+        )
     raise refused(asked.file, "it does not say on which GPU", f"{GPU}, one of {', '.join(known)}, or its figures")
 
 
@@ -69,7 +71,7 @@ def _mapping(text: str, *, where: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise refused(where, f"it is no YAML: {str(error).splitlines()[0]}", f"write {_template({})}") from None
+        raise refused(where, f"it is not YAML: {str(error).splitlines()[0]}", f"write {_template({})}") from None
     if not isinstance(data, dict):
         raise refused(where, "it holds no figures", f"write {_template({})}")
     return data

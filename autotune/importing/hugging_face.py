@@ -18,8 +18,8 @@ def from_config(data: Any, asked: Asked) -> Found:
     model = model_fields(data, where=asked.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)
-    parts = (f"left out of the model: {', '.join(left)}: it is the language model alone",) if left else ()
+    parts = (f"left out of the model: {', '.join(left)}: only the language model is imported",) if left else ()
     unread = keys_unread(data)
-    odd = (f"not read, no field of the model says it: {', '.join(unread)}",) if unread else ()
+    odd = (f"not read, no field of the model for it: {', '.join(unread)}",) if unread else ()
     reading = Reading(model=model, knobs={}, notes=(note, *parts, *odd))
     return Found(what=f"a Hugging Face configuration ({data['model_type']})", reading=reading)

@@ -30,11 +30,11 @@ PART_WORDS = {
     "pp": "PP send/recv is exposed",
     "dp": "DP communication is exposed",
     "bubble": "the pipeline is idle (bubble)",
-    "experts_load": "ranks wait for the one whose experts have most to do",
-    "uneven_stages": "pipeline stages wait for the one that has most to do",
+    "experts_load": "ranks wait for the one with the most expert work",
+    "uneven_stages": "pipeline stages wait for the slowest one",
     "recompute": "forward work is recomputed",
     "offload_copies": "copies of offloaded tensors are exposed",
-    "allocator": "the allocator goes back to the driver",
+    "allocator": "the allocator frees and requests driver memory again",
     "garbage_collection": "the device waits for garbage collection",
     "launching": "the device waits for launches",
     "operators": "the device waits for the framework's operators",
@@ -99,7 +99,7 @@ def _runner_up(figures: Figures) -> str:
         return "the only candidate in this phase"
     if behind <= EQUALLY_GOOD:
         return "the runner-up is predicted equally good"
-    return f"the runner-up is predicted to bring {percent(behind, 0 if behind >= 0.01 else 1)} less"
+    return f"the runner-up is predicted to gain {percent(behind, 0 if behind >= 0.01 else 1)} less"
 
 
 def _learned(learned: Figures) -> str:
@@ -158,7 +158,7 @@ def _claimed(figures: Figures) -> str:
         for each in figures["parts"][:2]
     ]
     claim = (
-        f"{FIXES[figures['fix']].title} claims {_ms(figures['claimed_us'])} ms of it: "
+        f"{FIXES[figures['fix']].title} should recover {_ms(figures['claimed_us'])} ms of it: "
         f"{gain(figures['gain'])} expected, at most {gain(figures['gain_bound'])}"
     )
     fits = _fits(figures["fits_probability"])
@@ -203,7 +203,7 @@ def _impatient(figures: Figures) -> str | None:
     patience = figures.get("patience")
     if patience is None:
         return None
-    return f"of what is not estimated {patience} settings in a row brought no gain (tune.patience)"
+    return f"{patience} settings in a row that the estimate does not model brought no gain (tune.patience)"
 
 
 def _nothing_left(figures: Figures) -> str:
@@ -248,7 +248,7 @@ def _out_of_patience(figures: Figures) -> str:
 
 def _hours_spent(figures: Figures) -> str:
     used = f"{figures['gpu_hours']:.3g} of {figures['max_gpu_hours']:g} {figures['unit']}-hours are used"
-    return f"{used}, a burst takes {figures['burst_gpu_hours']:.2g}"
+    return f"{used}, a burst takes about {figures['burst_gpu_hours']:.2g}"
 
 
 def _deadline(figures: Figures) -> str:
@@ -266,7 +266,7 @@ def _small(figures: Figures) -> str:
 
 def _outranked(figures: Figures) -> str:
     if "expected_improvement" not in figures:
-        return "the trace shows a loss to answer, but other changes promise more"
+        return "the trace shows a loss that it acts on, but other changes are expected to gain more"
     return f"expected to gain {_improvement_percent(figures)}, less than other changes"
 
 
@@ -301,7 +301,9 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
         f"the {'best choice so far' if f['best'] else 'reference of the speed-up'}, at full size: "
         f"trial {f['trial']} measured its proxy"
     ),
-    ReasonKind.REFERENCE: lambda f: f"reference of the speed-up, as near the base recipe as runs: {_fit_set(f)}",
+    ReasonKind.REFERENCE: lambda f: (
+        f"reference of the speed-up, the smallest change of the base recipe that should run: {_fit_set(f)}"
+    ),
     ReasonKind.FITS_CHEAPEST: _fit_set,
     ReasonKind.FITS_FASTEST: _first("the fastest that should fit"),
     ReasonKind.FITS_LIKELIEST: _first("the highest P(fits) of all legal recipes"),
@@ -329,7 +331,9 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.MAY_NOT_FIT: lambda f: f"unlikely to fit: a burst needs P(fits) of {percent(f['asked'], 0)}",
     ReasonKind.PREDICTED_LOSS: lambda figures: "predicted to be slower",
     ReasonKind.LOST_IN_NOISE: lambda f: f"the gain would be lost in the noise of {percent(f['noise'])}",
-    ReasonKind.NO_EVIDENCE: lambda figures: "the estimate does not notice it, and the trace shows no loss to answer",
+    ReasonKind.NO_EVIDENCE: lambda figures: (
+        "the estimate predicts no effect, and the trace shows no loss that it acts on"
+    ),
     ReasonKind.OUTRANKED: _outranked,
     ReasonKind.TOO_LITTLE: _small,
 }

@@ -173,7 +173,7 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.SUBSET_MEASURED: _subset_measured,
     ReasonKind.NO_STEP_TIMES: lambda figures: "the burst gave no step times",
     ReasonKind.BURST_FAILED: _failed,
-    ReasonKind.DID_NOT_RUN: lambda figures: f"the trial is {figures['status']}",
+    ReasonKind.DID_NOT_RUN: lambda figures: f"the trial ended with status {figures['status']}",
     ReasonKind.NOT_ACTING: _not_acting,
     ReasonKind.NOT_IN_TRACE: lambda figures: f"the trace shows no effect: {figures['missing']}",
 }

@@ -124,8 +124,8 @@ def _evidence(first: Recipe, learned: LearnedCluster) -> Iterator[str]:
     other = estimate_time(first.replace({BACKEND: "deepep"}), learned=learned)
     gain = estimate_time(first, learned=learned).tokens_per_s_per_gpu / other.tokens_per_s_per_gpu - 1
     yield (
-        f"HybridEP is estimated {percent(gain)} faster than DeepEP, which guides start with here: by published rates "
-        "of both (arXiv 2603.07685 table 7, DeepEP's documentation) and the permutation that HybridEP fuses"
+        f"HybridEP is estimated {percent(gain)} faster than DeepEP, which guides recommend first here: by published "
+        "rates of both (arXiv 2603.07685 table 7, DeepEP's documentation) and the permutation that HybridEP fuses"
     )
 
 

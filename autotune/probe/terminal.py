@@ -42,4 +42,4 @@ def show_probe(console: Console, found: ProbeDocument) -> None:
         for one in found.factors
     ]
     header = ("<constant of the estimate", "by this probe (90 %)", "by the tables", "<unit")
-    print_table(console, "What the estimate takes from it", header, factors)
+    print_table(console, "Constants of the estimate by this probe", header, factors)

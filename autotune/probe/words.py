@@ -11,17 +11,17 @@ TITLES = {
     "compute": "Device work of a layer, forward and backward",
     "host": "Host",
     "links": "Links",
-    "overlap": "Communication beside compute",
+    "overlap": "Overlap of communication and compute",
     "memory": "Memory",
     "works": "Software",
 }
 FALLS_BACK = {  # kind of row → consequence of missing software
-    "transformer_engine": "layers of Megatron-Core itself: slower, and no FP8",
-    "grouped_gemm": "one product an expert",
+    "transformer_engine": "Megatron-Core's own layers: slower, and no FP8",
+    "grouped_gemm": "one GEMM per expert",
     "fp8": "BF16 only",
     "graphs": "no CUDA graphs",
     "profiler": "bursts without traces: no walls",
-    "nvml": "power and clocks are not seen",
+    "nvml": "power and clocks are not recorded",
     "nsys": "torch profiler only",
     "deepep": "NCCL all-to-all instead",
     "hybridep": "NCCL all-to-all instead",
@@ -81,6 +81,6 @@ def notes(rows: Sequence[ProbedRow]) -> list[str]:
         measured = sum(row.measured is not None and row.unit != "works" for row in rows)
         said.append(
             f"repeats differ by a quarter or more in {len(unsteady)} of {measured} rows, most in {worst.name} "
-            f"({span}): a busy neighbour?"
+            f"({span}): is something else running there?"
         )
     return said

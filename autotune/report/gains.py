@@ -67,7 +67,7 @@ def predictions(material: Material) -> Section | None:
     said = (
         "Gain over the parent of each trial: the bar is the 90 % interval predicted before its first burst, the stroke "
         "in it the expected gain; the mark is the gain over all bursts of both, with its 95 % interval."
-        f"{held} Small gains are drawn wider than large ones.",
+        f"{held} The scale is stretched for small gains.",
     )
     columns = ("trial", "fixes", "predicted (90 %)", "obtained (95 %)", "obtained is")
     table = Table(columns=columns, rows=tuple(map(_forecast_row, found)), numbers=(0,))

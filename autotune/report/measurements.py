@@ -37,7 +37,7 @@ def steps(material: Material) -> Section | None:
         rank = NONE if trace.rank is None else str(trace.rank)
         rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in families()), str(wall)))
     said = (
-        "One bar per traced trial: the average traced step of one rank, partitioned completely. It is the slowest rank "
+        "One bar per traced trial: the average traced step of one rank, divided completely. It is the slowest rank "
         "of the first trial; for a trial without a trace of that rank, its own slowest. "
         "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
     )
@@ -174,7 +174,7 @@ def noise(material: Material) -> Section | None:
         f"Between bursts: the median step of a burst varies by {percent(wall.deviation)} (one standard deviation, "
         "wall-clock time"
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
-        + f", measured on {counted(wall.repeats, 'repeat')} of the same recipe; without repeats, on the steps.",
+        + f", measured on {counted(wall.repeats, 'repeat')} of the same recipe; without repeats, from the steps.",
         f"For a verdict: with two bursts per side a gain counts from {percent(model.detectable_gain())} on, which is "
         f"{math.log1p(model.detectable_gain()) / wall.deviation:.1f} standard deviations at "
         f"{counted(wall.freedom, 'repeat')} (the steps count as one). A smaller gain was accepted only where every "
@@ -185,8 +185,8 @@ def noise(material: Material) -> Section | None:
         "without repeats), because a burst costs less than a missed gain.",
         f"For the interval of a speed-up: {percent(CONFIDENCE, 0)} of Student's t at "
         f"{counted(wall.measured_freedom, 'repeat')}, with the steps of a trial where they scatter more than bursts "
-        f"do. Since version {INTERVAL_SINCE} it holds the noise between bursts; a report that a development version "
-        "before wrote of this study shows a narrower one. Below two bursts a side it rests on repeats of other trials "
+        f"do. Since version {INTERVAL_SINCE} it includes the noise between bursts; reports by earlier development "
+        "versions show a narrower one. With fewer than two bursts on each side it relies on repeats of other trials "
         "and is provisional.",
     ]
     table = Table(

@@ -62,4 +62,4 @@ def _example(example: Mapping[str, Mapping[str, Any]]) -> str:
         f"{section}: " + ", ".join(code(f"{name}: {knob_value(value)}") for name, value in values.items())
         for section, values in example.items()
     )
-    return "; ".join(parts) or "the plain recipe as it is"
+    return "; ".join(parts) or "a recipe with every default"

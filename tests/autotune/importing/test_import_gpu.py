@@ -90,7 +90,7 @@ def test_figures_are_given_in_a_file(tmp_path: Path, name: str) -> None:
 def test_wrong_figures_are_refused_with_what_to_write(tmp_path: Path) -> None:
     assert "--gpu bf16_tflops: missing" in refusal("{name: mi300x}")
     assert "did you mean bf16_tflops?" in refusal(f"{{{FIGURES}, bf16_tflop: 3}}")
-    assert "it is no YAML" in refusal("{name: mi300x")
+    assert "it is not YAML" in refusal("{name: mi300x")
     assert "it holds no figures" in refusal(str(_file(tmp_path, "- h100\n")))
     assert "cannot be read" in refusal(str(tmp_path / "absent.yaml"))
     assert "did you mean h100?" in refusal("h1000")
@@ -108,7 +108,7 @@ def test_an_amd_gpu_of_this_machine_is_found(programs: Path) -> None:
     assert gpu_here(known_hardware()) is None
     assert amd_gpu_here() == {"name": "mi250x", "vendor": "amd", "memory_gib": 191.69}
     asked = refusal(None)
-    assert "this machine's mi250x is no GPU of the table" in asked
+    assert "this machine's mi250x is not a GPU of the table" in asked
     assert "name: mi250x, memory_gib: 191.69, bf16_tflops: N" in asked
 
 

@@ -69,7 +69,7 @@ def test_each_kind_of_consequence_has_words() -> None:
     text = console.export_text()
     for note in (
         "slower than the median of the ranks: 1; most in dense GEMMs of a layer, fp8_blockwise (1.30 times)",
-        ": a busy neighbour?",
+        ": is something else running there?",
         "no time was left",
     ):
         assert note in text
