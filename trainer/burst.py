@@ -144,6 +144,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     startup_s: float = 0.0  # spent on starting ranks and importing; 0 for a warm burst
     setup_s: float = 0.0  # spent on building model and optimizer
     cost_s: float | None = None  # from the burst's start to its end, starting ranks included and queueing not
+    simulated: bool = False  # by a model of the cluster: nothing was measured
     warm: bool = False  # ran on ranks that an earlier burst had started
     layers: str | None = None  # "transformer_engine" or "local"
     versions: dict[str, str] = {}

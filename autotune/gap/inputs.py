@@ -164,7 +164,7 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
         return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
     recipe = _asked_recipe(beside)
     if steps is None and ended is not None and ended.kind is FailureKind.OOM:
-        raise _out_of_memory(named, ended, says=says)
+        raise _out_of_memory(named, ended, says=says, gpu=beside.gpu)
     if steps is None and ended is not None:
         raise refused(named, f"no step of it is a number: {ended.evidence}", "fix that first; its speed says nothing")
     if steps is None:
@@ -183,12 +183,13 @@ def _log(named: str, beside: Beside, progress: Progress) -> Side:
     return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=unsaid_in_a_log())
 
 
-def _out_of_memory(named: str, ended: Failure, *, says: bool) -> BadInputError:
+def _out_of_memory(named: str, ended: Failure, *, says: bool, gpu: str | None) -> BadInputError:
     """Returns the error for the log of a run that ran out of memory before its first step; says: it dumped its
     arguments."""
     found = f"the run ran out of memory before its first step: {ended.evidence}"
-    imported = f"moe-autotune import {shlex.quote(named)} -o recipe.yaml, then " if says else ""
-    hint = f"{imported}moe-autotune plan recipe.yaml shows what fits; name the log of a run that trained"
+    words = shlex.join(("moe-autotune", "import", named, *(("--gpu", gpu) if gpu else ()), "-o", "recipe.yaml"))
+    imported = f"`{words}`, then " if says else ""
+    hint = f"{imported}`moe-autotune plan recipe.yaml` shows what fits; name the log of a run that trained"
     return refused(named, found, hint)
 
 

@@ -66,6 +66,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     peak_gib: list[float]  # per rank
     loss: list[float]  # per step, warm-up included
     cost_s: float | None  # from start to end, without queueing; times the ranks of a burst it is GPU-seconds
+    simulated: bool = False  # by a model of the cluster: nothing was measured
+    outside_gib: list[float] = []  # per rank, on its GPU outside torch's allocator; [] on CPUs and where not known
 
 
 class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,9 +253,11 @@ def measured(trial: Trial) -> Measured | None:
         step_us=StepTime(median=middle, low=min(low, middle), high=max(high, middle), n=len(steps)),
         tokens_per_s_per_gpu=tokens_per_s(good[0], middle),
         model_tflops_per_gpu=_median(outcome.model_tflops_per_gpu for outcome in good),
-        peak_gib=_peaks(good),
+        peak_gib=_largest([outcome.peak_gib for outcome in good]),
         loss=good[0].loss,
         cost_s=_sum(outcome.cost_s for outcome in trial.outcomes),
+        simulated=trial.recipe.burst.engine == "simulated",
+        outside_gib=_largest([outcome.outside_gib for outcome in good]),
     )
 
 
@@ -331,9 +335,10 @@ def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float,
     return low, middle, high
 
 
-def _peaks(outcomes: Sequence[Outcome]) -> list[float]:
-    by_rank = [outcome.peak_gib for outcome in outcomes if outcome.peak_gib]
-    return [max(peaks) for peaks in zip(*by_rank, strict=False)]
+def _largest(bursts: Sequence[list[float]]) -> list[float]:
+    """Returns the largest value of each rank over the bursts that have values."""
+    by_rank = [values for values in bursts if values]
+    return [max(values) for values in zip(*by_rank, strict=False)]
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

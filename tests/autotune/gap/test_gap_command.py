@@ -194,13 +194,13 @@ def test_a_run_without_memory_for_its_first_step_is_said_to_be_and_what_fits_is_
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     dumped = Path("run.log").read_text().split(" iteration ")[0]
-    for name, text, imports in (("dumped.log", dumped + OOM, True), ("rank0.err", OOM, False)):
+    for name, text, imports in (("dumped.log", f"{dumped}\n{OOM}", True), ("rank0.err", OOM, False)):
         Path(name).write_text(text)
         assert main(["gap", name, "--gpu", "h100"]) == 2
         said = " ".join(capfd.readouterr().err.split())
         assert f"{name}: the run ran out of memory before its first step: [rank0]: RuntimeError" in said
-        assert "moe-autotune plan recipe.yaml shows what fits" in said
-        assert (f"moe-autotune import {name} -o recipe.yaml" in said) is imports
+        assert "`moe-autotune plan recipe.yaml` shows what fits" in said
+        assert (f"moe-autotune import {name} --gpu h100 -o recipe.yaml" in said) is imports
     Path("script.sh").write_text(f"# avoids OutOfMemoryError\n{SCRIPT}")
     assert main(["gap", "script.sh"]) in (0, 2)
     assert "out of memory" not in capfd.readouterr().err

@@ -46,8 +46,10 @@ def test_the_document_has_the_fields_of_the_contract_and_no_other(report: dict[s
         assert set(trial["predicted"]) == {"gain", "gain_bound", "peak_gib"} | interval
     ran = report["trials"][1]
     assert set(ran["outcome"]) == {
-        "step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss", "cost_s",
+        "step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss", "cost_s", "simulated",
+        "outside_gib",
     }  # fmt: skip
+    assert ran["outcome"]["simulated"] is False
     assert set(ran["outcome"]["step_us"]) == {"median", "low", "high", "n"}
     assert set(report["trials"][0]["failure"]) == {"kind", "phase", "rank", "evidence", "node", "killed"}
     assert ran["diagnosis"]["wall"] == "memory"

@@ -70,6 +70,7 @@ def test_the_same_burst_gives_the_same_outcome_and_a_repeat_differs(tmp_path: Pa
 
 def test_what_a_burst_costs_is_in_simulated_seconds(tmp_path: Path) -> None:
     outcome = run(gpu_recipe(), tmp_path)
+    assert outcome.simulated
     steps = 13 * outcome.step_us[0] / 1e6  # warm-up, measured and traced; loads drift from step to step
     assert outcome.cost_s is not None
     assert outcome.cost_s == pytest.approx(outcome.startup_s + outcome.setup_s + 8.0 + steps, rel=0.02)

@@ -88,6 +88,7 @@ class _Burst:
                 ranks=world,
                 limit_gib=limit,
                 cost_s=cost,
+                simulated=True,
                 warnings=warnings,
             )
         step_us = self._step_us()
@@ -108,6 +109,7 @@ class _Burst:
             startup_s=startup_s,
             setup_s=setup_s,
             cost_s=startup_s + setup_s + self._steps_s(self.steps + recipe.burst.trace_steps),
+            simulated=True,
             warm=self.warm,
             warnings=[SIMULATED.format(self.machine.name)],
         )

@@ -78,7 +78,7 @@ def read_log(text: str, request: ImportRequest) -> Reading:
         reported_tflops=logged_tflops(text),
         notes=(
             "a log has no command: bursts run our own model (engine megatron); import the script for yours",
-            *((f"taken to be {nodes} × {per_node} ranks: else give --gpus-per-node",) if nodes else ()),
+            *((f"{nodes} × {per_node} ranks are assumed: else give --gpus-per-node",) if nodes else ()),
         ),
     )
 
