@@ -377,7 +377,7 @@ def _decided(found: Recording, at: int) -> Iterator[str]:
 def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
     for path in command.present:
         if path not in asked.exists:
-            yield f"line {_test_line(found, path)}: {path} is not here: assumed to exist (else --absent {path})"
+            yield f"line {_test_line(found, path)}: {path} is not here: taken as there (else --absent {path})"
     if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
         yield f"started in {command.cwd}: else --cwd FOLDER"
 
@@ -393,8 +393,8 @@ def _difference(words: Sequence[str], other: Sequence[str]) -> str:
 
 
 ISOLATED = {
-    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, no file is kept",
-    Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, no file is kept",
+    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, nothing it writes stays",
+    Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, nothing it writes stays",
     Isolation.NONE: "run by bash without isolation (--trust): launchers are stubs, what it writes goes elsewhere",
 }
 NOT_ISOLATED = (
