@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from trainer.frameworks import framework_of
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.rules import RULES, Finding, FindingKind, check
+from trainer.recipe.rules import RULES, Finding, FindingKind, check, check_moved
 from trainer.recipe.rules.repair import Repair
 
 Find = Callable[[Recipe], list[Finding]]
@@ -21,10 +21,22 @@ def findings_of(recipe: Recipe) -> list[Finding]:
 
     A knob that cannot be passed to the trainer is an error: training would run without it.
     """
+    found = _of_framework(recipe)
+    return check(recipe) if found is None else found
+
+
+def findings_of_moved(before: Recipe, recipe: Recipe, moved: Container[str]) -> list[Finding]:
+    """Returns the findings of `recipe`, which differs from `before` in the knobs `moved`."""
+    found = _of_framework(recipe)
+    return check_moved(before, recipe, moved) if found is None else found
+
+
+def _of_framework(recipe: Recipe) -> list[Finding] | None:
+    """Returns the findings by the user's own trainer; None where the general rules alone hold."""
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     framework = framework_of(recipe) if trainer else None
     if trainer is None or framework is None or framework.findings is None:
-        return check(recipe)
+        return None
     found = [_refused(finding) for finding in framework.findings(recipe, trainer.version)]
     found += framework.command_findings(trainer.command, recipe)
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.errors import BadInputError
-from trainer.legality import findings_of
+from trainer.legality import findings_of_moved
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
 from trainer.recipe.rules import Finding
@@ -34,7 +34,7 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
         derived = recipe.replace(moved)
     except BadInputError as error:
         return Refusal(reason=error.problems[0].what if error.problems else str(error))
-    findings = findings_of(derived)
+    findings = findings_of_moved(recipe, derived, moved)
     refusing = [finding for finding in findings if finding.kind == "error"] or _reset(recipe, moved, findings)
     return Refusal(reason=refusing[0].message) if refusing else derived
 

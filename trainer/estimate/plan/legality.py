@@ -7,17 +7,17 @@ work here without further code, and the result equals that of `trainer.recipe.ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags
-from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.check import ERRORS, RULES
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, Effect, FindingKind, FrameworkName, Rule
+from trainer.recipe.rules.view import View
 from trainer.recipe.schema import Recipe
-from trainer.recipe.sections import Parallelism, TrainerSettings, Training
+from trainer.recipe.sections import TrainerSettings
 
 # What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
 KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
@@ -69,8 +69,8 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
         kinds, rows = candidates.combinations(names)
         answers: list[bool] = []
         for kind in kinds:
-            row = _Row(candidates.base, dict(zip(names, kind, strict=True)), candidates, undecided)
-            answers.append(bool(rule.broken(row)))
+            row = _Row(candidates, dict(zip(names, kind, strict=True)), undecided)
+            answers.append(bool(rule.broken(View(candidates.base, row.knob, row.has))))
             if row.read > read:
                 read |= row.read
                 break
@@ -83,21 +83,16 @@ class _UndecidedError(Exception):
 
 
 class _Row:
-    """One row in the form of a recipe, for predicates: the base recipe with the columns' values.
+    """One row: the base recipe's knobs with the columns' values.
 
     Records which columns are read. A column whose value is not fixed yet answers with the table's first choice, since
     the caller then starts over.
     """
 
-    def __init__(
-        self, base: Recipe, values: Mapping[str, Any], candidates: Candidates, undecided: frozenset[str]
-    ) -> None:
-        self._base, self._values, self._undecided = base, values, undecided
-        self._columns = candidates.columns
+    def __init__(self, candidates: Candidates, values: Mapping[str, Any], undecided: frozenset[str]) -> None:
+        self._base, self._columns = candidates.base, candidates.columns
+        self._values, self._undecided = values, undecided
         self.read: set[str] = set(values)
-        self.architecture, self.hardware, self.world_size = base.architecture, base.hardware, base.world_size
-        self.training, self.parallelism = cast(Training, _Part(self)), cast(Parallelism, _Part(self))
-        self.knobs, self.tune = _Written(self, base), base.tune
 
     def knob(self, name: str) -> Any:
         if name in self._undecided:
@@ -107,44 +102,8 @@ class _Row:
             return self._values.get(name, self._columns[name].choices[0])
         return self._base.knob(name)
 
-    def __getattr__(self, name: str) -> Any:
-        """Returns sizes that a recipe computes from knobs; other attributes are the base recipe's."""
-        own = getattr(Recipe, name, None)
-        return own.fget(self) if isinstance(own, property) and own.fget else getattr(self._base, name)
-
     def has(self, name: str) -> bool:
-        """Returns whether the row has the knob: every column counts as set, as after `Recipe.replace`."""
+        """Returns whether the row sets the knob: every column counts as set, as after `Recipe.replace`."""
         if name in self._undecided:
             raise _UndecidedError
-        return name in self._columns
-
-
-class _Part:
-    """Replaces `recipe.training` and `recipe.parallelism`, with knobs as attributes."""
-
-    def __init__(self, row: _Row) -> None:
-        self._row = row
-
-    def __getattr__(self, name: str) -> Any:
-        return self._row.knob(name)
-
-
-class _Written(Mapping[str, Any]):
-    """Replaces `recipe.knobs`, which has the knobs that are set and not those at their default."""
-
-    def __init__(self, row: _Row, base: Recipe) -> None:
-        self._row, self._base = row, base
-
-    def __contains__(self, name: object) -> bool:
-        return self._row.has(str(name)) or name in self._base.knobs
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self:
-            raise KeyError(name)
-        return self._row.knob(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, knob in KNOBS.items() if knob.section == "knobs" and name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return name in self._columns or name in self._base.knobs

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Container, Iterable
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any, NamedTuple
 
 from trainer.recipe import rules
 from trainer.recipe.rules.repair import Repair
 from trainer.recipe.rules.rule import Effect, Finding, FindingKind, Rule
+from trainer.recipe.rules.view import View
 from trainer.recipe.schema import Recipe
 
 
@@ -25,8 +29,66 @@ ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingK
 
 def check(recipe: Recipe) -> list[Finding]:
     """Returns a finding for every general rule that the recipe breaks, errors first."""
-    findings = [finding for rule in GENERAL if (finding := rule.finding(recipe))]
+    return _errors_first(finding for rule in GENERAL if (finding := rule.finding(recipe)))
+
+
+def check_moved(before: Recipe, recipe: Recipe, moved: Container[str]) -> list[Finding]:
+    """Returns the findings of `recipe`, which differs from `before` in the knobs `moved`.
+
+    Only rules that read one of these knobs are asked again: a search derives hundreds of recipes from one.
+    """
+    known = tuple(
+        _asked(rule, recipe) if any(name in moved for name in answer.read) else answer
+        for rule, answer in zip(GENERAL, _answers(before), strict=True)
+    )
+    _keep(recipe, known)
+    broken = (rule for rule, answer in zip(GENERAL, known, strict=True) if answer.broken)
+    return _errors_first(finding for rule in broken if (finding := rule.finding(recipe)))
+
+
+def _errors_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+class _Answer(NamedTuple):
+    """Whether a recipe breaks a rule, and the knobs that the rule read to say so."""
+
+    broken: bool
+    read: frozenset[str]
+
+
+_KNOWN: OrderedDict[int, tuple[Recipe, tuple[_Answer, ...]]] = OrderedDict()  # by the id of the recipe, which it keeps
+MOST_KNOWN = 256
+
+
+def _answers(recipe: Recipe) -> tuple[_Answer, ...]:
+    """Returns the answer of every general rule, kept for the recipes that were asked last."""
+    if (found := _KNOWN.get(id(recipe))) is None:
+        return _keep(recipe, tuple(_asked(rule, recipe) for rule in GENERAL))
+    _KNOWN.move_to_end(id(recipe))
+    return found[1]
+
+
+def _keep(recipe: Recipe, answers: tuple[_Answer, ...]) -> tuple[_Answer, ...]:
+    _KNOWN[id(recipe)] = recipe, answers
+    if len(_KNOWN) > MOST_KNOWN:
+        _KNOWN.popitem(last=False)
+    return answers
+
+
+def _asked(rule: Rule, recipe: Recipe) -> _Answer:
+    read: set[str] = set()
+
+    def knob(name: str) -> Any:
+        read.add(name)
+        return recipe.knob(name)
+
+    def has(name: str) -> bool:
+        read.add(name)
+        return name in recipe.knobs
+
+    broken = bool(rule.broken(View(recipe, knob, has)))
+    return _Answer(broken, frozenset(read))
 
 
 def nearest_valid(recipe: Recipe) -> Recipe | None:
