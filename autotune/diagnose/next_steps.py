@@ -20,7 +20,7 @@ from policies.advice.advice import ADVISED, OPEN, Advice, advice
 from policies.advice.cures import NOTHING, cure_of, said_of
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
-from trainer.estimate.plan.search import outline
+from trainer.estimate.plan.search import can_fit, outline
 from trainer.recipe import Recipe
 
 FIXES_SHOWN = 4  # in a terminal
@@ -151,7 +151,9 @@ def nodes_needed(recipe: Recipe) -> int | None:
     none fits up to MOST_GPUS, without a memory limit, and on CPUs."""
     if recipe.hardware.is_cpu or recipe.memory_limit_gib is None or recipe.world_size > MOST_GPUS:
         return None
-    return None if outline(recipe).scored.fits.any() else fewest_nodes(recipe, above=recipe.cluster.nodes)
+    if can_fit(recipe) and outline(recipe).scored.fits.any():
+        return None
+    return fewest_nodes(recipe, above=recipe.cluster.nodes)
 
 
 def nodes_words(recipe: Recipe, nodes: int) -> str:
