@@ -37,11 +37,11 @@ def build(folder: Path, pages: list[Page] | None = None) -> Built:
     if (folder / "index.html").exists():
         shutil.rmtree(folder)
     texts = {page.path: rendered(page.markdown, _Resolver(page, given)) for page in given}
-    shell = _shell()
+    shell, groups = _shell(), _groups(given)
     for page in given:
         path = folder / page.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(shell.render(page=page, text=Markup(texts[page.path].html), groups=_groups(given)), "utf-8")
+        path.write_text(shell.render(page=page, text=Markup(texts[page.path].html), groups=groups), "utf-8")
     _write_assets(folder, given, texts)
     broken = [f"{page.source or page.path}: {dead}" for page in given for dead in _broken(page, texts, folder)]
     return Built(pages=len(given), links=sum(len(text.links) for text in texts.values()), broken=tuple(broken))

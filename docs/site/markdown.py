@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
@@ -23,13 +24,19 @@ class Rendered:
 
 def rendered(text: str, resolve: Resolve) -> Rendered:
     """Renders one page. A link for which `resolve` returns None becomes plain text."""
-    parser = MarkdownIt("commonmark").enable("table")
+    parser = _parser()
     tokens = parser.parse(text)
     anchors = _anchored(tokens)
     links = [link for token in tokens if token.children for link in _resolved(token.children, resolve)]
     html = str(parser.renderer.render(tokens, parser.options, {}))
     html = html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     return Rendered(html=html, anchors=frozenset(anchors), links=tuple(links), summary=_summary(tokens))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Returns the parser; to make one takes as long as to render a page."""
+    return MarkdownIt("commonmark").enable("table")
 
 
 def anchor(heading: str) -> str:
