@@ -18,12 +18,14 @@ from tests.autotune.outside import mounted
 from tests.autotune.report.drawn_study import write_study
 from trainer.errors import BadInputError
 
+# a plan of it tries few layouts
 RECIPE = """\
 name: small
 model: qwen3-30b-a3b
 cluster: {gpu: h100, nodes: 1}
 parallelism: {ep: 8}
 knobs: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}
+tune: {freeze: [tensor_model_parallel_size, pipeline_model_parallel_layout, micro_batch_size]}
 """
 PAGES = ("diagnose", "compare", "estimate", "plan")
 TEXTS = ("export", "export a study", "init")

@@ -12,6 +12,7 @@ import pytest
 from autotune.export import export
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
+from tests.draws import few
 from trainer.errors import BadInputError
 
 FIELD = Path(__file__).with_name("field")
@@ -220,7 +221,7 @@ def test_what_only_running_it_could_tell_is_asked_by_the_name_that_the_user_know
     assert {problem.hint for problem in asked.value.problems} == set(CASES[name].asks)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, 6))
 def test_the_slurm_script_of_an_export_says_the_same_again(name: str, tmp_path: Path) -> None:
     recipe = read(name, CASES[name].given).recipe
     (tmp_path / "job.sbatch").write_text(export(recipe, "slurm"))

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.importing.found import Asked
 from autotune.importing.here import amd_gpu_here, gpu_here
 from autotune.importing.reading import imported
-from tests.autotune.importing.starts import LAUNCH
+from tests.autotune.importing.starts import asked_of
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import known_hardware
 
 FIGURES = "name: mi300x, vendor: amd, memory_gib: 191.5, bf16_tflops: 1307, hbm_tb_s: 5.3, nvlink_gb_s: 448"
 NETWORK = "network_gbit_s: 400"
-GIVEN = {"vocab_size": "32000", "1": "/ckpt", "2": "/tok.model", "3": "/data/a"}
 VRAM = 205_822_885_888  # bytes, of an MI300X as rocm-smi prints it
 
 
-def read(gpu: str | None, *, nodes: int | None = None) -> Recipe:
-    file = str(LAUNCH / "mixture_torchrun.sh")
-    return imported(Asked(file=file, gpu=gpu, given=GIVEN, nodes=nodes)).recipe
+def read(gpu: str | None, *, nodes: int = 8) -> Recipe:
+    """Returns the recipe of a file of arguments: of a script, bash would be run for each."""
+    return imported(replace(asked_of("arguments.txt"), gpu=gpu, nodes=nodes, gpus_per_node=8)).recipe
 
 
-def refusal(gpu: str | None, *, nodes: int | None = None) -> str:
+def refusal(gpu: str | None, *, nodes: int = 8) -> str:
     with pytest.raises(BadInputError) as refused:
         read(gpu, nodes=nodes)
     return str(refused.value)

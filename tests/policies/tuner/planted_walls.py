@@ -104,13 +104,14 @@ def largest(proposal: Proposal) -> str:
     return max(proposal.fixes, key=lambda share: share.predicted_share or 0.0).fix
 
 
-def first_fixes(run: Run, count: int = 2) -> list[str]:
-    """Returns the fix of the largest share of each of the first proposals."""
-    found = []
-    for _ in range(count):
+def first_proposals(run: Run, wanted: frozenset[str], most: int = 2) -> list[Proposal]:
+    """Returns the first proposals, up to one whose largest share is that of a wanted fix; runs those before it."""
+    found: list[Proposal] = []
+    while len(found) < most and not (found and largest(found[-1]) in wanted):
+        if found:
+            run.attempt(found[-1])
         proposal = next((each for phase in PHASES if (each := run.propose(phase))), None)
         if proposal is None:
             break
-        found.append(largest(proposal))
-        run.attempt(proposal)
+        found.append(proposal)
     return found

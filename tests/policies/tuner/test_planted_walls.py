@@ -14,7 +14,7 @@ from policies.trial import Phase, Status
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import cpu_recipe, gpu_recipe, tuned_by
 from tests.policies.tuned import Run
-from tests.policies.tuner.planted_walls import MORE, PLANTED, Planted, first_fixes
+from tests.policies.tuner.planted_walls import MORE, PLANTED, Planted, first_proposals, largest
 from trainer.engines.simulated import Machine, true_throughput
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -39,9 +39,9 @@ def assert_answered(planted: Planted, folder: Path) -> None:
     finding = run.best.analysis.diagnosis.finding(planted.wall)
     assert finding is not None
     assert finding.share >= LARGE
-    found = first_fixes(run)
-    assert planted.fixes & set(found), found
-    assert not {knob for trial in run.trials for knob in trial.changes} & set(planted.recipe.tune.freeze)
+    found = first_proposals(run, planted.fixes)
+    assert planted.fixes & set(map(largest, found)), found
+    assert not {knob for each in found for knob in planted.recipe.diff(each.recipe)} & set(planted.recipe.tune.freeze)
 
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED.keys())

@@ -230,7 +230,7 @@ def test_a_trace_adds_up_to_the_step_it_is_a_part_of(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scaled by what repeats, it is the partition of the whole step, and as long as the steps that were measured."""
-    recipe = gpu_recipe(CASES[name] | {"global_batch_size": 512})
+    recipe = gpu_recipe(CASES[name] | {"global_batch_size": 128})
     part = traced(recipe, tmp_path / "part")
     assert part.duration_us == pytest.approx(step_us(recipe), rel=0.002)
     monkeypatch.setattr("trainer.engines.simulated.pipeline.shortened", lambda schedule: schedule)

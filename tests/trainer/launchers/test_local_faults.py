@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import HANG_S
+from tests.draws import few
 from tests.trainer.launchers.conftest import mark_of
 from tests.trainer.launchers.two_nodes import BURST_S
 from trainer.burst import BurstPhase, Failure, FailureKind
@@ -183,7 +184,11 @@ def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
 
 @pytest.mark.parametrize(
     ("module", "env", "evidence"),
-    [("fake_worker", {"FAKE_BOOT": "import"}, "No module named"), ("no_such_worker", {}, "No module named")],
+    few(
+        [("fake_worker", {"FAKE_BOOT": "import"}, "No module named"), ("no_such_worker", {}, "No module named")],
+        1,
+        later=pytest.mark.faults,
+    ),
 )
 def test_ranks_that_cannot_import_say_so(
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], module: str, env: dict[str, str], evidence: str
@@ -229,7 +234,11 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
 
 @pytest.mark.parametrize(
     "name",
-    ["a rank is killed, its peer ignores TERM, both have children of their own", "a rank leaves with code 0"],
+    few(
+        ["a rank leaves with code 0", "a rank is killed, its peer ignores TERM, both have children of their own"],
+        1,
+        later=pytest.mark.faults,
+    ),
 )
 def test_a_rank_that_is_gone_before_it_was_looked_at_is_named_by_the_agent(
     name: str, launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
