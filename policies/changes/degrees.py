@@ -75,7 +75,7 @@ def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
     """
     model = recipe.architecture
     even = model.num_layers % (pp * vpp) == 0
-    texts = [None] if even else balanced_layouts(model, recipe.training.seq_length, pp=pp, vpp=vpp)[:1]
+    texts = [None] if even else list(balanced_layouts(model, recipe.training.seq_length, pp=pp, vpp=vpp)[:1])
     changes: list[KnobChanges] = [{LAYOUT: text} if text != recipe.knob(LAYOUT) else {} for text in texts]
     if not any(recipe.knob(name) for name in UNEVEN):
         return changes

@@ -7,18 +7,20 @@ one to the pipeline rank with the least work, and there to the chunk with the le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from trainer.model.flops import LayerFlops, layer_flops
 from trainer.recipe.architecture import Architecture
 
 
-def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> list[str]:
-    """Returns layouts of PP·VPP stages, with and without a stage for MTP alone; [] if a stage would be empty."""
+@lru_cache(maxsize=1024)  # a search for the fewest nodes asks for the same ones on every number of nodes
+def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> tuple[str, ...]:
+    """Returns layouts of PP·VPP stages, with and without a stage for MTP alone; () if a stage would be empty."""
     mtp = "m" * (model.mtp_num_layers or 0)
     tails = [[mtp + "L"], [mtp, "L"]] if mtp and pp * vpp > 2 else [[mtp + "L"]]
     splits = [_with_layers(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
-    return [layout_text(["E" + stages[0], *stages[1:]]) for stages in splits if all(stages)]
+    return tuple(layout_text(["E" + stages[0], *stages[1:]]) for stages in splits if all(stages))
 
 
 def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
@@ -30,12 +32,14 @@ def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
     counts = [0] * len(stages)
     after_mtp = next((stage for stage, text in enumerate(stages) if "m" in text), len(stages) - 1) + 1
+    ranks = range(min(pp, after_mtp))
+    of_ranks = [(sum(loads[rank::pp]), -rank) for rank in ranks]
     for _ in range(model.num_layers):
-        open_to = {rank: range(rank, after_mtp, pp) for rank in range(min(pp, after_mtp))}
-        rank = min(open_to, key=lambda rank: (sum(loads[rank::pp]), -rank))
-        stage = min(open_to[rank], key=loads.__getitem__)
+        rank = -min(of_ranks)[1]
+        stage = min(range(rank, after_mtp, pp), key=loads.__getitem__)
         loads[stage] += 1.0
         counts[stage] += 1
+        of_ranks[rank] = (sum(loads[rank::pp]), -rank)
     return ["t" * count + stage for count, stage in zip(counts, stages, strict=True)]
 
 

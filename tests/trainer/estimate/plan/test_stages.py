@@ -35,7 +35,7 @@ def test_no_rank_has_much_more_to_do_than_its_share() -> None:
 
 
 def test_too_many_stages_have_no_layout() -> None:
-    assert balanced_layouts(presets()["deepseek-v3"], 4096, pp=64, vpp=2) == []
+    assert balanced_layouts(presets()["deepseek-v3"], 4096, pp=64, vpp=2) == ()
 
 
 def test_the_text_is_short_and_reads_back_the_same() -> None:
