@@ -128,7 +128,8 @@ class Recipe(Section):
         Types are checked, legality is not: see `rules`. Raises BadInputError with every knob that does not exist or
         cannot have its value.
         """
-        data = self.model_dump()
+        kept = {"cluster": self.cluster, "burst": self.burst, "tune": self.tune}  # sections without knobs
+        data = self.model_dump(exclude=set(kept)) | kept
         for name, value in changes.items():
             data[KNOBS[name].section if name in KNOBS else "knobs"][name] = value
         return validated(Recipe, Source(name=self.name, data=data))
