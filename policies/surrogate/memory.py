@@ -35,7 +35,7 @@ LEAST_PEAK = 0.05  # of the estimate (numerical): beyond every peak that was mea
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Parts of the memory estimate with one common error: prior `mean` and `spread` of φ (judged).
+    """Parts of the memory estimate with one common error: prior `mean` and `spread` of φ.
 
     A group without parts is the memory for routed tokens beyond an even load, where nothing forces a balance.
     """
@@ -56,12 +56,18 @@ class Group:
 STATE, ACTIVATIONS = ("weights", "gradients", "master_weights", "optimizer"), ("activations", "cuda_graphs")
 LOSS, BUFFERS = ("logits", "workspace"), ("buffers",)
 GROUPS: dict[str, Group] = {
-    "state": Group(parts=STATE, mean=0.0, spread=0.02),
-    "activations": Group(parts=ACTIVATIONS, mean=0.02, spread=0.15),
-    "loss": Group(parts=LOSS, mean=0.0, spread=0.25),
-    "buffers": Group(parts=BUFFERS, mean=0.0, spread=0.50),
-    "uneven": Group(parts=(), mean=0.03, spread=0.15),
-    "fragmentation": Group(parts=(*STATE, *ACTIVATIONS, *LOSS, *BUFFERS), mean=0.02, spread=0.04),
+    "state": Group(parts=STATE, mean=0.0, spread=constant("memory_state_spread")),
+    "activations": Group(
+        parts=ACTIVATIONS, mean=constant("memory_activations_mean"), spread=constant("memory_activations_spread")
+    ),
+    "loss": Group(parts=LOSS, mean=0.0, spread=constant("memory_loss_spread")),
+    "buffers": Group(parts=BUFFERS, mean=0.0, spread=constant("memory_buffers_spread")),
+    "uneven": Group(parts=(), mean=constant("memory_uneven_mean"), spread=constant("memory_uneven_spread")),
+    "fragmentation": Group(
+        parts=(*STATE, *ACTIVATIONS, *LOSS, *BUFFERS),
+        mean=constant("memory_fragmentation_mean"),
+        spread=constant("memory_fragmentation_spread"),
+    ),
 }
 EXTRA = ("uneven", "fragmentation")  # not in the estimate: φ of them, not 1 + φ
 OUTSIDE_SPREAD = constant("outside_spread")
@@ -118,13 +124,14 @@ class MemorySurrogate:
     covariance: Floats
     residual: GaussianProcess  # h
 
-    def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """Returns (GiB that the hottest GPU needs, memory outside the allocator included; standard deviation of its
-        log), [N] each."""
+    def needs(self, candidates: Candidates, *, rank: int | None = None) -> tuple[Floats, Floats]:
+        """Returns (GiB that a GPU needs, memory outside the allocator included; standard deviation of its log), [N]
+        each: of this pipeline rank, or of the hottest."""
         estimated = _estimated(candidates, self.prior)
         parts = estimated.parts
         peaks = _peaks(parts, self.mean)
-        rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
+        rows = np.arange(candidates.count)
+        hottest = peaks.argmax(axis=1) if rank is None else np.full(candidates.count, rank)
         outside = estimated.outside_gib * np.exp(self.mean[-1])
         error, variance = self.residual.at(features(candidates))
         variance = np.maximum(variance, NOISE**2)
