@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.fit_probability import said_and_happened
+from benchmarks.fit_probability import print_fits, read_reserved
 from benchmarks.golden_runs import golden_runs
 from benchmarks.memory_accuracy import (
     LARGE_GIB,
@@ -33,6 +33,7 @@ from benchmarks.memory_accuracy import (
     fit_all,
     groups,
     judge,
+    short,
 )
 from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
@@ -86,7 +87,10 @@ def memory(facts: Path, *, write: bool) -> None:
     _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured > LARGE_GIB])
     _print_rows(console, f"errors above {WORST:.0%}", [each for each in judged if abs(each.error) > WORST])
     _print_features(console, judged)
-    _print_fits(console, {"MoE": moe, "dense": dense, "all": judged})
+    by_family = judge(runs, left_out=lambda run: run.family)
+    _print_families(console, by_family)
+    reserved = read_reserved(data_file("reserved_memory.csv", folder=facts))
+    print_fits(console, judged, by_family, reserved)
     for title, rows in (
         ("DeepSeek-V3, BF16, PP4 VPP4 EP64, a middle rank", breakdown()),
         ("published savings on DeepSeek-V3, the same rank", savings()),
@@ -132,14 +136,14 @@ def _print_features(console: Console, judged: Sequence[Judged]) -> None:
     console.print(grid)
 
 
-def _print_fits(console: Console, groups: dict[str, list[Judged]]) -> None:
-    columns = [Column(name, justify="right") for name in ("P(fits)", "said", "happened", "questions", "cases")]
-    grid = Table("", *columns, box=None, title="P(fits) before any burst, cases left out", title_justify="left")
-    for name, judged in groups.items():
-        for each in said_and_happened(judged):
-            figures = (f"{each.said:.2f}", f"{each.happened:.2f}", f"{each.questions:,}", str(each.cases))
-            grid.add_row(name, f"{each.low:.1f}–{each.high:.1f}", *figures)
-    console.print(grid)
+def _print_families(console: Console, judged: Sequence[Judged]) -> None:
+    for family in sorted({each.run.family for each in judged}):
+        group = [each for each in judged if each.run.family == family]
+        (held, above), cases = coverage(group), len({each.run.case for each in group})
+        console.print(
+            f"{family} left out as a whole: bound holds in {held:.1%} of its {cases} cases, {above:.1%} above the "
+            f"measurement (median), at most {short(group):.3f} GiB short"
+        )
 
 
 def _print_published(console: Console, title: str, rows: Sequence[Published]) -> None:

@@ -59,6 +59,16 @@ class GoldenRun:
     def is_moe(self) -> bool:
         return self.recipe is not None and self.recipe.architecture.num_moe_experts is not None
 
+    @property
+    def family(self) -> str:
+        """The kind of model: hybrid, MLA, MoE or dense."""
+        model = self.recipe.architecture if self.recipe else None
+        if model and model.hybrid is not None:
+            return "hybrid"
+        if model and model.multi_latent_attention:
+            return "MLA"
+        return "MoE" if self.is_moe else "dense"
+
 
 def golden_runs(path: Path) -> Iterator[GoldenRun]:
     with path.open(encoding="utf-8") as file:

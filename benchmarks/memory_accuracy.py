@@ -104,18 +104,19 @@ class _Predicted:
         return self.moving + (fit.expected_imbalance - 1) * self.routed
 
 
-def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
-    """Predicts every run that has a recipe, by leave-one-case-out."""
+def judge(runs: Iterable[GoldenRun], *, left_out: Callable[[GoldenRun], str] = lambda run: run.case) -> list[Judged]:
+    """Predicts every run that has a recipe, with the constants fitted without its case, or without whatever else
+    `left_out` names."""
     predicted = [_predicted(run) for run in runs if run.recipe]
     apart = contradicting([each.run for each in predicted])
     predicted = [each for each in predicted if each.run not in apart]
     found = []
-    for case in sorted({each.run.case for each in predicted}):
-        fit = fitted([each for each in predicted if each.run.case != case])
+    for name in sorted({left_out(each.run) for each in predicted}):
+        fit = fitted([each for each in predicted if left_out(each.run) != name])
         found += [
             Judged(run=each.run, resting=each.at_rest(fit), peak=each.peak(fit), upper=each.upper(fit))
             for each in predicted
-            if each.run.case == case
+            if left_out(each.run) == name
         ]
     return found
 
@@ -222,6 +223,11 @@ def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
     ratios: Floats = np.array([each.upper / each.measured for each in judged])
     failing = {each.run.case for each, ratio in zip(judged, ratios, strict=True) if ratio < 1}
     return 1 - len(failing) / len({each.run.case for each in judged}), float(np.median(ratios) - 1)
+
+
+def short(judged: Sequence[Judged]) -> float:
+    """Returns the GiB by which the bound is too low in the worst run, 0 if it holds in all."""
+    return max(0.0, *(each.measured - each.upper for each in judged))
 
 
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:

@@ -2,22 +2,83 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
-from benchmarks.fit_probability import LIMITS, said_and_happened
+import numpy as np
+import pytest
+
+from benchmarks.fit_probability import (
+    LIMITS,
+    Peak,
+    allocated_prior,
+    certified,
+    log_loss,
+    read_reserved,
+    said_and_happened,
+    scaled,
+)
 from benchmarks.golden_runs import golden_runs
-from benchmarks.memory_accuracy import Judged
 from benchmarks.places import DATA, data_file
+from policies.surrogate.memory import EXTRA, GROUPS, table_memory_prior
+
+
+@cache
+def exact() -> tuple[Peak, ...]:
+    """Returns twelve measured runs whose peaks are estimated exactly."""
+    runs = [run for run in golden_runs(data_file("golden_runs.csv", folder=DATA)) if run.recipe][:12]
+    gib = 2.0**30
+    return tuple(
+        Peak(
+            recipe=run.recipe,
+            case=run.case,
+            rank=-1,
+            measured_gib=run.peak_bytes / gib,
+            estimated_gib=run.peak_bytes / gib,
+        )
+        for run in runs
+        if run.recipe
+    )
 
 
 def test_a_larger_limit_fits_more_often_as_said_and_as_it_happened() -> None:
-    runs = [run for run in golden_runs(data_file("golden_runs.csv", folder=DATA)) if run.recipe][:12]
-    exact = [Judged(run=run, resting=0.0, peak=run.peak_bytes / 2**30, upper=0.0) for run in runs]
-    alone = [each for each in exact if each.run.recipe and each.run.recipe.knob("pipeline_model_parallel_size") == 1]
-    assert alone
-    rows = said_and_happened(exact)
-    assert sum(row.questions for row in rows) == len(LIMITS) * len(alone)
+    rows = said_and_happened(exact(), allocated_prior())
+    assert sum(row.questions for row in rows) == len(LIMITS) * len(exact())
     for lower, higher in pairwise(rows):
         assert lower.said < higher.said
         assert lower.happened <= higher.happened
     assert (rows[0].happened, rows[-1].happened) == (0.0, 1.0)
+    assert all(row.certified[0] <= row.happened <= row.certified[1] for row in rows)
+
+
+def test_what_fragmentation_takes_makes_fewer_runs_fit() -> None:
+    without, half, all_of_them = (
+        said_and_happened(exact(), table_memory_prior(), taken) for taken in ((0.0,), (0.0, 0.3), (0.3,))
+    )
+    for none, some, each in zip(without, half, all_of_them, strict=True):
+        assert some.happened == pytest.approx(none.happened / 2)
+        assert each.happened == 0.0
+
+
+def test_exact_estimates_deserve_narrower_spreads() -> None:
+    wide, narrow = (log_loss(exact(), scaled(allocated_prior(), times)) for times in (1.0, 0.25))
+    assert narrow < wide
+
+
+def test_only_the_spreads_of_the_estimate_are_scaled() -> None:
+    before, after = table_memory_prior(), scaled(table_memory_prior(), 0.5)
+    ratio = dict(zip((*GROUPS, "outside"), after.spread / before.spread, strict=True))
+    assert ratio == {name: 1.0 if name in (*EXTRA, "outside") else 0.5 for name in ratio}
+    assert np.array_equal(before.mean, after.mean)
+
+
+def test_more_cases_certify_more() -> None:
+    few, many = certified(1.0, 8), certified(1.0, 65)
+    assert few[0] < many[0] < few[1] == many[1] == 1.0
+    assert certified(0.0, 65) == pytest.approx((0.0, 1 - many[0]))
+
+
+def test_published_runs_reserve_more_than_they_allocate() -> None:
+    runs = read_reserved(data_file("reserved_memory.csv", folder=DATA))
+    assert all(run.share > 0 and run.source for run in runs)
+    assert {run.ran_out for run in runs} == {True, False}
