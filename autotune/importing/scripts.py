@@ -15,6 +15,7 @@ from autotune.importing.container import container_in
 from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started, check_given, short
 from autotune.importing.hints import of_a_script
+from autotune.importing.notes import ARGUMENTS, likeness, line_of, notes_of
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
 from trainer.launch_scripts.launchers import (
@@ -29,12 +30,11 @@ from trainer.launch_scripts.launchers import (
 from trainer.launch_scripts.login import login_line
 from trainer.recording.expressions import CALCULATED, expression
 from trainer.recording.jail import Isolation
-from trainer.recording.programs import SUBMITTED, TRAINS, headers_of
+from trainer.recording.programs import SUBMITTED, headers_of
 from trainer.recording.record import Asked as Command
 from trainer.recording.record import NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
 
-ARGUMENTS = "@"
 MOST_MISSING = 20  # runs of a script that ends too early
 _MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
@@ -173,12 +173,12 @@ def started_of(
     first = found.first
     if not first["trains"]:
         raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
-    at = max(range(len(first["trains"])), key=lambda index: _rank(first["trains"][index]["words"]))
+    at = max(range(len(first["trains"])), key=lambda index: likeness(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
     if other is None:
         raise refused(asked.file, "how many arguments it has depends on what only the job knows", of_a_script())
-    line = _line(train, first["reported"])
+    line = line_of(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])
     launchers = tuple(
@@ -202,15 +202,9 @@ def started_of(
         headers=headers,
         container=container,
         setup=(*(() if outside or train["apart"] else login), *setup),
-        notes=(*_others(first["trains"], at, first["reported"]), *_empty(first["reported"], first["stderr"], asked),
-               *_decided(found, at), *_taken(found, command, asked), *of_container, *left),
+        notes=(*notes_of(found, at, command, asked), *of_container, *left),
         problems=(*problems, *calculated),
     )  # fmt: skip
-
-
-def _rank(words: Sequence[str]) -> tuple[bool, int, int]:
-    named = any(TRAINS.match(word) for word in words[:4])
-    return named, sum(word.startswith("--") or "=" in word for word in words), 0
 
 
 def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -218,14 +212,6 @@ def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]
     differ."""
     alike = [each for each in others[at : at + 1] if len(each["words"]) == len(train["words"])]
     return alike[0] if alike else None
-
-
-def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
-    """Returns the number of the script's line that starts the command."""
-    pids = {str(pid) for pid in train["pids"]}
-    return next(
-        (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"
-    )
 
 
 def not_reached(first: Mapping[str, Any]) -> str:
@@ -333,63 +319,6 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
     if starts_ranks and found.nodes is None and not says_nodes and not outside and found.tasks is None:
         found = replace(found, nodes=1)  # torchrun's own default
     return found
-
-
-def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields a note for each line that starts another training command."""
-    best, lines = trains[at], dict[str, str]()
-    for each in trains:
-        likes = _rank(each["words"])[0] or _rank(each["words"])[1] * 2 > _rank(best["words"])[1]
-        if each["words"] != best["words"] and likes:
-            program = next((word for word in each["words"] if word.endswith(".py")), each["words"][0])
-            lines.setdefault(_line(each, reported), program)
-    for line, program in lines.items():
-        yield (f"line {line}: {program} is started too: line {_line(best, reported)} is what was imported, "
-               "as it has the most flags")  # fmt: skip
-
-
-def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
-    """Yields notes on variables that bash took as empty, and on files that it could not read."""
-    lines = {text: line for kind, _, line, text in reported if kind == "empty"}
-    if ARGUMENTS in lines and ARGUMENTS not in asked.given:
-        yield f"line {lines.pop(ARGUMENTS)}: the script's arguments ($@) are not known: taken as empty (--set '@=…')"
-    if lines:
-        names = ", ".join(f"{name} (line {line})" for name, line in lines.items())
-        yield f"not set, taken as empty as bash does: {names}: --set NAME=VALUE"
-    for line, path in re.findall(r": line (\d+): (.+): No such file or directory$", errors, re.MULTILINE):
-        yield f"line {line}: {path} is not here"
-    for path, line in {text: line for kind, _, line, text in reported if kind == "absent"}.items():
-        yield f"line {line}: {path} is not here: what it sets is not known"
-
-
-def _decided(found: Recording, at: int) -> Iterator[str]:
-    """Yields a note for each tested file whose presence changes the arguments."""
-    words = found.first["trains"][at]["words"]
-    for path, run in found.otherwise.items():
-        trains = run["trains"]
-        if at >= len(trains) or trains[at]["words"] != words:
-            there = os.path.exists(path)
-            what = _difference(words, trains[at]["words"]) if at < len(trains) else "nothing is started"
-            yield (f"line {_test_line(found, path)}: {path} is {'there' if there else 'not there'}; otherwise {what} "
-                   f"(--{'absent' if there else 'exists'} {path})")  # fmt: skip
-
-
-def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
-    for path in command.present:
-        if path not in asked.exists:
-            yield f"line {_test_line(found, path)}: {path} is not here: taken as there (else --absent {path})"
-    if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
-        yield f"started in {command.cwd}: else --cwd FOLDER"
-
-
-def _test_line(found: Recording, path: str) -> str:
-    return str(found.first["tests"].get(path.rstrip("/"), "?")).removesuffix("/d")
-
-
-def _difference(words: Sequence[str], other: Sequence[str]) -> str:
-    more, less = [w for w in other if w not in words], [w for w in words if w not in other]
-    parts = [f"{verb} {short(shlex.join(found))}" for verb, found in (("with", more), ("without", less)) if found]
-    return " and ".join(parts) or "in another order"
 
 
 ISOLATED = {
