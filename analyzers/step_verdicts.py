@@ -93,4 +93,4 @@ def _otherwise(
 
 def _in_words(job: Job, wall: Wall, steps: Sequence[str]) -> str:
     named = f"{', '.join(steps[:STEPS_NAMED])}{', …' if len(steps) > STEPS_NAMED else ''}"
-    return f"{len(steps)} of {job.steps} single steps: {wall} ({named})"
+    return f"{len(steps)} of {job.steps} single steps {'names' if len(steps) == 1 else 'name'} {wall} ({named})"

@@ -21,6 +21,7 @@ TEMPLATE_FOLDERS = (
     "report",
     "studies",
 )  # folders with templates, searched in order
+LONG_NAME = re.compile(r"\w{18,}")  # characters: wider than a column of a page of 600 px
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -34,6 +35,11 @@ def render(template: str, **values: Any) -> str:
 def coded(text: str) -> Markup:
     """Returns escaped text with `backticks` rendered as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def breakable(text: str) -> Markup:
+    """Returns escaped text that may wrap after the underscores of long names."""
+    return Markup(LONG_NAME.sub(lambda name: name[0].replace("_", "_<wbr/>"), str(escape(text))))
 
 
 def script(name: str) -> Markup:
@@ -51,6 +57,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["coded"] = coded
+    made.filters["breakable"] = breakable
     return made
 
 

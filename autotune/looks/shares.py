@@ -12,10 +12,10 @@ COLUMNS = ("change", "answers", "predicted share", "obtained share (90 %)", "ver
 NUMBERS = (2, 3)
 VERDICTS = {
     ChangeState.TAKEN_OUT: "taken out: nothing is lost without it",
-    ChangeState.COSTS: "needed: measured",
+    ChangeState.COSTS: "needed: measured to be slower without it",
     ChangeState.UNDECIDED: "kept: the bursts do not decide",
     ChangeState.NOT_MEASURED: "kept: no burst was without it",
-    ChangeState.PREDICTED: "needed: predicted",
+    ChangeState.PREDICTED: "needed: predicted to be slower without it",
     ChangeState.MAY_NOT_FIT: "needed: may not fit without it",
     ChangeState.ILLEGAL: "needed: a rule asks for it",
 }

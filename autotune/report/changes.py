@@ -71,8 +71,8 @@ def not_tried(material: Material) -> Section | None:
         return None
     rows = tuple(_idea_rows(sorted(material.ideas, key=_idea_order)))
     said = (
-        f"Fixes considered beside the best recipe (trial {best.number}) when the study ended, with the prediction of "
-        "then: first those with the largest predicted gain, then those that the estimate does not notice, last those "
+        f"Fixes considered as changes of the best recipe (trial {best.number}) when the study ended, with the "
+        "predictions at that time: the largest predicted gain first, then those without a predicted effect, last those "
         "that are not legal or do not apply here.",
     )
     columns = ("fix", "phase", "predicted gain (90 %)", "P(fits)", "why not")

@@ -36,7 +36,7 @@ def throughput(material: Material) -> Markup:
     trials = material.trials
     if not material.figures:
         return Markup("")
-    top = max((m.tokens_per_s_per_gpu for m in material.figures.values()), default=1.0)
+    top = max(high for trial in trials if trial.number in material.figures for high in _rates(trial, material))
     axis = Axis(low=0.0, high=1.08 * top, top=14, bottom=CHART_PX - 24)
     column = {trial.number: (index + 0.5) / len(trials) for index, trial in enumerate(trials)}
     parts = [*axis.grid(), *_best_so_far(material, axis, column)]
@@ -100,7 +100,9 @@ FIGURES: dict[str, Callable[[Material], Markup]] = {
 def _memory_legend(material: Material) -> Markup:
     many = any(len(figures.peak_gib) > RANKS_APART for figures in material.figures.values())
     others = "the others, wider where there are more; a stroke at their median" if many else "strokes: the other ranks"
-    rows = [("accepted", f"hottest rank ({others})"), ("noop", "predicted"), ("oom", "out of memory")]
+    rows = [("accepted", f"hottest rank ({others})")]
+    rows += [("noop", "predicted")] if any(t.proposal.predicted.peak_gib is not None for t in material.trials) else []
+    rows += [("oom", "out of memory")] if any(trial.status is Status.OOM for trial in material.trials) else []
     return shapes(rows)
 
 
@@ -126,14 +128,20 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
     return parts
 
 
+def _rates(trial: Trial, material: Material) -> tuple[float, float]:
+    """Returns the 95 % interval of a trial's throughput, tokens/s."""
+    step_us = material.figures[trial.number].step_us
+    outcome = next(outcome for outcome in trial.outcomes if outcome.ok)
+    return rate_of(outcome, step_us.high), rate_of(outcome, step_us.low)
+
+
 def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> list[Markup]:
     """Draws a trial at its throughput with its interval; at the bottom if it has none."""
     figures = material.figures.get(trial.number)
     said = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
     if figures is None:
         return [mark(shape_of(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
-    outcome = next(outcome for outcome in trial.outcomes if outcome.ok)
-    low, high = (rate_of(outcome, us) for us in (figures.step_us.high, figures.step_us.low))
+    low, high = _rates(trial, material)
     value = tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit)
     title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {verdict_text(trial)}"
     return [

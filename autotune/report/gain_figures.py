@@ -21,6 +21,7 @@ ROW_PX, TICKS_PX = 22, 22
 LINEAR = 0.03  # gain up to which the axis is about linear; logarithmic beyond
 TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
 MOST = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
+LABEL_WIDTH = 0.115  # of a tick, as a share of the drawing on a page of 600 px
 LEAST = (-0.05, 0.12)  # the axis shows at least these gains
 REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
 
@@ -32,7 +33,9 @@ def predicted_against_obtained(material: Material) -> Markup:
         return Markup("")
     low, high = _range(found)
     height = ROW_PX * len(found)
-    parts = [part for tick in TICKS if low <= tick <= high for part in _tick(tick, low, high, height)]
+    shown = [tick for tick in TICKS if low <= tick <= high]
+    labelled = _labelled(shown, low, high)
+    parts = [part for tick in shown for part in _tick(tick, low, high, height, labelled=tick in labelled)]
     for row, forecast in enumerate(found):
         parts += _forecast(forecast, low, high, ROW_PX * (row + 0.5))
     name = f"Predicted and obtained gain of {len(found)} trials; the table below has the figures"
@@ -58,10 +61,22 @@ def _x(value: float, low: float, high: float) -> float:
     return (at - start) / (end - start)
 
 
-def _tick(value: float, low: float, high: float, height: float) -> list[Markup]:
+def _labelled(ticks: Sequence[float], low: float, high: float) -> list[float]:
+    """Returns the ticks whose labels do not overlap on a narrow page, those near zero first."""
+    kept: list[float] = []
+    for tick in sorted(ticks, key=abs):
+        if all(abs(_x(tick, low, high) - _x(other, low, high)) >= LABEL_WIDTH for other in kept):
+            kept.append(tick)
+    return kept
+
+
+def _tick(value: float, low: float, high: float, height: float, *, labelled: bool) -> list[Markup]:
     x = _x(value, low, high)
+    ruled = line(x, 0, x, height, "grid" if value else "zero")
+    if not labelled:
+        return [ruled]
     label = tag("text", gain(value, 0) if value else "0", x=place(x), y=f"{height + 16:.1f}", class_="axis middle")
-    return [line(x, 0, x, height, "grid" if value else "zero"), label]
+    return [ruled, label]
 
 
 def _forecast(forecast: Forecast, low: float, high: float, y: float) -> list[Markup]:

@@ -144,10 +144,20 @@ def _what_was_wrong(history: History) -> str:
     if not trials:
         return "Nothing was measured."
     said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
+    said += [f"{undecided}."] if (undecided := _no_wall(trials[0])) else []
     walls = walls_met([trial for trial in trials if trial.accepted])
     if walls:
         said.append("Largest walls seen during the study: " + "; ".join(walls) + ".")
     return " ".join(said) or "No trace named a wall."
+
+
+def _no_wall(base: Trial) -> str:
+    """Returns that no wall leads in the base recipe, with the reason; empty if one does, or if it was not traced."""
+    diagnosis = base.analysis.diagnosis if base.analysis is not None else None
+    if diagnosis is None or diagnosis.wall is not Wall.UNDETERMINED:
+        return ""
+    why = f" ({diagnosis.headline})" if diagnosis.cause is not None else ""
+    return f"No wall leads in the base recipe{why}"
 
 
 def _as_given(trial: Trial) -> str:

@@ -39,14 +39,14 @@ def test_each_step_has_a_wall_of_its_own_and_the_span_has_none(tmp_path: Path) -
 def test_steps_that_differ_from_the_verdict_are_named(tmp_path: Path) -> None:
     diagnosis = _steps(tmp_path, "host", "communication", "host", "host").diagnosis
     assert diagnosis.wall is Wall.HOST
-    assert diagnosis.because.endswith("1 of 4 single steps: communication (ProfilerStep#1)")
+    assert diagnosis.because.endswith("1 of 4 single steps names communication (ProfilerStep#1)")
 
 
 def test_one_long_step_does_not_name_the_wall_of_the_others(tmp_path: Path) -> None:
     diagnosis = _steps(tmp_path, "communication", "slow", "communication").diagnosis
     assert diagnosis.wall is Wall.UNDETERMINED
     assert diagnosis.because.startswith("host leads only on average")
-    assert "2 of 3 single steps: communication" in diagnosis.because
+    assert "2 of 3 single steps name communication" in diagnosis.because
 
 
 def test_a_step_is_judged_by_the_rate_of_the_run_as_the_average_is(tmp_path: Path) -> None:

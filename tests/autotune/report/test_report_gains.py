@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from autotune.looks.acting import acting_changes
 from autotune.report.document import document_of
 from autotune.report.figures import FIGURES, memory
+from autotune.report.gain_figures import LABEL_WIDTH, TICKS, _labelled, _x
 from autotune.report.gains import forecasts, predictions, stages, waterfall
 from autotune.report.material import Material, material_of
 from autotune.tuning.history import History
 from policies.trial import FixShare
 from tests.autotune.report.drawn_study import STEPS, Step, events
+from tests.rows import filled
 from trainer.recipe import load_recipe
 
 
@@ -34,6 +37,25 @@ def test_each_prediction_is_next_to_the_obtained_gain() -> None:
     assert rows["2"][3].startswith("+30.7 %")
     assert rows["6"][3] == "out of memory"
     assert FIGURES["predictions"](material).count('class="mark oom"') >= 1
+
+
+def test_labels_of_gains_keep_their_distance_and_those_near_zero_are_kept() -> None:
+    kept = _labelled([each for each in TICKS if -0.05 <= each <= 4.9], -0.05, 4.9)
+    assert kept[0] == 0.0
+    places = sorted(_x(each, -0.05, 4.9) for each in filled(kept))
+    assert all(right - left >= LABEL_WIDTH for left, right in pairwise(places))
+
+
+def test_the_interval_of_every_trial_is_inside_the_drawing_of_throughput() -> None:
+    whiskers = re.findall(r'<line [^>]*class="whisker"[^>]*>', str(FIGURES["throughput"](drawn())))
+    tops = [float(y) for each in filled(whiskers) for y in re.findall(r' y[12]="([-\d.]+)"', each)]
+    assert filled(tops)
+    assert min(tops) >= 0.0
+
+
+def test_the_legend_of_memory_has_only_what_is_drawn() -> None:
+    assert "out of memory" in memory(drawn())
+    assert "out of memory" not in memory(drawn(STEPS[1:2]))
 
 
 def test_a_gain_is_inside_or_outside_the_interval_that_was_predicted() -> None:
