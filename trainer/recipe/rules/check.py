@@ -51,7 +51,7 @@ def _errors_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class _Answer(NamedTuple):
-    """Whether a recipe breaks a rule, and the knobs that the rule read to say so."""
+    """Answer of one rule about one recipe: broken or not, and the knobs that the rule read to say so."""
 
     broken: bool
     read: frozenset[str]
