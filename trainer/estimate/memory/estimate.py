@@ -28,9 +28,13 @@ RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")  # 
 ASSUMPTIONS = (
     "the peak is that of torch's allocator; CUDA context and NCCL's own buffers come on top",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    "where nothing forces a balance of experts the peak is for 1.2 times the mean load, the upper bound for 1.77",
+    f"where nothing forces a balance of experts the peak is for {constant('expected_imbalance'):g} times the mean load, "
+    f"the upper bound for {constant('imbalance'):g}",
 )
-ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 times in bf16 (measured)",)
+ON_CPU = (
+    f"on CPUs activations take {constant('cpu_unfused_fp32'):g} times the fused form in fp32 and "
+    f"{constant('cpu_unfused_bf16'):g} times in bf16 (measured)",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
