@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.model.layer import LayerParameters, norm_parameters
 from trainer.model.parameters import layer_parameters, mtp_parameters, position_parameters, table_parameters
 
@@ -20,7 +20,7 @@ class HeldParameters:
     """The parameters of a rank, [N, P] each.
 
     `dense` are the same on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear` counts those of both
-    in linear layers between embedding and head, which FP8 and FP4 quantize.
+    in linear layers that FP8 and FP4 quantize: those between embedding and head, and the head with `fp8_output_proj`.
     """
 
     dense: Floats
@@ -44,9 +44,15 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
     tied = at_once & (not model.untie_embeddings_and_output_weights)
     copies = (stages.mtp > 0) & ~stages.embeds  # MTP embeds its tokens again
     tables = stages.embeds.astype(float) + (stages.heads & ~tied) + copies
+    linear = linear + (stages.heads & ~tied & quantizes_head(candidates)[..., None]) * table_parameters(model, tp)
     positions = (stages.embeds | copies) * _positions(candidates)
     ends = tables * table_parameters(model, tp) + stages.norms * norm_parameters(model, model.hidden_size) + positions
     return HeldParameters(dense=dense + ends, experts=experts, linear=linear)
+
+
+def quantizes_head(candidates: Candidates) -> Flags:
+    """Returns the rows whose output projection is computed in MXFP8."""
+    return candidates.on("fp8_output_proj") & candidates.among("precision", "mxfp8")
 
 
 def _layers(candidates: Candidates) -> dict[str, LayerParameters]:

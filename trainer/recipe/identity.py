@@ -99,6 +99,7 @@ ACTS_WHEN: dict[str, Test] = {
     "use_te_rng_tracker": has_graphs,
     "reuse_grad_buf_for_mxfp8_param_ag": on("fp8_param_gather"),
     "fp8_dot_product_attention": all_of(on_gpu, NARROW),
+    "fp8_output_proj": all_of(on_gpu, among("precision", "mxfp8")),
     "first_last_layers_bf16": all_of(on_gpu, NARROW),
     "num_layers_at_start_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),
     "num_layers_at_end_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),

@@ -186,6 +186,7 @@ MOVES: dict[str, tuple[int, Any]] = {
     "fp8_param_gather": (0, True),
     "reuse_grad_buf_for_mxfp8_param_ag": (7, True),
     "fp8_dot_product_attention": (0, True),
+    "fp8_output_proj": (0, True),
     "first_last_layers_bf16": (0, True),
     "num_layers_at_start_in_bf16": (7, 2),
     "num_layers_at_end_in_bf16": (7, 2),

@@ -107,6 +107,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "cuda_graph_impl": ({"cuda_graph_scope": ("attn",)}, "transformer_engine"),
     "cuda_graph_scope": ({"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn",)}, ("moe_router",)),
     "fp8_dot_product_attention": ({"precision": "mxfp8"}, True),
+    "fp8_output_proj": ({"precision": "mxfp8"}, True),
     "first_last_layers_bf16": ({"precision": "mxfp8"}, True),
     "use_transformer_engine_op_fuser": (OFFLOAD, True),
 }

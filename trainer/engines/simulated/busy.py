@@ -11,7 +11,7 @@ from functools import cache
 from trainer.engines.simulated.ops import Op
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.passes import IN_A_ROW
-from trainer.engines.simulated.step import Simulation
+from trainer.engines.simulated.step import ENDS, Simulation
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
@@ -34,7 +34,6 @@ WORK = {  # kernel of an operation -> kind of work; what is not here is bound by
     "loss": "memory_bound",
 }
 EXCHANGES = ("_dispatch", "_combine", "_notify")
-ENDS = 3.0  # embedding, head and loss, backward included
 
 
 def busy_by_rank(recipe: Recipe, machine: Machine) -> tuple[Mapping[str, float], ...]:

@@ -19,6 +19,8 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
+ENDS = 3.0  # embedding, head and loss, backward included, over forward
+
 
 class Simulation:
     """One recipe on one machine, without noise. Everything is computed on first access."""
@@ -141,8 +143,11 @@ class Simulation:
             ops.append(Op(kernel="gemm", us=rates.gemm_us(tokens, 2 * model.hidden_size**2 / tp), launches=20))
         heads = (1 + (model.mtp_num_layers or 0)) if stage.heads else 0
         fused = 2.0 if self.recipe.knob("cross_entropy_loss_fusion") else 5.0
+        narrow = self.recipe.knob("fp8_output_proj") and self.recipe.training.precision == "mxfp8"
         for _ in range(heads):
-            us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=True)
+            us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=not narrow)
+            if narrow:  # the input, in backward the gradient of the logits
+                us += rates.quantize_us(tokens * (model.hidden_size + model.vocab_size / tp)) / ENDS
             ops.append(Op(kernel="gemm", us=us, launches=10))
             ops.append(Op(kernel="loss", us=rates.memory_us(fused * 2 * tokens * model.vocab_size / tp), launches=20))
         return ops

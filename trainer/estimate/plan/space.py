@@ -22,6 +22,7 @@ from trainer.recipe.rules.nearest import CP, EP, ETP, LAYOUT, PP, TP, UNEVEN, VP
 from trainer.recipe.schema import Recipe
 
 MBS = "micro_batch_size"
+OUTPUT = "fp8_output_proj"
 SIZES = (TP, PP, VPP, CP, EP, ETP)
 MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
@@ -190,12 +191,14 @@ def _graphs(base: Recipe) -> list[Option]:
 
 
 def _precision(base: Recipe) -> list[Option]:
-    """Returns the precisions to try; only the recipe's own unless it lets numerics change."""
-    own = base.training.precision
+    """Returns the precisions to try, MXFP8 also with the output projection in it; only the recipe's own unless it lets
+    numerics change."""
+    own: Option = {name: base.knob(name) for name in ("precision", OUTPUT)}
     if base.tune.allow == "training-equivalent" or base.hardware.is_cpu:
-        return [{"precision": own}]
+        return [own]
     names = ["bf16", *base.hardware.plan_precisions]
-    return _with_own(base, [{"precision": own}, *({"precision": name} for name in names if name != own)])
+    options: list[Option] = [{"precision": name, OUTPUT: False} for name in names]
+    return _with_own(base, [own, *options, *[{"precision": "mxfp8", OUTPUT: True}] * ("mxfp8" in names)])
 
 
 def _replicas(base: Recipe) -> list[Option]:

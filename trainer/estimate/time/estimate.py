@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, one
-from trainer.estimate.held import held_parameters
+from trainer.estimate.held import held_parameters, quantizes_head
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
@@ -307,11 +307,13 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     MTP is, [N, P]."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
-    # The head stays in BF16 in every precision
+    # The head stays in BF16 in every precision, unless it is asked for in MXFP8
     sustained = precision_tflops(candidates.base.hardware, values, "bf16") * rank_speed(candidates, values)
-    bf16 = np.minimum(rate, sustained * TERA)
+    narrow, bf16 = quantizes_head(candidates), np.minimum(rate, sustained * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
-    head = flops * model.vocab_size * model.hidden_size / bf16
+    head = flops * model.vocab_size * model.hidden_size / np.where(narrow, rate, bf16)
+    quantized = candidates.tokens / candidates.tp * (model.hidden_size + model.vocab_size) * 2.0  # input, gradient
+    head = head + narrow * values["quantize_passes"] * quantized / memory_rate(candidates, values)
     projection = flops * 2 * model.hidden_size**2 / rate
     heads = held.heads * (1 + (model.mtp_num_layers or 0))
     return heads * head[..., None] + held.mtp * projection[..., None]

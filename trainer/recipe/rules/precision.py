@@ -11,6 +11,8 @@ STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_a
 BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 PARAM_GATHER = "fp8_param_gather"
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
+OUTPUT = "fp8_output_proj"
+TIED = {"untie_embeddings_and_output_weights": False}
 
 
 def _lacks_format(recipe: Settings) -> bool:
@@ -39,6 +41,11 @@ def _stage(recipe: Settings) -> int:
 
 def _bf16_ends(recipe: Settings) -> Suggestion:
     return {name: _stage(recipe) for name in BF16_ENDS if recipe.knob(name) > _stage(recipe)}
+
+
+def _shares_its_weight(recipe: Settings) -> bool:
+    tied = not recipe.architecture.untie_embeddings_and_output_weights
+    return tied and recipe.parallelism.pipeline_model_parallel_size == 1
 
 
 ROWS = (
@@ -148,6 +155,28 @@ ROWS = (
         passing=example(
             cluster={"gpu": "b200"}, precision="mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True
         ),
+    ),
+    Rule(
+        id="fp8-output-needs-mxfp8",
+        knobs=(OUTPUT, "precision"),
+        broken=all_of(on(OUTPUT), negated(among("precision", "mxfp8"))),
+        message="fp8_output_proj in {precision}",
+        nearest=fixed(fp8_output_proj=False),
+        source="transformer_config.py:1569",
+        versions=SpecifierSet(">=0.18"),
+        breaking=example(fp8_output_proj=True),
+        passing=example(cluster={"gpu": "b200"}, precision="mxfp8", fp8_output_proj=True),
+    ),
+    Rule(
+        id="fp8-output-owns-its-weight",
+        knobs=(OUTPUT, "pipeline_model_parallel_size"),
+        broken=all_of(on(OUTPUT), _shares_its_weight),
+        message="fp8_output_proj for a model whose output projection is the embedding's weight, on one pipeline stage",
+        nearest=fixed(fp8_output_proj=False),
+        source="megatron/core/extensions/transformer_engine.py:1826",
+        versions=SpecifierSet(">=0.18"),
+        breaking=example(cluster={"gpu": "b200"}, precision="mxfp8", fp8_output_proj=True, model=TIED),
+        passing=example(cluster={"gpu": "b200"}, precision="mxfp8", fp8_output_proj=True),
     ),
     Rule(
         id="bf16-ends-delayed",

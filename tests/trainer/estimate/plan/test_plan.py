@@ -86,6 +86,15 @@ def test_frozen_knobs_and_what_changes_numbers_stay_as_they_are() -> None:
         assert choice.recipe.training.global_batch_size == base.training.global_batch_size
 
 
+def test_the_output_projection_is_searched_in_mxfp8_where_numbers_may_change() -> None:
+    blackwell = {"gpu": "gb200", "nodes": 4, "gpus_per_node": 4}
+    columns = search(recipe(tune={"allow": "numerics-changing"}, cluster=blackwell)).finals.candidates.columns
+    pairs = zip(*(columns[name].each(str) for name in ("precision", "fp8_output_proj")), strict=True)
+    assert {precision for precision, narrow in pairs if narrow == "True"} == {"mxfp8"}
+    equivalent = search(recipe(cluster=blackwell)).finals.candidates
+    assert "fp8_output_proj" not in equivalent.columns
+
+
 def test_precision_moves_only_where_numbers_may_change() -> None:
     found = search(recipe(tune={"allow": "numerics-changing"}))
     assert set(found.finals.candidates.columns["precision"].choices) == {"bf16", "fp8_blockwise", "fp8_current"}

@@ -9,6 +9,7 @@ import pytest
 from tests.places import FACTS
 from tests.rows import filled
 from trainer.estimate.candidates import one, table
+from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.estimate import estimate_time, stages_of, time_of
 from trainer.estimate.time.links import dispatch_s
@@ -262,6 +263,15 @@ def test_a_stage_with_more_layers_that_see_the_whole_sequence_attends_longer() -
     assert first + last == pytest.approx(twos.parts["attention"].sum())
     assert twos.parts["attention"][0] == pytest.approx([(first + last) / 2] * 2)
     assert threes.busy[0, 0] < twos.busy[0, 0]
+
+
+def test_an_output_projection_in_mxfp8_is_faster_and_keeps_copies_of_its_weight() -> None:
+    base = recipe_of("gb200").replace({"precision": "mxfp8"})
+    narrow = base.replace({"fp8_output_proj": True})
+    assert step_s(narrow) < step_s(base)
+    assert estimate_memory(narrow).peak_gib > estimate_memory(base).peak_gib
+    bf16 = base.replace({"precision": "bf16"})
+    assert step_s(bf16.replace({"fp8_output_proj": True})) == step_s(bf16)
 
 
 def test_graphs_take_host_time_away() -> None:

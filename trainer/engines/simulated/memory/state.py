@@ -30,6 +30,7 @@ class Held:
     experts: float
     quantized_dense: float = 0.0
     quantized_experts: float = 0.0
+    quantized_head: float = 0.0  # its 16-bit weights stay in any case
     tables: float = 0.0
     layers: int = 1
 
@@ -87,6 +88,7 @@ def held_by_ranks(recipe: Recipe) -> list[Held]:
                 experts=sum(each.experts_of_rank(layout.ep, layout.etp) for each, _ in layers),
                 quantized_dense=sum(each.split / layout.tp for each, narrow in layers if narrow),
                 quantized_experts=sum(each.experts_of_rank(layout.ep, layout.etp) for each, narrow in layers if narrow),
+                quantized_head=_quantized_head(recipe, rank),
                 tables=tables,
                 layers=max(1, len(layers)),
             )
@@ -119,6 +121,12 @@ def _tables(recipe: Recipe, rank: int, mtp: int) -> float:
     return float(count * table_parameters(model, layout.tp))
 
 
+def _quantized_head(recipe: Recipe, rank: int) -> float:
+    last = rank == layout_of(recipe).pp - 1
+    narrow = bool(recipe.knob("fp8_output_proj")) and recipe.training.precision == "mxfp8"
+    return float(table_parameters(recipe.architecture, layout_of(recipe).tp)) if last and narrow else 0.0
+
+
 def _state(recipe: Recipe, held: Held) -> State:
     shard = _shard(recipe, held)
     fsdp, strategy = bool(recipe.knob("use_megatron_fsdp")), recipe.knob("data_parallel_sharding_strategy")
@@ -135,7 +143,7 @@ def _state(recipe: Recipe, held: Held) -> State:
     copied = own if own != buffer and recipe.training.precision != "fp32" else 0.0
     return State(
         weights=(shard if splits_weights else held.all) * weight_bytes(recipe)
-        + quantized * quantized_bytes(recipe)
+        + (quantized + held.quantized_head) * quantized_bytes(recipe)
         - _primary(recipe, quantized),
         gradients=(shard if splits_gradients else held.all) * buffer,
         masters=0.0 if late else optimizer * master,
