@@ -28,8 +28,8 @@ RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")  # 
 ASSUMPTIONS = (
     "the peak is that of torch's allocator; CUDA context and NCCL's own buffers come on top",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    f"where nothing forces a balance of experts the peak is for {constant('expected_imbalance'):g} times the mean load, "
-    f"the upper bound for {constant('imbalance'):g}",
+    "where nothing forces a balance of experts the peak is for "
+    f"{constant('expected_imbalance'):g} times the mean load, the upper bound for {constant('imbalance'):g}",
 )
 ON_CPU = (
     f"on CPUs activations take {constant('cpu_unfused_fp32'):g} times the fused form in fp32 and "
