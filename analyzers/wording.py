@@ -21,7 +21,7 @@ ACTIVITY_NAMES = {
     "module_loading": "loading modules and kernels for their first launch",
     "compiling": "compiling",
     "profiler": "profiler overhead",
-    "synchronising_call": "synchronising calls",
+    "synchronising_call": "synchronizing calls",
     "launching": "launching work",
     "data_loading": "loading data",
     "operators": "the framework's operators",

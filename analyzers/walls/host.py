@@ -93,7 +93,7 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
     if job.share(step.after_sync_us) >= SAID_SHARE:
         lines.append(
             f"{ms(step.after_sync_us)} ms of it ({percent(job.share(step.after_sync_us))} of the step) follow a "
-            "synchronising call: the host launches again only after the device has drained"
+            "synchronizing call: the host launches again only after the device has drained"
         )
     return [*lines, *_no_wall(job, step)]
 

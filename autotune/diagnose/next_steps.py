@@ -105,7 +105,12 @@ def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None
         return [one for one in advice(analysis, finding.wall, situation) if one.fix in own]
     walls = dict.fromkeys([finding.wall, *(diagnosis.between if diagnosis.wall is Wall.UNDETERMINED else [])])
     found = [one for wall in walls for one in advice(analysis, wall, situation)]
-    return sorted(found, key=lambda one: -(one.gives_back_us or 0.0)) if len(walls) > 1 else found
+    if len(walls) == 1:
+        return found
+    ranked = sorted(found, key=lambda one: -(one.gives_back_us or 0.0))
+    return list({one.fix: one for one in reversed(ranked)}.values())[
+        ::-1
+    ]  # each fix once, for the wall it acts on most
 
 
 def _next_wall(analysis: Analysis) -> WallFinding | None:
@@ -135,7 +140,7 @@ def _said(
         yield f"Fixes for this cause, largest gain first: {analysis.diagnosis.headline}."
         yield said_of(analysis.diagnosis.cause)
     elif analysis.diagnosis.between:
-        yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most recoverable time first."
+        yield f"Fixes for {' and '.join(analysis.diagnosis.between)}, most recoverable time first."
     elif analysis.diagnosis.wall is Wall.UNDETERMINED:
         yield f"No wall is named; {finding.wall} would be next, with at most {percent(finding.share)} of the step."
     else:

@@ -166,9 +166,9 @@ CLASS_WORDS = {
     "grouped_gemm": "grouped GEMM",
     "gemm": "dense GEMM",
     "router": "router and permutation",
-    "elementwise": "normalisation and elementwise",
+    "elementwise": "normalization and elementwise",
     "indexing": "sorting and indexing",
-    "quantise": "quantise and cast",
+    "quantise": "quantize and cast",
     "graph": "inside CUDA graphs",
     "other": "other compute",
 }

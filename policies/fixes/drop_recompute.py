@@ -26,7 +26,7 @@ FIX = Fix(
             "fits, with a smaller micro batch."
         ),
         shows="time inside recompute in the trace (the memory wall), with the hottest rank below its limit.",
-        costs="memory, all of what recompute saved; the memory gate says whether there is room.",
+        costs="memory, all of what recompute saved; P(fits) says whether there is room.",
         not_when="nothing is recomputed.",
         source=(
             "GB200 guide of Megatron-LM (eb0783b6d356, docs/discussions/deepseek-v3-gb200-optimization): dropping the "

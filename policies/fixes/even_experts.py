@@ -34,7 +34,7 @@ FIX = Fix(
         summary="Even experts: no rank's experts get far more tokens than the others'.",
         what=(
             "`moe_router_load_balancing_type` at `aux_loss` where nothing balances the router, else "
-            "`moe_expert_capacity_factor`: an expert takes at most so many times the mean, the rest is dropped."
+            "`moe_expert_capacity_factor`: an expert takes at most that many times the mean, the rest is dropped."
         ),
         shows=(
             "in each layer ranks wait in combine for the one whose grouped GEMMs take longest, while all other compute "

@@ -23,14 +23,14 @@ FIX = Fix(
             "others."
         ),
         what=(
-            "`pipeline_model_parallel_layout` with the embedding, the loss and MTP counted as the layers they weigh as "
-            "much as."
+            "`pipeline_model_parallel_layout` with the embedding, the loss and MTP each counted as the "
+            "number of layers that costs as much."
         ),
         shows=(
             "one stage's ranks have more time of their own than the others', which wait for them in send and receive."
         ),
         costs="stages that hold more layers hold more weights and activations.",
-        not_when="PP is 1, or the layers lie so already.",
+        not_when="PP is 1, or the layers are distributed that way already.",
         source="arXiv 2603.07685 section 9.1 (the slowest stage sets the pace; flexible layouts).",
     ),
     phases=(Phase.SCALE, Phase.PROFILE),

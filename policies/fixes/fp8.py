@@ -27,7 +27,7 @@ FIX = Fix(
         what="`precision` from bf16 to the FP8 recipe that suits the GPU: blockwise on Hopper, MXFP8 on Blackwell.",
         shows="compute is the wall: the device is busy with GEMMs near their bf16 rate.",
         costs=(
-            "numerics change (the loss curve is compared); quantisation kernels and more host work. It saves 16 of 200 "
+            "numerics change (the loss curve is compared); quantization kernels and more host work. It saves 16 of 200 "
             "GB on DeepSeek-V3, in activations."
         ),
         not_when="on CPUs, when precision is not bf16, and unless the recipe allows numerics-changing knobs.",

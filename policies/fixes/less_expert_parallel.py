@@ -23,7 +23,7 @@ FIX = Fix(
     page=Page(
         summary="Less expert parallelism: keep dispatch inside fewer ranks.",
         what="the next smaller `expert_model_parallel_size`; at 1 there is no dispatch at all.",
-        shows="EP dispatch and combine exposed in the trace; ranks waiting for the one whose experts have most to do.",
+        shows="EP dispatch and combine exposed in the trace; ranks waiting for the one with the most expert work.",
         costs=(
             "more experts per rank, so weights, gradients and optimizer state grow; expert gradients are reduced over "
             "more replicas."

@@ -95,5 +95,7 @@ def test_two_walls_too_close_to_tell_are_both_answered() -> None:
     between = [Wall.HOST, Wall.MEMORY]
     diagnosis = msgspec.structs.replace(drawn.diagnosis, wall=Wall.UNDETERMINED, doubt="too_close", between=between)
     steps = next_steps(msgspec.structs.replace(drawn, diagnosis=diagnosis))
-    assert steps.said.startswith("Fixes of host and memory")
-    assert {"cuda_graphs", "drop_recompute"} <= {fix["fix"] for fix in steps.fixes}
+    assert steps.said.startswith("Fixes for host and memory")
+    named = [fix["fix"] for fix in steps.fixes]
+    assert {"cuda_graphs", "drop_recompute"} <= {*named}
+    assert len(named) == len({*named})

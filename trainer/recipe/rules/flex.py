@@ -88,7 +88,7 @@ ROWS = (
         knobs=(BACKEND, DISPATCHER),
         broken=all_of(_flex, among(BACKEND, "deepep"), _on_nvl72),
         message="DeepEP on {gpu}, an NVL72 system: where Megatron-Bridge applies the backend it warns and keeps "
-        "alltoall, and its validation refuses one that is written",
+        "alltoall, and its validation refuses a backend that is set explicitly",
         nearest=fixed(moe_flex_dispatcher_backend="hybridep"),
         source="src/megatron/bridge/training/flex_dispatcher_backend.py:65, :101",
         breaking=example(cluster={"gpu": "gb200"}, moe_token_dispatcher_type="flex"),

@@ -70,7 +70,7 @@ ROWS = (
             _is_trained_by_megatron,
             lambda recipe: bool(needing(recipe)),
         ),
-        message="transformer_impl is local, and what needs Transformer Engine is asked for beside it",
+        message="transformer_impl is local, and other settings need Transformer Engine",
         nearest=_without,
         source="megatron-core 0.16.1 models/gpt/gpt_layer_specs.py get_gpt_layer_local_spec; engine megatron refuses",
         breaking=example(transformer_impl="local", moe_permute_fusion=True),

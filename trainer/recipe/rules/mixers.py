@@ -62,7 +62,7 @@ ROWS = (
         id="hybrid-letters",
         knobs=(),
         broken=lambda recipe: len(recipe.architecture.hybrid_pattern or "") not in (0, recipe.architecture.num_layers),
-        message="the layer pattern {hybrid_pattern} has not as many letters as the model has layers, {num_layers}",
+        message="the layer pattern {hybrid_pattern} does not have one letter for each of the {num_layers} layers",
         hint="write a letter for each layer, or as many layers as letters",
         source="megatron/training/arguments.py:790 takes the number of layers from the pattern",
         breaking=example(model={"hybrid": "MEM*"}, engine="simulated"),
@@ -98,7 +98,7 @@ ROWS = (
         broken=lambda recipe: (
             bool(recipe.architecture.mtp_num_layers) and recipe.architecture.mtp_kind.mixer == "gated_delta_net"
         ),
-        message="MTP layers are made as the last decoder layer is, and Megatron-Core makes none of a gated delta net",
+        message="MTP layers have the type of the last decoder layer, and Megatron-Core has none with a gated delta net",
         hint="let the last layer keep full attention (linear_attention_freq), or remove model.mtp_num_layers",
         source="multi_token_prediction.py:1150 wants a mask type, which the mixer's specification has not; 0.16.1 :626",
         breaking=example(model=DELTA | {"linear_attention_freq": 3, "mtp_num_layers": 1}),

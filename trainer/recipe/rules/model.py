@@ -250,7 +250,7 @@ ROWS = (
         knobs=(),
         broken=all_of(_idle_expert_width, _mixed),
         message="moe_ffn_hidden_size {moe_ffn_hidden_size} in a model without experts: Megatron-Core before 0.18 "
-        "refuses it, and later ones take it for the layer pattern's sake",
+        "refuses it, and later ones allow it for layer patterns",
         hint="remove model.moe_ffn_hidden_size, or write model.num_moe_experts",
         source="megatron-core 0.16.1 transformer_config.py:1060; loosened in 0.18.0",
         versions=SpecifierSet(">=0.16,<0.18"),
