@@ -6,6 +6,8 @@ import ast
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,11 +67,27 @@ def found(text: str) -> list[str]:
     return [f"{prose[max(0, m.start() - 40) : m.end() + 30]!r}: {instead}" for m, instead in hits]
 
 
-def literals(file: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line, text) of every string of a module except docstrings; replacement fields of f-strings are `{}`."""
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Texts of one module."""
+
+    literals: tuple[tuple[int, str], ...]
+    refused_openings: tuple[str, ...]
+
+
+@cache
+def read(file: Path) -> Source:
+    """Reads a module once for the tests of its strings and of its docstrings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
+    shown = file.relative_to(ROOT).parts[0] in PACKAGES
+    return Source(literals=tuple(literals(tree)) if shown else (), refused_openings=tuple(refused_openings(tree)))
+
+
+def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields (line, text) of every string of a module except docstrings; replacement fields of f-strings are `{}`."""
     inside: set[int] = set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             inside.add(id(body[0].value))
@@ -77,17 +95,25 @@ def literals(file: Path) -> Iterator[tuple[int, str]]:
             inside |= {id(each) for each in ast.walk(node) if each is not node}
             parts = (str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
             yield node.lineno, "".join(parts)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
             yield node.lineno, node.value
 
 
-def refused_openings(source: str) -> list[str]:
+def refused_openings(tree: ast.Module) -> list[str]:
     """Returns `line: first line of the docstring` for each docstring that starts with one of OPENINGS."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
-    texts = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in nodes]
+    texts = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in documented(tree)]
     return [f"{line}: {text.splitlines()[0]}" for line, text in texts if re.split(r"\W", text)[0] in OPENINGS]
+
+
+def documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yields what may have a docstring: the node and what its statements define."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, part, ())
+        for each in below if isinstance(below, list) else ():
+            yield from documented(each)
 
 
 def modules() -> list[Path]:
@@ -101,7 +127,7 @@ def test_the_strings_of_the_program_use_the_words_of_the_field(package: str) -> 
         f"{file.relative_to(ROOT)}:{line}: {each}"
         for file in modules()
         if file.is_relative_to(ROOT / package)
-        for line, text in literals(file)
+        for line, text in read(file).literals
         for each in found(text)
     ]
     assert not wrong, "\n".join(wrong)
@@ -111,18 +137,18 @@ def test_the_strings_of_the_program_use_the_words_of_the_field(package: str) -> 
 def test_docstrings_start_with_a_verb_or_a_noun(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files, f"{package} has no modules"
-    wrong = [f"{file.relative_to(ROOT)}:{each}" for file in files for each in refused_openings(file.read_text("utf-8"))]
+    wrong = [f"{file.relative_to(ROOT)}:{each}" for file in files for each in read(file).refused_openings]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("docstring", ["What is told.", "Whether it lies so.", "Of a rank, its time."])
 def test_vague_openings_of_docstrings_are_refused(docstring: str) -> None:
-    assert refused_openings(f'def f() -> None:\n    """{docstring}"""\n')
+    assert refused_openings(ast.parse(f'def f() -> None:\n    """{docstring}"""\n'))
 
 
 @pytest.mark.parametrize("docstring", ["Returns whether it fits.", "Ascending ranks."])
 def test_other_openings_of_docstrings_pass(docstring: str) -> None:
-    assert not refused_openings(f'def f() -> None:\n    """{docstring}"""\n')
+    assert not refused_openings(ast.parse(f'def f() -> None:\n    """{docstring}"""\n'))
 
 
 def test_templates_and_scripts_of_pages_use_them_too() -> None:
