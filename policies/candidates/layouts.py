@@ -35,10 +35,17 @@ APART = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")  # rows have
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
+_SPACES: dict[str, Search] = {}  # of the last recipe: seconds of search, and a study and its preview ask for it
+
+
 def legal_space(base: Recipe) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit."""
-    return search(base, room=MEMORY_ROOM)
+    limit. That of the last recipe is kept."""
+    key = base.model_dump_json()
+    if key not in _SPACES:
+        _SPACES.clear()
+        _SPACES[key] = search(base, room=MEMORY_ROOM)
+    return _SPACES[key]
 
 
 def layouts(
