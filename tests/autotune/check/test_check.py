@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.check.document import rule_document
+from autotune.check.findings import show_rule
 from autotune.cli import main
 from tests.rows import for_every_row
-from trainer.recipe.rules import RULES
+from trainer.recipe.rules import RULES, Rule
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +20,19 @@ def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@for_every_row(rule.id for rule in RULES)
-def test_every_rule_has_a_page_with_both_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--explain", name]) == 0
+@for_every_row(RULES, name=lambda rule: str(rule.id))
+def test_every_rule_has_a_page_with_both_examples(rule: Rule, capsys: pytest.CaptureFixture[str]) -> None:
+    show_rule(rule_document(rule))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    for part in (name, "message", "what to do", "applies to", "releases", "source", "violates", "passes"):
+    for part in (rule.id, "message", "what to do", "applies to", "releases", "source", "violates", "passes"):
         assert part in said
     assert not re.search(r"\{\w+\}", said)
+
+
+def test_a_page_is_printed_by_the_name_of_the_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--explain", "backend-without-flex"]) == 0
+    assert "backend-without-flex" in capsys.readouterr().out
 
 
 def test_a_page_can_be_had_as_a_document(capfd: pytest.CaptureFixture[str]) -> None:

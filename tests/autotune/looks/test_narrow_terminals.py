@@ -25,6 +25,7 @@ training: {global_batch_size: 64}
 parallelism: {ep: 8, pp: 1}
 knobs: {use_distributed_optimizer: true, moe_flex_dispatcher_backend: hybridep}
 burst: {engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}
+tune: {freeze: [global_batch_size, seq_length, pipeline_model_parallel_layout]}
 """
 COMMANDS = {
     "check": ["check", "r.yaml"],
