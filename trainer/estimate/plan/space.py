@@ -71,15 +71,15 @@ def _errors(recipe: Recipe) -> set[str]:
 def layouts(base: Recipe) -> Candidates:
     """Returns every combination of sizes worth trying, with the pipeline splits of each PP and the micro batches; most
     are illegal."""
-    context = [{CP: cp} | option for cp in _context(base) for option in exchanges(base, cp)]
-    rest = list(product(_tensor(base), context, _experts(base), _micro_batches(base)))
-    rows = [
-        split | cp | {TP: tp, EP: ep, ETP: etp, MBS: batch, "sequence_parallel": tp > 1}
-        for split in _splits(base)
-        for tp, cp, ep, batch in rest
+    splits, context = list(_splits(base)), [{CP: cp} | way for cp in _context(base) for way in exchanges(base, cp)]
+    rest: list[Option] = [
+        {**cp, TP: tp, EP: ep, ETP: etp, MBS: batch, "sequence_parallel": tp > 1}
+        for tp, cp, ep, batch in product(_tensor(base), context, _experts(base), _micro_batches(base))
         for etp in _expert_tensor(base, tp)
     ]
-    return table(base, _columns(base, rows))
+    pipelines, groups = (table(base, _columns(base, rows)) for rows in (splits, rest))
+    every = np.repeat(np.arange(len(splits)), len(rest))
+    return crossed(pipelines, groups, every, np.tile(np.arange(len(rest)), len(splits)))
 
 
 def exchanges(base: Recipe, cp: int) -> list[Option]:
