@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from trainer.recipe.architecture import YARN, Section
+from trainer.recipe.architecture import YARN, Architecture, Section
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.predicates import (
     Test,
@@ -198,7 +199,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         **({"machine": _as_json(machine, "machine")} if machine else {}),
         **({"trainer": _as_json(trainer, "trainer")} if trainer else {}),
         **({"environment": dict(recipe.burst.env)} if recipe.burst.env else {}),
-        "architecture": _architecture(recipe),
+        "architecture": _architecture(recipe.architecture, recipe.burst.engine == "simulated"),
         **_hardware(recipe),
         "nodes": recipe.cluster.nodes,
         "world_size": recipe.world_size,
@@ -256,25 +257,23 @@ def _knobs(recipe: Settings) -> dict[str, Any]:
     }
 
 
-def _architecture(recipe: Settings) -> dict[str, Any]:
+@lru_cache(maxsize=64)  # a search takes the digests of thousands of recipes of one model
+def _architecture(model: Architecture, simulated: bool) -> Mapping[str, Any]:
     """Returns the model's fields; NUMBERS_ONLY fields only where they differ from the default and the engine is not
     simulated."""
-    model = recipe.architecture
     moved = model.model_dump(exclude_defaults=True)
-    simulated = recipe.burst.engine == "simulated"
     fields = {
         name: value
         for name, value in _as_json(model, "architecture").items()
         if name not in NUMBERS_ONLY or (name in moved and not simulated)
     }
-    return fields | _as_simulated(recipe) if simulated else fields
+    return fields | _as_simulated(model) if simulated else fields
 
 
-def _as_simulated(recipe: Settings) -> dict[str, Any]:
+def _as_simulated(model: Architecture) -> dict[str, Any]:
     """Returns older spellings of fields that a simulation does not distinguish, so that recorded simulations, whose
     noise is seeded by the digest, stay reproducible. A router with an expert bias was recorded as softmax if the model
     has no latent attention."""
-    model = recipe.architecture
     fields = {}
     if model.position_embedding_type in ("yarn", "none"):
         fields["position_embedding_type"] = "rope"
