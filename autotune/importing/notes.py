@@ -83,7 +83,7 @@ def _decided(found: Recording, at: int) -> Iterator[str]:
 def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
     for path in command.present:
         if path not in asked.exists:
-            yield f"line {_test_line(found, path)}: {path} is not here: taken as there (else --absent {path})"
+            yield f"line {_test_line(found, path)}: {path} is not here: assumed to exist (else --absent {path})"
     if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
         yield f"started in {command.cwd}: else --cwd FOLDER"
 

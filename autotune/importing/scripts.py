@@ -322,8 +322,8 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
 
 
 ISOLATED = {
-    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, nothing it writes stays",
-    Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, nothing it writes stays",
+    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, no file is kept",
+    Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, no file is kept",
     Isolation.NONE: "run by bash without isolation (--trust): launchers are stubs, what it writes goes elsewhere",
 }
 NOT_ISOLATED = (

@@ -38,7 +38,7 @@ GROUP_WORDS = {
     "activations": "activations",
     "loss": "the loss's tensors and workspaces",
     "buffers": "buffers",
-    "uneven": "what routed tokens take, more where nothing forces a balance",
+    "uneven": "what routed tokens take, more without forced balance",
     "fragmentation": "what the allocator cannot use",
     "outside": "outside the allocator",
     "limit": "the memory that ranks could fill",

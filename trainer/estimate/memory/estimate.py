@@ -28,7 +28,7 @@ RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")  # 
 ASSUMPTIONS = (
     "the peak is that of torch's allocator; CUDA context and NCCL's own buffers come on top",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    "where nothing forces a balance of experts the peak is for "
+    "without forced balance of the experts the peak is for "
     f"{constant('expected_imbalance'):g} times the mean load, the upper bound for {constant('imbalance'):g}",
 )
 ON_CPU = (

@@ -205,8 +205,7 @@ def _assumptions(candidates: Candidates, release: str, imbalance: float | None, 
     if bool(unbalanced(candidates).any()):
         load = values["natural_imbalance"] if imbalance is None else imbalance
         said.append(
-            "nothing forces a balance of experts: in every layer ranks wait for one "
-            f"with {load:.3g} times the mean load"
+            f"without forced balance of the experts every layer waits for a rank with {load:.3g} times the mean load"
         )
     if bool((offloaded_share(candidates) > 0).any()) and candidates.base.hardware.host_cpu != "x86":
         said.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")
