@@ -15,7 +15,7 @@ from tests.analyzers.moe_steps.truth import NO_WALL, Loss, truth
 from tests.draws import few
 from tests.rows import filled
 
-CASES_A_SCENARIO = (5, 16)
+CASES_A_SCENARIO = (3, 16)
 RIGHT = 0.98
 
 

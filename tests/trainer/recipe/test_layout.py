@@ -68,7 +68,7 @@ def test_interleaved_chunks_alternate_between_ranks() -> None:
     assert layers_of_ranks(recipe) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(tp=sizes, pp=sizes, cp=sizes, ep=sizes, etp=sizes, vpp=sizes, mbs=sizes)
 def test_a_legal_layout_is_found_near_any_other(
     tp: int, pp: int, cp: int, ep: int, etp: int, vpp: int, mbs: int
