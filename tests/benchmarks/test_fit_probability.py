@@ -21,6 +21,7 @@ from benchmarks.fit_probability import (
 from benchmarks.golden_runs import golden_runs
 from benchmarks.places import DATA, data_file
 from policies.surrogate.memory import EXTRA, GROUPS, table_memory_prior
+from tests.rows import filled
 
 
 @cache
@@ -55,7 +56,7 @@ def test_what_fragmentation_takes_makes_fewer_runs_fit() -> None:
     without, half, all_of_them = (
         said_and_happened(exact(), table_memory_prior(), taken) for taken in ((0.0,), (0.0, 0.3), (0.3,))
     )
-    for none, some, each in zip(without, half, all_of_them, strict=True):
+    for none, some, each in zip(filled(without), half, all_of_them, strict=True):
         assert some.happened == pytest.approx(none.happened / 2)
         assert each.happened == 0.0
 
