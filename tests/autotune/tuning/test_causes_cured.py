@@ -98,7 +98,7 @@ def test_busy_experts_named_by_the_first_trace_are_evened_out(
     cure = cured(trials)
     assert cure.changes["moe_expert_capacity_factor"] == (None, 1.25)
     assert "ranks wait for the one with the most expert work for" in proposal_text(cure.proposal)
-    assert "evening out the experts' load claims" in proposal_text(cure.proposal)
+    assert "evening out the experts' load should recover" in proposal_text(cure.proposal)
     assert cure.accepted
     parent = trials[cure.proposal.parent or 0]
     assert cure.analysis is not None
