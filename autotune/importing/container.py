@@ -38,4 +38,4 @@ def _notes(launchers: tuple[Peeled, ...], known: Container, outside: tuple[str, 
         yield "ssh starts it on other machines: give their number with --nodes N and --gpus-per-node N"
     if outside:
         lines = "; ".join(map(short, outside))
-        yield f"the script runs these lines outside the container or on this machine, bursts run without them: {lines}"
+        yield f"the script runs lines outside the container or on this machine, which bursts do not run: {lines}"

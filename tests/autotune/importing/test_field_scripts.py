@@ -40,7 +40,7 @@ CASES = {
         batch=(256, 1),
         env={"NVTE_FUSED_ATTN": "1", "NCCL_IB_TIMEOUT": "22"},
         last=("--vocab-size", "32000"),
-        notes=("it runs in a container", "not done in it: module purge; module load gcc/12.2"),
+        notes=("it runs in a container", "which bursts do not run: module purge; module load gcc/12.2"),
     ),
     "torchrun_in_function.sh": Case(layout=(4, 8, 1, 1, 4), batch=(1024, 2), last=("--vocab-size", "151936")),
     "mpirun_job.sh": Case(

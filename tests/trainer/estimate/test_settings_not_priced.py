@@ -47,7 +47,7 @@ def test_packed_sequences_are_said_not_to_be_priced() -> None:
     for command, settings in ((["train.py", "--sft"], {"--sft"}), (["train.py"], set())):
         data = base().model_dump() | {"trainer": {"kind": "megatron-lm", "command": command}}
         found = estimated(Recipe.model_validate(data)).document["not_priced"]
-        assert {each.setting for each in found if "packs" in each.why} == settings
+        assert {each.setting for each in found if "packed" in each.why} == settings
 
 
 def test_an_optimizer_that_is_not_adam_is_said() -> None:
