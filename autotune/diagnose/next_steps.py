@@ -107,10 +107,10 @@ def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None
     found = [one for wall in walls for one in advice(analysis, wall, situation)]
     if len(walls) == 1:
         return found
-    ranked = sorted(found, key=lambda one: -(one.gives_back_us or 0.0))
-    return list({one.fix: one for one in reversed(ranked)}.values())[
-        ::-1
-    ]  # each fix once, for the wall it acts on most
+    once: dict[str, Advice] = {}  # each fix for the wall that it acts on most
+    for one in sorted(found, key=lambda one: -(one.gives_back_us or 0.0)):
+        once.setdefault(one.fix, one)
+    return list(once.values())
 
 
 def _next_wall(analysis: Analysis) -> WallFinding | None:
