@@ -15,6 +15,7 @@ from trainer.engines.simulated.rates import GIGA, Rates, Values
 from trainer.engines.simulated.routing import Routing, routing_of
 from trainer.engines.simulated.schedule import schedule_of
 from trainer.engines.simulated.stages import Stage, stages_of
+from trainer.recipe.identity import effective
 from trainer.recipe.layout import layout_of
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
@@ -143,7 +144,7 @@ class Simulation:
             ops.append(Op(kernel="gemm", us=rates.gemm_us(tokens, 2 * model.hidden_size**2 / tp), launches=20))
         heads = (1 + (model.mtp_num_layers or 0)) if stage.heads else 0
         fused = 2.0 if self.recipe.knob("cross_entropy_loss_fusion") else 5.0
-        narrow = self.recipe.knob("fp8_output_proj") and self.recipe.training.precision == "mxfp8"
+        narrow = effective(self.recipe, "fp8_output_proj")
         for _ in range(heads):
             us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=not narrow)
             if narrow:  # the input, in backward the gradient of the logits

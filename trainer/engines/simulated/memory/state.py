@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trainer.engines.simulated.memory.sizes import FP32
 from trainer.model.layer import norm_parameters
 from trainer.model.parameters import kind_parameters, mtp_parameters, position_parameters, table_parameters
+from trainer.recipe.identity import effective
 from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
 from trainer.recipe.schema import Recipe
 
@@ -122,9 +123,9 @@ def _tables(recipe: Recipe, rank: int, mtp: int) -> float:
 
 
 def _quantized_head(recipe: Recipe, rank: int) -> float:
-    last = rank == layout_of(recipe).pp - 1
-    narrow = bool(recipe.knob("fp8_output_proj")) and recipe.training.precision == "mxfp8"
-    return float(table_parameters(recipe.architecture, layout_of(recipe).tp)) if last and narrow else 0.0
+    layout = layout_of(recipe)
+    narrow = rank == layout.pp - 1 and effective(recipe, "fp8_output_proj")
+    return float(table_parameters(recipe.architecture, layout.tp)) if narrow else 0.0
 
 
 def _state(recipe: Recipe, held: Held) -> State:
