@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from autotune.looks.fix_names import titles_text
 from autotune.looks.quantities import counted, gib, percent, tokens_per_s
-from autotune.looks.reasons import verdict_text
+from autotune.looks.reasons import MAX_BAND, verdict_text
 from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, shapes, tag
 from autotune.report.bars import path_legend, step_bars
 from autotune.report.document import Measured
@@ -36,10 +36,12 @@ def throughput(material: Material) -> Markup:
     trials = material.trials
     if not material.figures:
         return Markup("")
-    top = max(high for trial in trials if trial.number in material.figures for high in _rates(trial, material))
-    axis = Axis(low=0.0, high=1.08 * top, top=14, bottom=CHART_PX - 24)
+    noise = Noise(trials=trials).detectable_gain()
+    highs = [high for trial in trials if trial.number in material.figures for high in _rates(trial, material)]
+    bands = [(1 + min(noise, MAX_BAND)) * rate for _, rate in _kept(material)]
+    axis = Axis(low=0.0, high=1.08 * max([*highs, *bands]), top=14, bottom=CHART_PX - 24)
     column = {trial.number: (index + 0.5) / len(trials) for index, trial in enumerate(trials)}
-    parts = [*axis.grid(), *_best_so_far(material, axis, column)]
+    parts = [*axis.grid(), *_best_so_far(material, axis, column, noise)]
     for trial in trials:
         parts += _throughput_mark(trial, material, axis, column[trial.number])
     parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
@@ -106,13 +108,17 @@ def _memory_legend(material: Material) -> Markup:
     return shapes(rows)
 
 
-def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
-    """Draws the accepted trials joined by steps, each with the noise band above it until the next one or the
-    axis end."""
+def _kept(material: Material) -> list[tuple[Trial, float]]:
+    """Returns the accepted trials with figures, each with its throughput, tokens/s."""
     figures = material.figures
-    kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
+    return [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
+
+
+def _best_so_far(material: Material, axis: Axis, column: dict[int, float], noise: float) -> list[Markup]:
+    """Draws the accepted trials joined by steps, each with the band of this noise, a fraction of throughput, above it
+    until the next one or the axis end."""
+    kept = _kept(material)
     ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
-    noise = Noise(trials=material.trials).detectable_gain()
     parts: list[Markup] = []
     before: float | None = None
     for (trial, rate), until in zip(kept, ends, strict=False):
