@@ -250,12 +250,14 @@ def test_the_peak_stays_below_the_enforced_limit_and_repeats(ranks: Ranks) -> No
     assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
 
 
-@pytest.mark.parametrize("sharded", few([True, False], 1), ids=["distributed optimizer", "whole optimizer"])
-def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks, sharded: bool) -> None:
+@pytest.mark.parametrize(
+    "name", few(["overlaps", "ep"], 1), ids=["overlapped distributed optimizer", "whole optimizer"]
+)
+def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks, name: str) -> None:
     """Models, process groups and their threads: what stays behind slows every later burst."""
 
     def threads_after_a_burst() -> int:
-        assert ranks.run(tiny({**EP2, "use_distributed_optimizer": sharded})).failure is None
+        assert ranks.run(tiny(LAYOUTS[name][0])).failure is None
         return ranks.threads()
 
     first, _, last = [threads_after_a_burst() for _ in range(3)]

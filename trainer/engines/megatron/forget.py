@@ -17,6 +17,7 @@ def forget_the_burst() -> None:
     _forget_expert_buffers()
     _forget_fp8()
     _forget_moe_metrics()
+    _forget_rotary_embeddings()
     parallel_state.destroy_model_parallel()
     num_microbatches_calculator.destroy_num_microbatches_calculator()
 
@@ -79,3 +80,15 @@ def _forget_moe_metrics() -> None:
     except ImportError:
         return
     moe_logging.destroy_moe_metrics_tracker()
+
+
+def _forget_rotary_embeddings() -> None:
+    """Empties the caches of rotary embeddings, which keep the embedding and with its hooks of `overlap_param_gather`
+    the whole model and its process groups.
+
+    Source: rotary_pos_embedding.py:177, yarn_rotary_pos_embedding.py:159.
+    """
+    from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_rotary_pos_embedding
+
+    rotary_pos_embedding.RotaryEmbedding.forward.cache_clear()
+    yarn_rotary_pos_embedding.YarnRotaryEmbedding.forward.cache_clear()
