@@ -58,8 +58,8 @@ def on_cpus(base: str) -> Recipe:
             "name": "tiny",
             "model": TINY | SHARED | {"num_layers": 4},
             "cluster": {"gpu": "cpu", "gpus_per_node": 2},
-            "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32"},
-            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": HANG_S},
+            "training": {"seq_length": 32, "global_batch_size": 4, "precision": "fp32"},
+            "burst": {"warmup_steps": 1, "measure_steps": 1, "trace_steps": 0, "deadline_s": HANG_S},
         }
     )
     return free(recipe.replace(BASES[base]))
