@@ -1,4 +1,4 @@
-"""The fitted and judged numbers of the policy, from `constants.csv`: value, unit and origin.
+"""The fitted and judged numbers of the policy, from `constants.csv`: group, value, unit and origin.
 
 `origin` is `fitted` (to the runs that `source` names), `measured` (read from a measurement), `numerical` (precision of
 a computation: no result depends on it) or `judged` (chosen without a measurement).
@@ -18,6 +18,7 @@ ORIGINS = ("fitted", "measured", "numerical", "judged")
 class Constant:
     """One row of constants.csv."""
 
+    group: str
     value: float
     unit: str
     meaning: str
@@ -30,6 +31,7 @@ def constants() -> dict[str, Constant]:
     """Returns the table by name, in its order."""
     return {
         row["name"]: Constant(
+            group=row["group"],
             value=float(row["value"]),
             unit=row["unit"],
             meaning=row["meaning"],

@@ -23,6 +23,7 @@ def test_every_row_is_complete() -> None:
     for row in filled(rows()):
         assert None not in row, f"{row['name']}: a comma too many"
         float(row["value"])
+        assert row["group"], row["name"]
         assert row["unit"], row["name"]
         assert row["meaning"], row["name"]
         assert row["origin"] in ORIGINS, row["name"]
