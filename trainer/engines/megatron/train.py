@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
+import os
 import shutil
 import time
 import traceback
@@ -45,6 +47,11 @@ from trainer.recipe.predicates import has_graphs
 def import_megatron() -> None:
     """Imports the modules of Megatron-Core that a burst needs, ahead of the first burst: it takes longer than most
     bursts."""
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        from trainer.engines.megatron.cpu import import_uncompiled
+
+        import_uncompiled()
+    importlib.import_module("torch._dynamo")  # torch's optimizers would in the first burst, whose memory is counted
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
