@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from autotune.init.starter import starter
 from benchmarks.places import DATA, data_file
@@ -21,18 +23,22 @@ from trainer.recipe.source import parse_source
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A recipe to export. `origin`: table, example or starter."""
+    """A recipe to export, made when it is first asked for. `origin`: table, example or starter."""
 
     origin: str
-    recipe: Recipe
+    make: Callable[[], Recipe]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.make()
 
 
 def examples_of_rules() -> list[Asked]:
     """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it
     refuses."""
     both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
-    recipes = ((rule.id, recipe_of(side)) for rule, side in both)
-    return [Asked(origin=f"rule {name}", recipe=recipe) for name, recipe in recipes if not recipe.hardware.is_cpu]
+    every = (Asked(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
+    return [each for each in every if not each.recipe.hardware.is_cpu]
 
 
 def asked(facts: Path = DATA) -> list[Asked]:
@@ -42,24 +48,28 @@ def asked(facts: Path = DATA) -> list[Asked]:
 
 def _table(facts: Path) -> Iterator[Asked]:
     rows = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
-    return (Asked(origin="table", recipe=_with_unrecorded(recipe_of_row(row))) for row in rows)
+    return (Asked(origin="table", make=partial(_with_unrecorded, row)) for row in rows)
 
 
-def _with_unrecorded(recipe: Recipe) -> Recipe:
-    """Turns on overlap_p2p_comm for interleaved pipelines, as Megatron-Bridge does
+def _with_unrecorded(row: dict[str, Any]) -> Recipe:
+    """Returns a row's recipe, with overlap_p2p_comm for interleaved pipelines, as Megatron-Bridge does
     (src/megatron/bridge/training/comm_overlap.py:456); the table has no column for it."""
+    recipe = recipe_of_row(row)
     interleaved = layout_of(recipe).vpp > 1 and recipe.parallelism.pipeline_model_parallel_size > 1
     return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
 
 
 def _examples() -> Iterator[Asked]:
-    return (Asked(origin="example", recipe=load_recipe(name)) for name in packaged_examples())
+    return (Asked(origin="example", make=partial(load_recipe, name)) for name in packaged_examples())
 
 
 def _starters() -> Iterator[Asked]:
     """Yields a starter recipe for every preset on one node of H100, and for the default preset on other GPUs."""
     default = "qwen3-30b-a3b"
     wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
-    for model, gpu in wanted:
-        text = starter(model=model, gpu=gpu, gpus=4 if gpu in ("cpu", "gb200") else 8).text
-        yield Asked(origin="starter", recipe=recipe_from(parse_source(text, name=f"{model}-{gpu}")))
+    return (Asked(origin="starter", make=partial(_starter, model, gpu)) for model, gpu in wanted)
+
+
+def _starter(model: str, gpu: str) -> Recipe:
+    text = starter(model=model, gpu=gpu, gpus=4 if gpu in ("cpu", "gb200") else 8).text
+    return recipe_from(parse_source(text, name=f"{model}-{gpu}"))

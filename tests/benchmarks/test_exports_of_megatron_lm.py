@@ -55,6 +55,5 @@ def test_check_refuses_every_example_of_a_rule_that_the_real_parser_refuses(vers
     assert [(v.asked.origin, v.theirs) for v in found.of(ours=False, theirs=True)] == []
 
 
-@pytest.mark.thorough
 def test_the_denominator_is_the_table_the_examples_and_the_starters() -> None:
     assert {each.origin for each in asked()} == {"table", "example", "starter"}
