@@ -40,7 +40,8 @@ FIRST_LOOK_CONFIDENCE = 0.995
 PAIRS_CONFIDENCE = 0.99
 # Variance of the median of n normal values over that of their mean (order statistics); larger n: the limit, pi / 2.
 MEDIAN_VARIANCE = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434, 6: 1.288}
-STRETCHED_DEVIATION = constant("stretched_deviation")  # at e-fold stretch; with the root of the log below
+# at e-fold stretch; grows with the square root of the log of the stretch
+STRETCHED_DEVIATION = constant("stretched_deviation")
 QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
 
@@ -187,7 +188,7 @@ def deviation_of_a_traced_step(trial: Trial) -> float:
 
 def student(freedom: int, share: float) -> float:
     """Returns the quantile `share` of Student's t."""
-    from scipy.special import stdtrit  # here: commands that compare nothing start without SciPy
+    from scipy.special import stdtrit  # imported here so that commands that compare nothing start without SciPy
 
     return float(stdtrit(freedom, share))
 

@@ -42,7 +42,7 @@ class ReasonKind(StrEnum):
     NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus; left: the budget ended it, others should fit
     BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
     FAILED = "failed"  # kind: a failure that no fix addresses
-    NOTHING_LEFT = "nothing_left"  # noise (two bursts differ by up to), patience (published settings in vain)
+    NOTHING_LEFT = "nothing_left"  # noise (difference between two bursts), patience (published settings without a gain)
     NOT_WORTH_A_BURST = "not_worth_a_burst"  # expected_improvement, limit, patience
     SAMPLER_EXHAUSTED = "sampler_exhausted"  # expected_improvement, sampler, patience
     TOO_EXPENSIVE = "too_expensive"  # cost_gpu_hours, saved_gpu_hours, planned_gpu_hours: of the next burst
@@ -61,7 +61,7 @@ class ReasonKind(StrEnum):
     UNDONE_BEFORE = "undone_before"  # trial: it gained by the opposite change
     MAY_NOT_FIT = "may_not_fit"  # asked: P(fits) that a burst needs
     PREDICTED_LOSS = "predicted_loss"
-    LOST_IN_NOISE = "lost_in_noise"  # noise: what two bursts differ by
+    LOST_IN_NOISE = "lost_in_noise"  # noise: difference between two bursts
     NO_EVIDENCE = "no_evidence"  # the surrogate sees no change, and the trace no loss that it claims
     OUTRANKED = "outranked"  # expected_improvement
     TOO_LITTLE = "too_little"  # expected_improvement, limit

@@ -103,9 +103,9 @@ class ChangeState(StrEnum):
 
     TAKEN_OUT = "taken out"  # without it nothing is lost beyond the noise
     COSTS = "costs"  # bursts without it are slower, beyond the noise
-    UNDECIDED = "undecided"  # bursts without it do not decide
+    UNDECIDED = "undecided"  # bursts without it show neither
     NOT_MEASURED = "not measured"  # no burst lacked it
-    PREDICTED = "predicted"  # no burst was spent on it: it is predicted to be lost
+    PREDICTED = "predicted"  # no burst was spent on it: a loss without it is predicted
     MAY_NOT_FIT = "may not fit"  # without it
     ILLEGAL = "illegal"  # without it
 

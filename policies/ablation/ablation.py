@@ -30,9 +30,10 @@ UNEXPECTED, UNSEEN = constant("ablation_unexpected"), constant("ablation_unseen"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """The ablation of one tuned recipe, before any burst without some of its changes.
+    """Input of an ablation: the tuned and the given recipe, and the changes between them. Results of bursts are
+    arguments.
 
-    Subsets are of indices into `parts`.
+    A subset is a set of indices into `parts`.
     """
 
     know: Knowledge
@@ -88,7 +89,7 @@ class Ablation:
 
     def shares(self, seen: Sequence[Seen], gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
         """Returns every change with its predicted share and, where bursts measured it, the obtained one; the largest
-        predicted share first. `gone` are the changes that were taken out in the end."""
+        predicted share first. `gone` are the changes that the final recipe is without."""
         deviation = self.question.deviation
         found = [self._share(at, _obtained(at, seen, deviation), gone) for at in range(len(self.parts))]
         return tuple(sorted(found, key=lambda each: -(each.predicted_share or 0.0)))
@@ -125,8 +126,7 @@ class Ablation:
     def _small(self) -> Small:
         """Returns the predicted effect of each change.
 
-        It is 0 for a change that the estimate does not see: such a change is a term of the posterior, which has an
-        effect or none.
+        The mean is 0 for a change that the estimate does not price: its effect is left to the posterior's terms.
         """
         predicted = [part.predicted for part in self.parts]
         return Small(

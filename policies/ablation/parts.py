@@ -24,7 +24,8 @@ LEAST_CHANCE = constant("ablation_least_chance")
 class Part:
     """One named change of the tuned recipe, a fix with its companions or a knob by itself.
 
-    `predicted` is the log cost of taking it out; `stays` is why no burst will try that, None if one may.
+    `predicted` is the log cost of taking it out; `stays` is the reason why no burst will take it out, None if one
+    may.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 The model is that of a bisection (`policies.bisect.posterior`) between the tuned recipe and the one as given. Every
 change has an effect around the predicted one; where the estimate sees none, it has either no effect or one of about a
-percent. Any change, or two of them only together, may also have an effect that no prediction knows.
+percent. Any change, or two of them only together, may also have an effect that was not predicted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LIMIT = constant("ablation_limit")
 EFFECT = constant("ablation_effect_deviation")
 CONFIDENCE = constant("ablation_confidence")
 LEAST_EXPECTED = constant("ablation_least_expected")
-BURSTS_EACH = 2  # of a smaller recipe before it takes the tuned one's place, if the bursts allow: one may be odd
+BURSTS_EACH = 2  # bursts of a reduced recipe before it replaces the tuned one, budget permitting: one may be an outlier
 EMPTY: Subset = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Changes that are taken out, and their cost.
+    """A set of changes to take out, and its cost.
 
     `nothing` is the probability that the cost is at most COSTS_NOTHING, `bearable` that it is at most LIMIT.
     """

@@ -29,11 +29,12 @@ from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-OPEN = "N"  # placeholder for a size that depends on the unknown recipe
-SIZES = ("OMP_NUM_THREADS",)  # environment variables that are sizes
+OPEN = "N"  # shown instead of a size that depends on the unknown recipe
+SIZES = ("OMP_NUM_THREADS",)  # environment variables whose values are sizes
 FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
-OF_NO_FIX = (DATA_LOADING, "module_loading")  # parts of the host wall: kernels are loaded once, at their first launch
-LEAST_WAIT = 0.01  # of a step: least waiting for data that gets advice
+# parts of the host wall that no fix reduces: kernels are loaded once, at their first launch
+OF_NO_FIX = (DATA_LOADING, "module_loading")
+LEAST_WAIT = 0.01  # fraction of a step: a shorter wait for data gets no advice
 ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, **{own.name: own for own in (LOADER_WORKERS, STEP_GRAPHS)}}
 
 
@@ -109,7 +110,7 @@ def _own(own: OwnAdvice, flag: str, wall: Wall, us: float, analysis: Analysis) -
 
 
 def _left_to_fixes(analysis: Analysis) -> Analysis:
-    """Returns the analysis without the parts of the host wall that no fix answers (OF_NO_FIX)."""
+    """Returns the analysis without the parts of the host wall that no fix reduces (OF_NO_FIX)."""
     diagnosis = analysis.diagnosis
     return msgspec.structs.replace(
         analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])

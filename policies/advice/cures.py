@@ -17,7 +17,7 @@ class Cure:
     """The answer to a cause.
 
     `fixes` are files of policies/fixes that act on it, in addition to those of `wall`; `wall` is the wall whose knobs
-    act on it, if any; `said` is advice that is not a setting.
+    act on it, if any; `said` is a sentence on what to do where no setting helps.
     """
 
     fixes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def cure_of(diagnosis: Diagnosis) -> Cure:
 
 
 def said_of(cause: Cause) -> str:
-    """Returns the advice on a cause that is not a setting, with the ranks concerned; empty if there is none."""
+    """Returns the advice on a cause that no setting acts on, with the ranks concerned; empty if there is none."""
     ranks = ", ".join(f"rank {rank}" for rank in cause.ranks[:2]) or "the late ranks"
     more = f" and {len(cause.ranks) - 2} more" if len(cause.ranks) > 2 else ""
     return CURES.get(cause.name, NOTHING).said.format(f"{ranks}{more}")

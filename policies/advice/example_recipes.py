@@ -73,7 +73,7 @@ _ON_CPUS = (
 
 
 SECTIONS = ("model", "parallelism", "knobs")
-# what goes with a split that the traces rule out
+# settings removed from an example if the traces rule the split out
 _ALONE = {
     "tp": ("tp", "etp", "sequence_parallel"),
     "cp": ("cp",),

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from analyzers.diagnosis import Analysis, Partition
 from policies.situation import EP_KINDS, LOAD_PART, PIPELINE_CAUSES
 
-UNNAMED = "other"  # kind of communication
+UNNAMED = "other"  # kind of communication of unnamed groups
 SPLITS = ("tp", "cp", "pp", "ep")
 EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or a range
 TABLES = re.compile("split_embedding|permute_pooled_embs")  # FBGEMM's kernels of embedding tables, sharded over ranks
-ALL_TO_ALL = "all_to_all"  # kind of communication of unnamed groups
+ALL_TO_ALL = "all_to_all"  # kind of communication
 EXPERT_CLASSES = {"grouped_gemm", "router"}
 TRANSFORMER_CLASSES = EXPERT_CLASSES | {"attention"}
 
@@ -73,7 +73,8 @@ def _is_of_another_kind(analysis: Analysis, spans: list[Partition]) -> bool:
 
 
 def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
-    """Yields the splits (members of `SPLITS`) that show by an effect other than their own kind of communication."""
+    """Yields the splits (members of `SPLITS`) of which the traces show an effect other than their own kind of
+    communication."""
     diagnosis = analysis.diagnosis
     causes = {*diagnosis.waits, *([diagnosis.cause.name] if diagnosis.cause is not None else [])}
     if causes & {*PIPELINE_CAUSES} or any(span.idle_by_cause.bubble_us > 0 for span in spans):

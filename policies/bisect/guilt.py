@@ -10,8 +10,9 @@ from policies.constants import constant
 from policies.noise import MIN_HALF_SPREAD
 
 EXPECTED_CULPRITS = constant("bisect_expected_culprits")
-LEAST_SHARE = 0.2  # of the mean probability, that a difference keeps whatever is predicted of it: judged
-MAX_GUILT = 0.6  # however large the predicted effect: what was predicted is no evidence
+# fraction of the mean probability that every difference has, however small its predicted effect (judged)
+LEAST_SHARE = 0.2
+MAX_GUILT = 0.6  # upper limit, however large the predicted effect: a prediction is not evidence
 
 
 @dataclass(frozen=True, kw_only=True)

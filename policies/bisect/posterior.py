@@ -22,15 +22,17 @@ from policies.bisect.terms import Terms
 from policies.constants import constant
 from trainer.estimate.candidates import Flags, Floats, Integers
 
-BASE_DEVIATION = 1.0  # log cost of A around its first burst: wide, so that the bursts decide
+BASE_DEVIATION = 1.0  # prior deviation of A's log cost around its first burst: wide, so that the bursts decide
 EFFECT_DEVIATION = constant("bisect_effect_deviation")
 SMALL_DEVIATION = constant("bisect_small_deviation")
-NOISE_OCTAVES = np.array([*np.arange(-1.5, 2.5, 0.5), *np.arange(2.5, 7.5)])  # of the grid, from the least deviation
-MAX_TERMS = 5  # of a hypothesis
-BEAM, KEPT = 40, 240  # hypotheses that are grown further, and that are kept
-NOISES = 80  # between which a quantile is interpolated
-SCALES = 9  # points of the noise that steps show, summed over
-TEMPER = 5.0  # between the deviations that hypotheses are grown at: one of three terms explains little by itself
+# points of the noise grid: powers of two times the least deviation
+NOISE_OCTAVES = np.array([*np.arange(-1.5, 2.5, 0.5), *np.arange(2.5, 7.5)])
+MAX_TERMS = 5  # per hypothesis
+BEAM, KEPT = 40, 240  # hypotheses that are extended in each round, and that are kept
+NOISES = 80  # points between which a quantile of the noise is interpolated
+SCALES = 9  # deviations, up to that shown by steps, that the prior of the noise is summed over
+# ratio of successive deviations at which hypotheses are grown: one of three terms explains little by itself
+TEMPER = 5.0
 
 Hypothesis = tuple[int, ...]  # terms, ascending
 
@@ -105,7 +107,7 @@ class Posterior:
 
     def noise_quantile(self, share: float) -> float:
         """Returns the quantile `share` of the noise of a burst, given that its deviation is not known."""
-        from scipy.special import ndtr  # here: commands that compare nothing start without SciPy
+        from scipy.special import ndtr  # imported here so that commands that compare nothing start without SciPy
 
         grid, probability = self.noise
         noises = np.geomspace(grid[0] / 10, 10 * grid[-1], NOISES)

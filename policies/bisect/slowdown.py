@@ -18,13 +18,13 @@ from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-HIDING = 3.0  # times `least`: noise by the steps from which on the ends are repeated before anything else (judged)
-REPEATS = 2  # bursts of each end then, and before B is called no slower
-UNRESOLVED = 4.0  # times `least`: deviation of an effect about which the bursts say nothing yet (judged)
-WEIGHED = 120  # hypotheses that a burst is chosen by
+HIDING = 3.0  # times `least`: if steps suggest more noise than this, the ends are repeated first (judged)
+REPEATS = 2  # bursts of each end in that case, and before a verdict that B is not slower
+UNRESOLVED = 4.0  # times `least`: an effect with a larger deviation counts as not measured yet (judged)
+WEIGHED = 120  # most probable hypotheses, used to choose the next burst
 DRAWN = 80  # subsets drawn at random among those considered
 GRID = 48  # points over which the density of a burst's cost is summed
-WIDE = 4.0  # standard deviations beyond the outermost hypothesis that the points reach
+WIDE = 4.0  # standard deviations by which the points extend beyond the outermost hypothesis
 OTHERS = 3  # further guilty sets that a verdict names
 
 

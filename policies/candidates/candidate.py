@@ -23,7 +23,7 @@ from trainer.recipe.layout import sizes_of
 
 EQUIVALENT_LOG_STEP = constant("equivalent_log_step")
 FITS_TOLERANCE = constant("fits_tolerance")
-RECOMPUTE_LADDER = (None, "selective", "full")  # least first
+RECOMPUTE_LADDER = (None, "selective", "full")  # from least to most recompute
 
 
 class Opinion(StrEnum):
@@ -77,7 +77,7 @@ class Candidate:
     score: float
     claimed: Claimed | None = None
     published: Published | None = None
-    paired: bool = False  # two moves at once, considered if no single one is worth a burst
+    paired: bool = False  # True: two moves at once, considered only if no single move is worth a burst
 
     @property
     def is_lost_in_noise(self) -> bool:

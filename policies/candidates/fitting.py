@@ -26,7 +26,7 @@ from trainer.recipe import Recipe
 FIT_SETS = int(constant("fit_sets"))
 ALTERNATIVE_COST = constant("fit_alternative_cost")
 HOPELESS_TRIALS = int(constant("hopeless_trials"))
-AT_ONCE = 16  # sets whose memory is estimated together: one alone takes nearly as long
+AT_ONCE = 16  # sets whose memory is estimated in one call, which takes little longer than for a single set
 
 _Set = tuple[Recipe, tuple[Fix, ...], float]  # a recipe, the fixes that made it, and their cost
 

@@ -31,11 +31,13 @@ from trainer.recipe.rules import check
 MEMORY_ROOM = constant("memory_room")
 SHORT_LIST = int(constant("short_list"))
 EVENS_EXPERTS = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
-APART = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")  # rows have the first or what it excludes
+# knobs that exclude some of the free settings: a row of the space has either
+APART = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
-_SPACES: dict[str, Search] = {}  # of the last recipe: seconds of search, and a study and its preview ask for it
+# search space of the last recipe: a search takes seconds, and a study and its preview use the same one
+_SPACES: dict[str, Search] = {}
 
 
 def legal_space(base: Recipe) -> Search:
@@ -102,9 +104,9 @@ def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surroga
 
 
 def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]]) -> Candidates:
-    """Returns the rows with the `free` settings that `_written_out` switches on, as they are to be predicted: the
-    incumbent has them too. A setting that only some rows can have is on in all: the closed form counts it where it
-    acts."""
+    """Returns the rows with the `free` settings that `_written_out` turns on, for predictions that are comparable with
+    the incumbent, which has them too. A setting that is legal in some rows only is on in all: the closed form counts it
+    where it acts."""
     base = table.base
     plain = base.replace({name: False for name in APART if base.knob(name)})
     for changes in () if base.hardware.is_cpu else free:

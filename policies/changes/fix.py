@@ -110,7 +110,7 @@ class Fix:
     changes: Callable[[Situation], list[KnobChanges]]
     slowdown: float = 0.0
     chance: float = 0.5
-    proof: Proof | None = None  # None: the built model's own word (`Outcome.acting`) is the proof
+    proof: Proof | None = None  # None: the proof is `Outcome.acting`, read from the built model
 
     @property
     def walls(self) -> tuple[Wall, ...]:
@@ -143,5 +143,5 @@ def gain_of(recovered_us: float, step_us: float) -> float:
     """Returns the throughput gained when a step of `step_us` gives `recovered_us` back: T/(T-R) - 1."""
     if step_us <= 0 or recovered_us <= 0:
         return 0.0
-    left = max(step_us - recovered_us, 0.01 * step_us)  # a step never vanishes
+    left = max(step_us - recovered_us, 0.01 * step_us)  # keeps the divisor positive
     return step_us / left - 1.0

@@ -28,14 +28,16 @@ from trainer.recipe.knobs import KNOBS
 
 REFUSED_BY_TRAINER = (FailureKind.CONFIG, FailureKind.IMPORT)
 BEFORE_A_STEP = (None, BurstPhase.START, BurstPhase.INIT)
-# Knobs with whose values a number is refused, until the trainer has refused it twice or has named it
+# Until the trainer has refused a number twice or has named its knob, it is refused only together with these knobs'
+# values
 LAYOUT = (*(name for name, knob in KNOBS.items() if knob.section == "parallelism"), "micro_batch_size")
-BATCH = ("micro_batch_size", "global_batch_size")  # named with the sizes they must divide: never alone at fault
+# messages name them with the sizes that must divide them: never the cause by themselves
+BATCH = ("micro_batch_size", "global_batch_size")
 COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", "enable"})  # parts of many knobs' names
-SHORTEST_VALUE = 5  # letters of a value that is searched for in the trainer's message
+SHORTEST_VALUE = 5  # least number of letters of a value that is searched for in the trainer's message
 SUSPECT_DISCOUNT = constant("suspect_discount")
 UNCLEAR_NOISE = constant("unclear_noise")
-_INACTIVE = object()  # the value of a knob that has no effect with the others' values
+_INACTIVE = object()  # stands for the value of a knob that has no effect with the values of the others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 Optuna.
 
 A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a
-resumed run asks the same. Optuna gets the recipe that ran, as a point of the study's `Space`; running out of memory is
-a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp`
-and `random` sample the whole space, and the candidate nearest to their point is used.
+resumed run makes the same proposals. Optuna gets the recipe that ran, as a point of the study's `Space`; running out of
+memory is a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates;
+`tpe`, `gp` and `random` sample the whole space, and the candidate nearest to their point is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HasRecipe(Protocol):
 C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
 STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base replace the rest of exploration (judged)
-UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out and the excess is not known (judged)
+UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out of memory and the excess is not known (judged)
 
 
 def ask(

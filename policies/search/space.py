@@ -22,7 +22,7 @@ from trainer.recipe.layout import sizes_of
 OTHER = "another value"
 LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
 BATCH = "micro batch"
-# Knobs of one axis each that are not sizes, and have a meaning only together
+# Axes that are not sizes, each of several knobs that have a meaning only together
 TOGETHER: dict[str, tuple[str, ...]] = {
     "recompute": ("recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"),
     "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
@@ -101,7 +101,8 @@ def space_of(base: Recipe, legal: Candidates) -> Space:
     varied = [name for name, knob in KNOBS.items() if name not in grouped and (name in legal.columns or knob.tries)]
     knobs |= {name: (name,) for name in varied if name not in base.tune.freeze}
     choices = {axis: _choice(axis, names, base, legal) for axis, names in knobs.items()}
-    open_ones = {axis: choice for axis, choice in choices.items() if len(choice.values) > 2}  # more than one and OTHER
+    # at least two values besides OTHER
+    open_ones = {axis: choice for axis, choice in choices.items() if len(choice.values) > 2}
     high = dict.fromkeys(LAYOUT, base.world_size) | {BATCH: int(base.knob("global_batch_size"))}
     high["VPP"] = base.architecture.num_layers
     return Space(

@@ -14,7 +14,8 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from policies.constants import constant
 from trainer.estimate.candidates import Candidates, Floats
 
-SIZE_SHARE = constant("kernel_size_share")  # of a proxy, whose world is smaller; one study without has one world
+# exponent on the world size, which differs only between a recipe and its proxy
+SIZE_SHARE = constant("kernel_size_share")
 # Effective sizes: a pipeline layout decides the chunks of a rank, and expert TP that is not set equals TP
 SIZES: tuple[Callable[[Candidates], Floats], ...] = (
     lambda candidates: candidates.tp,
@@ -27,7 +28,7 @@ SIZES: tuple[Callable[[Candidates], Floats], ...] = (
     lambda candidates: candidates.number("threads_per_rank", none=1.0),
     lambda candidates: np.asarray(float(candidates.base.world_size) ** SIZE_SHARE),
 )
-# decrease of the kernel's log if a setting differs: fitted to the residuals of single moves on the seen scenarios of
+# decrease of the log correlation if a setting differs: fitted to the residuals of single moves on the seen scenarios of
 # benchmarks.policy
 SETTINGS = {
     "recompute_granularity": 0.05,

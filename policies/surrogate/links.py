@@ -18,7 +18,8 @@ from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
 SOURCE = "a probe of the links"
-GPU_DEVIATIONS = {"network": 0.15, "collective_latency": 0.4}  # a library's own share; a ring's length, NCCL's protocol
+# what the probe does not show: how a library uses a link; the length of a ring and NCCL's protocol
+GPU_DEVIATIONS = {"network": 0.15, "collective_latency": 0.4}
 CPU_DEVIATIONS = {"cpu_links": 0.3, "cpu_reduce": 0.3, "cpu_latency": 0.5}  # gloo's rate depends on the cores' load
 PROBE_MAX_LOG_SHIFT = constant("probe_max_log_shift")
 

@@ -30,8 +30,8 @@ PART_FLOOR = constant("part_floor")
 RESIDUAL_DEVIATION = {
     False: constant("residual_deviation_gpu"),
     True: constant("residual_deviation_cpu"),
-}  # {on CPUs: …}
-OF_PROXIES = "of proxies: "  # before the names of factors and constants that proxies have of their own
+}  # key: on CPUs
+OF_PROXIES = "of proxies: "  # prefix of the names of factors and constants that apply to proxies only
 
 
 def noise_of(measured: Sequence[Evidence]) -> Floats:

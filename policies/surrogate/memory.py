@@ -30,7 +30,7 @@ DISCREPANCY = constant("memory_discrepancy")  # prior standard deviation of h
 NOISE = constant("memory_noise")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 EDGE = constant("memory_edge")
-LEAST_PEAK = 0.05  # of the estimate (numerical): beyond every peak that was measured
+LEAST_PEAK = 0.05  # fraction of the estimate below which no peak is predicted (numerical): far below every measured one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +316,7 @@ class _Observed:
         outside = self._outside(phi)
         moves = np.concatenate(
             [self.parts[:, rows, hottest] * ~self.measured, [outside * ~self.outside_measured]]
-        )  # with φ
+        )  # derivative by φ
         edge = moves / self._needs(phi) / self._deviations
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)

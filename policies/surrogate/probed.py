@@ -27,7 +27,7 @@ from trainer.recipe.tables import figure, read_table
 
 ROUNDS = 6
 TABLE = "probed.csv"
-INFORMS = 0.02  # log of a row per unit of a factor: below it the row says nothing of it
+INFORMS = 0.02  # change of a row's log per unit of a factor, below which the row does not inform the factor
 
 
 @dataclass(frozen=True, kw_only=True)

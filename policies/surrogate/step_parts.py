@@ -15,7 +15,7 @@ from trainer.estimate.time.stage_table import EXPOSED, StageTable
 from trainer.recipe import Recipe
 
 PART_DEVIATION = constant("part_deviation")
-PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
+PART_DEVIATIONS = {  # larger deviations, for parts that are remainders or depend on two streams (judged)
     "waiting": 0.30,
     "host": 0.20,
     "dp_exposed": 0.30,

@@ -36,7 +36,8 @@ MIN_DEVIATION = constant("min_deviation")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
 TOUCHED_SLOPE = constant("touched_slope")
-TOGETHER = 1 << 14  # candidates times sets of constants that are evaluated at once: beyond it memory costs more
+# candidates times sets of constants evaluated in one call: beyond it, memory access costs more than fewer calls save
+TOGETHER = 1 << 14
 MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
 
 

@@ -87,7 +87,7 @@ class Decision:
         know = self.know
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
         likeliest = found[0].fits if found else 0.0
-        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the last resorts
+        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the fixes of last resort
             fit_set = cheapest_fit(know)
             if fit_set is not None and fit_set.fits > max(likeliest, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)

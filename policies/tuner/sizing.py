@@ -27,9 +27,9 @@ from trainer.recipe import Recipe
 MIN_FIT_PROBABILITY = constant("min_fit_probability")
 MIN_PROXY_LAYERS = int(constant("min_proxy_layers"))
 SIZED_CANDIDATES = int(constant("sized_candidates"))
-LOOKED_AT = 8 * SIZED_CANDIDATES  # candidates, until enough have a proxy
-WHOLE_CANDIDATES = 2  # that have none
-WEIGHED_SIZES = 4  # of the proxies of one recipe
+LOOKED_AT = 8 * SIZED_CANDIDATES  # most candidates examined in search of those with a proxy
+WHOLE_CANDIDATES = 2  # candidates without a proxy that are considered
+WEIGHED_SIZES = 4  # proxies considered per recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Sizes:
 
 
 class _Weighing:
-    """Values the runs of one recipe."""
+    """Computes the values of different runs of one recipe."""
 
     def __init__(self, recipe: Recipe, know: Knowledge) -> None:
         self._recipe, self._know, self._time = recipe, know, know.surrogate.time
@@ -139,7 +139,7 @@ class _Weighing:
         return RunValue(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
 
     def _shown(self, run: Run) -> float:
-        """Returns the standard deviation of the part of the gain that the run's step time determines."""
+        """Returns the standard deviation of the part of the gain that is known once the run's step time is."""
         seen = self._time.closed_form_of(run.recipe)
         shared = float(self._time.covariance_of(self._form, seen)[0])
         if self._know.runs:
