@@ -13,7 +13,7 @@ from statistics import fmean
 
 from autotune.tuning.judge import NOISY
 from policies.bisect.question import LEAST_EFFECT
-from policies.bisect.slowdown import HIDING, REPEATS
+from policies.bisect.slowdown import HIDING_NOISE, REPEATS
 from policies.noise import (
     FIRST_LOOK_CONFIDENCE,
     QUIET_CPU_DEVIATION,
@@ -62,7 +62,7 @@ def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Mea
     wall, cpu = (_slowdown(a, b, trials, measure.cost) for measure in Measure)
     if wall is None or cpu is None or not all(_has_cpu_time(trial) for trial in trials):
         return Measure.WALL
-    too_noisy = wall.deviation > max(HIDING * LEAST_EFFECT, NOISY * cpu.deviation)
+    too_noisy = wall.deviation > max(HIDING_NOISE * LEAST_EFFECT, NOISY * cpu.deviation)
     agree = abs(wall.log_cost - cpu.log_cost) < wall.band
     return Measure.CPU if too_noisy and agree and cpu.log_cost > cpu.band else Measure.WALL
 

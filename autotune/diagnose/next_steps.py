@@ -17,7 +17,7 @@ from autotune.looks.flagless import settings_text
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
 from policies.advice.advice import ADVISED, OPEN, Advice, advice
-from policies.advice.cures import NOTHING, cure_of, said_of
+from policies.advice.cures import NOTHING, advice_on, cure_of
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import can_fit, outline
@@ -138,7 +138,7 @@ def _said(
             yield nodes_words(situation.recipe, nodes)
     elif analysis.diagnosis.cause is not None and cure_of(analysis.diagnosis) is not NOTHING:
         yield f"Fixes for this cause, largest gain first: {analysis.diagnosis.headline}."
-        yield said_of(analysis.diagnosis.cause)
+        yield advice_on(analysis.diagnosis.cause)
     elif analysis.diagnosis.between:
         yield f"Fixes for {' and '.join(analysis.diagnosis.between)}, most recoverable time first."
     elif analysis.diagnosis.wall is Wall.UNDETERMINED:

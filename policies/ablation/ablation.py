@@ -42,7 +42,7 @@ class Ablation:
 
     @cached_property
     def question(self) -> Question:
-        free = frozenset(at for at, part in enumerate(self.parts) if part.stays is None)
+        free = frozenset(at for at, part in enumerate(self.parts) if part.kept_because is None)
         legal = cache(lambda subset: subset <= free and may_run(subset, self.ends, self.know))
         guilt = tuple(UNSEEN if part.predicted.published else UNEXPECTED for part in self.parts)
         deviation = Noise(trials=self.know.trials).between_bursts().deviation
@@ -96,13 +96,13 @@ class Ablation:
 
     def _share(self, at: int, obtained: Effect | None, gone: Subset) -> ChangeShare:
         part = self.parts[at]
-        known = part.stays is not ChangeState.ILLEGAL
+        known = part.kept_because is not ChangeState.ILLEGAL
         share = ChangeShare(
             fix=part.name,
             wall=part.wall,
             knobs=part.knobs,
             predicted_share=math.expm1(part.predicted.log_cost) if known else None,
-            state=part.stays or ChangeState.NOT_MEASURED,
+            state=part.kept_because or ChangeState.NOT_MEASURED,
         )
         if obtained is not None:
             value, low, high = (math.expm1(cost) for cost in figures_of(obtained))

@@ -24,15 +24,14 @@ LEAST_CHANCE = constant("ablation_least_chance")
 class Part:
     """One named change of the tuned recipe, a fix with its companions or a knob by itself.
 
-    `predicted` is the log cost of taking it out; `stays` is the reason why no burst will take it out, None if one
-    may.
+    `predicted` is the log cost of taking it out; `kept_because` is why no burst will take it out, None if one may.
     """
 
     name: str
     wall: Wall | None
     knobs: tuple[str, ...]
     predicted: Predicted
-    stays: ChangeState | None
+    kept_because: ChangeState | None
 
 
 def ends_between(tuned: Recipe, given: Recipe) -> Ends:
@@ -54,7 +53,7 @@ def parts_between(ends: Ends, know: Knowledge) -> tuple[Part, ...]:
             wall=wall_of(each, know.situation),
             knobs=each.knobs,
             predicted=cost,
-            stays=_stays(frozenset({at}), cost, ends, know),
+            kept_because=_kept_because(frozenset({at}), cost, ends, know),
         )
         for at, (each, cost) in enumerate(rows)
     )
@@ -66,7 +65,7 @@ def may_run(subset: Subset, ends: Ends, know: Knowledge) -> bool:
     return ends.legal(subset) and _fits(ends.recipe(subset), know)
 
 
-def _stays(alone: Subset, predicted: Predicted, ends: Ends, know: Knowledge) -> ChangeState | None:
+def _kept_because(alone: Subset, predicted: Predicted, ends: Ends, know: Knowledge) -> ChangeState | None:
     if not ends.legal(alone):
         return ChangeState.ILLEGAL
     if not _fits(ends.recipe(alone), know):

@@ -110,7 +110,7 @@ def _removals(posterior: Posterior, subsets: Sequence[Subset]) -> list[Removal]:
     if not subsets:
         return []
     rows = flags(subsets, posterior.subsets.shape[1])
-    (middle, spread), (mean, deviation) = posterior.cost(rows), posterior.over_the_empty(rows)
+    (middle, spread), (mean, deviation) = posterior.cost(rows), posterior.relative_to_a(rows)
     apart = np.maximum(deviation, 1e-9)
     nothing, bearable = (posterior.probability @ ndtr((limit - mean) / apart) for limit in (COSTS_NOTHING, LIMIT))
     return [

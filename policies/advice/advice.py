@@ -33,7 +33,7 @@ OPEN = "N"  # shown instead of a size that depends on the unknown recipe
 SIZES = ("OMP_NUM_THREADS",)  # environment variables whose values are sizes
 FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
 # parts of the host wall that no fix reduces: kernels are loaded once, at their first launch
-OF_NO_FIX = (DATA_LOADING, "module_loading")
+UNFIXABLE_PARTS = (DATA_LOADING, "module_loading")
 LEAST_WAIT = 0.01  # fraction of a step: a shorter wait for data gets no advice
 ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, **{own.name: own for own in (LOADER_WORKERS, STEP_GRAPHS)}}
 
@@ -70,7 +70,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
         fixes = sorted((FIXES[name] for name in (*FITTING, *LAST_RESORTS)), key=lambda fix: fix.slowdown)
         return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
     loading = _loader_workers(analysis, wall)
-    analysis = _left_to_fixes(analysis)
+    analysis = _fixable(analysis)
     situation = None if situation is None else replace(situation, analysis=analysis)
     seen = situation or Situation(recipe=example_recipes(shown_by(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
@@ -109,8 +109,8 @@ def _own(own: OwnAdvice, flag: str, wall: Wall, us: float, analysis: Analysis) -
     )
 
 
-def _left_to_fixes(analysis: Analysis) -> Analysis:
-    """Returns the analysis without the parts of the host wall that no fix reduces (OF_NO_FIX)."""
+def _fixable(analysis: Analysis) -> Analysis:
+    """Returns the analysis without the parts of the host wall that no fix reduces (UNFIXABLE_PARTS)."""
     diagnosis = analysis.diagnosis
     return msgspec.structs.replace(
         analysis, diagnosis=msgspec.structs.replace(diagnosis, walls=[_of_fixes(one) for one in diagnosis.walls])
@@ -118,7 +118,7 @@ def _left_to_fixes(analysis: Analysis) -> Analysis:
 
 
 def _of_fixes(finding: WallFinding) -> WallFinding:
-    us = sum(finding.parts.get(name, 0.0) for name in OF_NO_FIX) if finding.wall is Wall.HOST else 0.0
+    us = sum(finding.parts.get(name, 0.0) for name in UNFIXABLE_PARTS) if finding.wall is Wall.HOST else 0.0
     if us <= 0:
         return finding
     left = max(finding.recoverable_us - us, 0.0)
@@ -126,7 +126,7 @@ def _of_fixes(finding: WallFinding) -> WallFinding:
         finding,
         recoverable_us=left,
         share=finding.share * left / finding.recoverable_us if finding.recoverable_us else 0.0,
-        parts={name: part for name, part in finding.parts.items() if name not in OF_NO_FIX},
+        parts={name: part for name, part in finding.parts.items() if name not in UNFIXABLE_PARTS},
     )
 
 

@@ -17,41 +17,41 @@ class Cure:
     """The answer to a cause.
 
     `fixes` are files of policies/fixes that act on it, in addition to those of `wall`; `wall` is the wall whose knobs
-    act on it, if any; `said` is a sentence on what to do where no setting helps.
+    act on it, if any; `advice` is a sentence on what to do where no setting helps.
     """
 
     fixes: tuple[str, ...] = ()
     wall: Wall | None = None
-    said: str = ""
+    advice: str = ""
 
 
 NODE = "Look at {} first: what else runs there, its clocks, its cores' binding; then at what its host does then."
 CURES: Mapping[str, Cure] = {
-    "late_host": Cure(wall=Wall.HOST, said=NODE),
+    "late_host": Cure(wall=Wall.HOST, advice=NODE),
     "late_allocator": Cure(wall=Wall.MEMORY, fixes=("expandable_segments",)),
     "experts_load": Cure(
         wall=Wall.COMMUNICATION,
         fixes=("even_experts", "less_expert_parallel"),
-        said="The router decides the load: a balancing loss, a capacity, or more experts on each rank even it out.",
+        advice="The router decides the load: a balancing loss, a capacity, or more experts on each rank even it out.",
     ),
     "slow_device": Cure(
-        said="No setting of the recipe makes up for a slow device: check the clocks, power and heat of {}, and leave "
+        advice="No setting of the recipe makes up for a slow device: check the clocks, power and heat of {}, and leave "
         "its node out if it stays slow."
     ),
-    "uneven_work": Cure(said="Sequences of even length, or packed ones, would even it out."),
+    "uneven_work": Cure(advice="Sequences of even length, or packed ones, would even it out."),
     "slow_links": Cure(
-        wall=Wall.COMMUNICATION, said="Check the links of {}: the same transfers take longer there than elsewhere."
+        wall=Wall.COMMUNICATION, advice="Check the links of {}: the same transfers take longer there than elsewhere."
     ),
     "late_copies": Cure(wall=Wall.MEMORY),
     "bubble": Cure(
         wall=Wall.COMMUNICATION,
         fixes=("interleaved_pipeline", "micro_batch_down", "less_pipeline_parallel"),
-        said="More micro batches a step, or more chunks a stage (VPP), shorten it; so do even stages.",
+        advice="More micro batches a step, or more chunks a stage (VPP), shorten it; so do even stages.",
     ),
     "uneven_stages": Cure(
         wall=Wall.COMMUNICATION,
         fixes=("even_stages", "interleaved_pipeline", "less_pipeline_parallel"),
-        said="Give the slowest stage fewer layers.",
+        advice="Give the slowest stage fewer layers.",
     ),
 }
 NOTHING = Cure()
@@ -62,11 +62,11 @@ def cure_of(diagnosis: Diagnosis) -> Cure:
     return CURES.get(diagnosis.cause.name, NOTHING) if diagnosis.cause is not None else NOTHING
 
 
-def said_of(cause: Cause) -> str:
+def advice_on(cause: Cause) -> str:
     """Returns the advice on a cause that no setting acts on, with the ranks concerned; empty if there is none."""
     ranks = ", ".join(f"rank {rank}" for rank in cause.ranks[:2]) or "the late ranks"
     more = f" and {len(cause.ranks) - 2} more" if len(cause.ranks) > 2 else ""
-    return CURES.get(cause.name, NOTHING).said.format(f"{ranks}{more}")
+    return CURES.get(cause.name, NOTHING).advice.format(f"{ranks}{more}")
 
 
 def walls_of(diagnosis: Diagnosis) -> set[Wall]:

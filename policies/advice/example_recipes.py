@@ -74,7 +74,7 @@ _ON_CPUS = (
 
 SECTIONS = ("model", "parallelism", "knobs")
 # settings removed from an example if the traces rule the split out
-_ALONE = {
+_SETTINGS_OF = {
     "tp": ("tp", "etp", "sequence_parallel"),
     "cp": ("cp",),
     "pp": ("pp", "vpp", "overlap_p2p_comm"),
@@ -92,7 +92,7 @@ def example_recipes(shown: Shown) -> tuple[Recipe, ...]:
 
 
 def _as_shown(data: dict[str, Any], shown: Shown) -> dict[str, Any]:
-    gone = {key for split in shown.absent for key in _ALONE[split]} | ({*_OF_EXPERTS} if shown.dense else set())
+    gone = {key for split in shown.absent for key in _SETTINGS_OF[split]} | ({*_OF_EXPERTS} if shown.dense else set())
     model, layout, knobs = ({k: v for k, v in data.get(of, {}).items() if k not in gone} for of in SECTIONS)
     blackwell = (shown.compute_capability or (0, 0)) >= _FIRST_BLACKWELL
     grouped = not shown.dense and (shown.grouped_gemm or knobs.get("moe_grouped_gemm"))

@@ -15,7 +15,7 @@ UNNAMED = "other"  # kind of communication of unnamed groups
 SPLITS = ("tp", "cp", "pp", "ep")
 EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or a range
 TABLES = re.compile("split_embedding|permute_pooled_embs")  # FBGEMM's kernels of embedding tables, sharded over ranks
-ALL_TO_ALL = "all_to_all"  # kind of communication
+ALL_TO_ALL = "all_to_all"  # kind of communication: all-to-alls of unnamed groups
 EXPERT_CLASSES = {"grouped_gemm", "router"}
 TRANSFORMER_CLASSES = EXPERT_CLASSES | {"attention"}
 
@@ -51,7 +51,7 @@ def shown_by(analysis: Analysis) -> Shown:
     if not classes or any(span.graph_us > 0 for span in spans):
         return Shown(compute_capability=capability, grouped_gemm="grouped_gemm" in classes)
     kinds = {kind for span in spans for kind, time in span.communication_by_kind.items() if time.busy_us > 0}
-    present = kinds | set(_lost_to(analysis, spans))
+    present = kinds | set(_shown_by_effects(analysis, spans))
     absent = set() if UNNAMED in kinds else {split for split in SPLITS if split not in present}
     dense = "ep" not in present and not classes & EXPERT_CLASSES and not _names(analysis, EXPERTS)
     return Shown(
@@ -72,7 +72,7 @@ def _is_of_another_kind(analysis: Analysis, spans: list[Partition]) -> bool:
     return convolutions > gemms or _names(analysis, TABLES)
 
 
-def _lost_to(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
+def _shown_by_effects(analysis: Analysis, spans: list[Partition]) -> Iterator[str]:
     """Yields the splits (members of `SPLITS`) of which the traces show an effect other than their own kind of
     communication."""
     diagnosis = analysis.diagnosis

@@ -29,10 +29,10 @@ SMALL_DEVIATION = constant("bisect_small_deviation")
 NOISE_OCTAVES = np.array([*np.arange(-1.5, 2.5, 0.5), *np.arange(2.5, 7.5)])
 MAX_TERMS = 5  # per hypothesis
 BEAM, KEPT = 40, 240  # hypotheses that are extended in each round, and that are kept
-NOISES = 80  # points between which a quantile of the noise is interpolated
-SCALES = 9  # deviations, up to that shown by steps, that the prior of the noise is summed over
+QUANTILE_POINTS = 80  # points between which a quantile of the noise is interpolated
+PRIOR_SCALES = 9  # deviations, up to that shown by steps, that the prior of the noise is summed over
 # ratio of successive deviations at which hypotheses are grown: one of three terms explains little by itself
-TEMPER = 5.0
+TEMPER_RATIO = 5.0
 
 Hypothesis = tuple[int, ...]  # terms, ascending
 
@@ -91,7 +91,7 @@ class Posterior:
         deviation: Floats = np.sqrt(np.maximum(variance, 0.0) + self.deviation**2)
         return mean + expected, deviation
 
-    def over_the_empty(self, subsets: Flags) -> tuple[Floats, Floats]:
+    def relative_to_a(self, subsets: Flags) -> tuple[Floats, Floats]:
         """Returns the mean and the standard deviation [H, C] of the log cost of each subset relative to the empty
         subset (recipe A), without the noise of a burst."""
         mean, variance = self._conditioned(subsets, base=0.0)
@@ -100,7 +100,7 @@ class Posterior:
     def cost(self, subsets: Flags) -> tuple[Floats, Floats]:
         """Returns the mean and the standard deviation [C] of the log cost of each subset relative to recipe A, averaged
         over the hypotheses by probability."""
-        mean, deviation = self.over_the_empty(subsets)
+        mean, deviation = self.relative_to_a(subsets)
         middle: Floats = self.probability @ mean
         variance = self.probability @ (deviation**2 + mean**2) - middle**2
         return middle, np.sqrt(np.maximum(variance, 0.0))
@@ -110,7 +110,7 @@ class Posterior:
         from scipy.special import ndtr  # imported here so that commands that compare nothing start without SciPy
 
         grid, probability = self.noise
-        noises = np.geomspace(grid[0] / 10, 10 * grid[-1], NOISES)
+        noises = np.geomspace(grid[0] / 10, 10 * grid[-1], QUANTILE_POINTS)
         return float(np.interp(share, ndtr(noises[:, None] / grid) @ probability, noises))
 
     def _conditioned(self, subsets: Flags, *, base: float) -> tuple[Floats, Floats]:
@@ -217,7 +217,7 @@ def _noise_prior(grid: Floats, least: float, shown: float) -> Floats:
     Scaled inverse chi-squared with one degree of freedom. Its scale is the deviation that steps show or, with the same
     probability, any between that of a quiet machine and this one: a busy minute says little about the next burst.
     """
-    scales = np.geomspace(least, shown, SCALES) if shown > least else np.array([least])
+    scales = np.geomspace(least, shown, PRIOR_SCALES) if shown > least else np.array([least])
     density: Floats = np.exp(-((scales / grid[:, None]) ** 2) / 2) * scales / grid[:, None]
     found: Floats = (density.mean(axis=1) + density[:, -1]) / 2
     return found
@@ -226,8 +226,8 @@ def _noise_prior(grid: Floats, least: float, shown: float) -> Floats:
 def _tempers(least: float, shown: float, apart: float) -> list[float]:
     """Returns deviations of a burst at which to grow hypotheses: at least one is near the real deviation if costs of
     bursts differ by up to `apart`."""
-    steps = math.log(max(TEMPER * shown, apart) / least) / math.log(TEMPER)
-    return [least * TEMPER**step for step in range(math.floor(steps + 1e-9) + 1)]
+    steps = math.log(max(TEMPER_RATIO * shown, apart) / least) / math.log(TEMPER_RATIO)
+    return [least * TEMPER_RATIO**step for step in range(math.floor(steps + 1e-9) + 1)]
 
 
 def _evidence(posterior: Posterior, deviation: float) -> Floats:

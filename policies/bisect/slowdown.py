@@ -18,14 +18,14 @@ from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
 LEAST_INFORMATION = constant("bisect_least_information")
-HIDING = 3.0  # times `least`: if steps suggest more noise than this, the ends are repeated first (judged)
+HIDING_NOISE = 3.0  # times `least`: if steps suggest more noise than this, the ends are repeated first (judged)
 REPEATS = 2  # bursts of each end in that case, and before a verdict that B is not slower
-UNRESOLVED = 4.0  # times `least`: an effect with a larger deviation counts as not measured yet (judged)
-WEIGHED = 120  # most probable hypotheses, used to choose the next burst
-DRAWN = 80  # subsets drawn at random among those considered
-GRID = 48  # points over which the density of a burst's cost is summed
-WIDE = 4.0  # standard deviations by which the points extend beyond the outermost hypothesis
-OTHERS = 3  # further guilty sets that a verdict names
+UNRESOLVED_DEVIATION = 4.0  # times `least`: an effect with a larger deviation counts as not measured yet (judged)
+TOP_HYPOTHESES = 120  # most probable hypotheses, used to choose the next burst
+RANDOM_SUBSETS = 80  # subsets drawn at random among those considered
+GRID_POINTS = 48  # points over which the density of a burst's cost is summed
+GRID_MARGIN_SIGMAS = 4.0  # standard deviations by which the points extend beyond the outermost hypothesis
+MAX_OTHERS = 3  # further guilty sets that a verdict names
 
 
 def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Step:
@@ -42,17 +42,17 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
     verdict = _verdict(question, posterior, seen)
     if verdict.confident:
         return Step(verdict=verdict, ask=None)
-    ask = _most_telling(question, posterior, seen)
+    ask = _most_informative(question, posterior, seen)
     unclear = ask is None or (not verdict.guilty and verdict.probability >= CONFIDENCE)
-    if unclear or _only_steps_say(question, seen):
+    if unclear or _noise_is_unmeasured(question, seen):
         ask = _less_measured(question, seen)
     return Step(verdict=verdict, ask=ask)
 
 
-def _only_steps_say(question: Question, seen: Sequence[Seen]) -> bool:
+def _noise_is_unmeasured(question: Question, seen: Sequence[Seen]) -> bool:
     """Returns whether the steps suggest noise that hides the least effect, and repeats of both ends have not measured
     the noise yet."""
-    return question.deviation > HIDING * question.least and not _ends_repeated(question, seen)
+    return question.deviation > HIDING_NOISE * question.least and not _ends_repeated(question, seen)
 
 
 def _less_measured(question: Question, seen: Sequence[Seen]) -> Subset:
@@ -71,7 +71,7 @@ def _guilty(question: Question, posterior: Posterior) -> list[Subset]:
     zero.
     """
     effects, covariance = posterior.effects()
-    unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED * question.least) ** 2
+    unresolved = np.diagonal(covariance, axis1=1, axis2=2) > (UNRESOLVED_DEVIATION * question.least) ** 2
     costs = (effects >= question.least) | ((effects > 0) & unresolved)
     return [
         as_subset(posterior.terms, [term for term, cost in zip(each, row, strict=False) if cost])
@@ -96,14 +96,14 @@ def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> 
     helpers = tuple(each for each in effects if _helps(posterior, each.members, question.least))
     rest = _rest(question, posterior, guilty.union(*(each.members for each in helpers)))
     explained = rest is None or (rest.low or 0.0) < question.least
-    measured = explained and not _only_steps_say(question, seen)
+    measured = explained and not _noise_is_unmeasured(question, seen)
     answered = bool(guilty) or _is_not_slower(question, posterior, seen)
     return Verdict(
         culprits=tuple(each for each in effects if (each.log_cost or 0.0) > 0 and guilty.issuperset(each.members)),
         helpers=helpers,
         probability=probability,
         confident=probability >= CONFIDENCE and measured and answered,
-        others=tuple(others[:OTHERS]),
+        others=tuple(others[:MAX_OTHERS]),
         total=total,
         rest=rest,
         deviation=posterior.deviation,
@@ -163,7 +163,7 @@ def _ends_repeated(question: Question, seen: Sequence[Seen]) -> bool:
     return all(len(log_costs(seen, end)) >= REPEATS for end in question.ends)
 
 
-def _most_telling(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
+def _most_informative(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
     """Returns the legal subset whose burst carries most information about the guilty set; None if none carries
     enough."""
     failed = {each.subset for each in seen if each.log_cost is None}
@@ -185,11 +185,11 @@ def _considered(question: Question, posterior: Posterior) -> list[Subset]:
     found = [frozenset(order[:cut]) for cut in range(count + 1)]
     found += [frozenset(np.flatnonzero(row).tolist()) for row in posterior.subsets]
     first = _by_set(_guilty(question, posterior), posterior.probability)
-    for guilty in islice(first, WEIGHED // 4):
+    for guilty in islice(first, TOP_HYPOTHESES // 4):
         found += [guilty, *(guilty - {member} for member in guilty)]
     dice = np.random.default_rng(len(posterior.costs))
     suspects = suspicion >= min(0.01, float(np.sort(suspicion)[-min(4, count)]))
-    for drawn in range(DRAWN):
+    for drawn in range(RANDOM_SUBSETS):
         inside = dice.random(count) < dice.choice([0.3, 0.5, 0.7])
         rest = (False, True, inside)[drawn % 3]
         found.append(frozenset(np.flatnonzero(np.where(suspects, inside, rest)).tolist()))
@@ -202,17 +202,17 @@ def _information(question: Question, posterior: Posterior, subsets: Sequence[Sub
     """Returns the mutual information [C], in nats, between the result of a burst of each subset and the guilty set."""
     if not subsets:
         return np.zeros(0)
-    mean, deviation = (each[:WEIGHED] for each in posterior.predicted(flags(subsets, len(question.guilt))))
-    chance = posterior.probability[:WEIGHED] / posterior.probability[:WEIGHED].sum()
-    sets = _guilty(question, posterior)[:WEIGHED]
+    mean, deviation = (each[:TOP_HYPOTHESES] for each in posterior.predicted(flags(subsets, len(question.guilt))))
+    chance = posterior.probability[:TOP_HYPOTHESES] / posterior.probability[:TOP_HYPOTHESES].sum()
+    sets = _guilty(question, posterior)[:TOP_HYPOTHESES]
     numbers = {each: number for number, each in enumerate(dict.fromkeys(sets))}
     member = np.zeros((len(numbers), len(sets)))
     member[[numbers[each] for each in sets], np.arange(len(sets))] = chance
-    low, high = (mean - WIDE * deviation).min(axis=0), (mean + WIDE * deviation).max(axis=0)
-    points = low + (high - low) * np.linspace(0, 1, GRID)[:, None]  # [G, C]
+    low, high = (mean - GRID_MARGIN_SIGMAS * deviation).min(axis=0), (mean + GRID_MARGIN_SIGMAS * deviation).max(axis=0)
+    points = low + (high - low) * np.linspace(0, 1, GRID_POINTS)[:, None]  # [G, C]
     apart = (points[:, None, :] - mean) / deviation  # [G, H, C]
     density = np.exp(-0.5 * apart**2) / deviation
-    of_sets = np.einsum("sh,ghc->gsc", member, density) * (high - low) / (GRID - 1) / np.sqrt(2 * np.pi)
+    of_sets = np.einsum("sh,ghc->gsc", member, density) * (high - low) / (GRID_POINTS - 1) / np.sqrt(2 * np.pi)
     of_sets /= of_sets.sum(axis=(0, 1))  # joint probability of point and set
     joint = of_sets * np.log(np.maximum(of_sets, 1e-300))
     at_point, of_set = of_sets.sum(axis=1), of_sets.sum(axis=0)

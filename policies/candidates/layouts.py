@@ -32,22 +32,22 @@ MEMORY_ROOM = constant("memory_room")
 SHORT_LIST = int(constant("short_list"))
 EVENS_EXPERTS = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
 # knobs that exclude some of the free settings: a row of the space has either
-APART = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
+EXCLUDING = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
 # search space of the last recipe: a search takes seconds, and a study and its preview use the same one
-_SPACES: dict[str, Search] = {}
+_LAST_SPACE: dict[str, Search] = {}
 
 
 def legal_space(base: Recipe) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
     limit. That of the last recipe is kept."""
     key = base.model_dump_json()
-    if key not in _SPACES:
-        _SPACES.clear()
-        _SPACES[key] = search(base, room=MEMORY_ROOM)
-    return _SPACES[key]
+    if key not in _LAST_SPACE:
+        _LAST_SPACE.clear()
+        _LAST_SPACE[key] = search(base, room=MEMORY_ROOM)
+    return _LAST_SPACE[key]
 
 
 def layouts(
@@ -55,7 +55,7 @@ def layouts(
 ) -> Group:
     """Returns the short list from the space of the recipe `given`, scored against the incumbent (None: nothing runs
     yet)."""
-    space = space if incumbent is None else carrying(space, given, incumbent, surrogate)
+    space = space if incumbent is None else with_incumbent_values(space, given, incumbent, surrogate)
     every = space.finals.candidates
     carried = frozenset(every.base.diff(space.base))
     free = [changes for changes in FREE if incumbent is not None or changes not in UNTRIED]
@@ -70,7 +70,7 @@ def layouts(
     return Group(
         table=table,
         scores=scores,
-        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid, free),
+        recipe=lambda row: _row_recipe(table.recipe(row), space.standing, carried, avoid, free),
     )
 
 
@@ -79,18 +79,18 @@ def all_that_fit(
 ) -> Group:
     """Returns every row of the space that should fit, without scores, for samplers that do not rank by the
     acquisition."""
-    carried_space = carrying(space, given, incumbent, surrogate)
+    carried_space = with_incumbent_values(space, given, incumbent, surrogate)
     every = carried_space.finals.candidates
     table = every.take(np.flatnonzero((surrogate.memory.fits(every) >= min_fit) & ~avoid.refused_rows(every)))
     carried = frozenset(table.base.diff(space.base))
     return Group(
         table=table,
         scores=unscored(table.count),
-        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid, FREE),
+        recipe=lambda row: _row_recipe(table.recipe(row), space.standing, carried, avoid, FREE),
     )
 
 
-def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
+def with_incumbent_values(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
     """Copies the incumbent's values of knobs that `plan` does not vary into every row of the space of the recipe
     `given`. On CPUs also sets rare garbage collection if that is predicted to be faster."""
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
@@ -104,11 +104,11 @@ def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surroga
 
 
 def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]]) -> Candidates:
-    """Returns the rows with the `free` settings that `_written_out` turns on, for predictions that are comparable with
+    """Returns the rows with the `free` settings that `_row_recipe` turns on, for predictions that are comparable with
     the incumbent, which has them too. A setting that is legal in some rows only is on in all: the closed form counts it
     where it acts."""
     base = table.base
-    plain = base.replace({name: False for name in APART if base.knob(name)})
+    plain = base.replace({name: False for name in EXCLUDING if base.knob(name)})
     for changes in () if base.hardware.is_cpu else free:
         legal = not isinstance(derive(plain, changes), Refusal)
         if legal and not avoid.has_suspect(changes):
@@ -140,7 +140,7 @@ def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: 
     return likely[np.argsort(means, kind="stable")[:SHORT_LIST]]
 
 
-def _written_out(
+def _row_recipe(
     recipe: Recipe,
     standing: frozenset[str],
     carried: frozenset[str],

@@ -18,7 +18,7 @@ from policies.candidates.free import gives_up
 from policies.changes import degrees
 from policies.changes.fix import Fix, KnobChanges
 from policies.changes.legality import Refusal, derive
-from policies.changes.recompute import NONE, rungs
+from policies.changes.recompute import NONE, levels
 from policies.constants import constant
 from policies.fixes import FIXES
 from policies.fixes.cuda_graphs import graph_changes
@@ -102,7 +102,7 @@ def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]
 
 
 DECISIONS: dict[str, Decision] = {
-    "recompute": Decision(knobs=tuple(NONE), options=rungs),
+    "recompute": Decision(knobs=tuple(NONE), options=levels),
     "micro batch": Decision(knobs=("micro_batch_size",), options=_micro_batches),
     "dispatcher": Decision(
         knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),

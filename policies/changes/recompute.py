@@ -28,7 +28,7 @@ def selective(*modules: str) -> KnobChanges:
     return NONE | {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
-def rungs(recipe: Recipe) -> list[KnobChanges]:
+def levels(recipe: Recipe) -> list[KnobChanges]:
     """Returns the levels from no recompute to full. Fused attention on GPUs already keeps no scores: `core_attn` is
     for CPUs."""
     model = recipe.architecture
@@ -44,20 +44,20 @@ def rungs(recipe: Recipe) -> list[KnobChanges]:
 def lighter(recipe: Recipe) -> list[KnobChanges]:
     """Returns levels below the current setting, none first."""
     here = position(recipe)
-    return [rung for at, rung in enumerate(rungs(recipe)) if at < here]
+    return [level for at, level in enumerate(levels(recipe)) if at < here]
 
 
 def lighter_with_room(recipe: Recipe) -> list[KnobChanges]:
     """Returns lighter levels with the same micro batch, then with a half, a quarter, ... of it to make room."""
     size = recipe.training.micro_batch_size
     smaller = [{"micro_batch_size": size // divisor} for divisor in (2, 4, 8) if size % divisor == 0]
-    return [*lighter(recipe), *(rung | paid for paid in smaller for rung in lighter(recipe))]
+    return [*lighter(recipe), *(level | paid for paid in smaller for level in lighter(recipe))]
 
 
 def heavier(recipe: Recipe) -> list[KnobChanges]:
     """Returns levels above the current setting, lightest first; the last is full recompute."""
     here = position(recipe)
-    return [rung for at, rung in enumerate(rungs(recipe)) if at > here]
+    return [level for at, level in enumerate(levels(recipe)) if at > here]
 
 
 def position(recipe: Recipe) -> float:
@@ -66,15 +66,15 @@ def position(recipe: Recipe) -> float:
     One that recomputes a set of modules between two levels is half a level above the lower.
     """
     granularity = recipe.knob("recompute_granularity")
-    ladder = rungs(recipe)
+    found = levels(recipe)
     if granularity is None:
         return 0.0
     if granularity == "full":
-        return float(len(ladder) - 1)
+        return float(len(found) - 1)
     modules = set(recipe.knob("recompute_modules") or ("core_attn",))
     below = 0.0
-    for at, rung in enumerate(ladder[1:-1], start=1):
-        covered = set(rung["recompute_modules"])
+    for at, level in enumerate(found[1:-1], start=1):
+        covered = set(level["recompute_modules"])
         if covered == modules:
             return float(at)
         if covered < modules:

@@ -14,7 +14,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
     overlap: KnobChanges = {"overlap_moe_expert_parallel_comm": True, "CUDA_DEVICE_MAX_CONNECTIONS": 32}
     if situation.knob("moe_shared_expert_overlap"):
         overlap["moe_shared_expert_overlap"] = False
-    # Full and whole-`moe` recompute refuse it; the rules pick what is left of the lighter rungs
+    # Full and whole-`moe` recompute refuse it; the rules pick what is left of the lighter levels
     return [overlap, *(overlap | lighter for lighter in lighter_with_room(situation.recipe))]
 
 

@@ -23,7 +23,7 @@ OTHER = "another value"
 LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
 BATCH = "micro batch"
 # Axes that are not sizes, each of several knobs that have a meaning only together
-TOGETHER: dict[str, tuple[str, ...]] = {
+JOINT_AXES: dict[str, tuple[str, ...]] = {
     "recompute": ("recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"),
     "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_scope"),
@@ -96,8 +96,8 @@ class Space:
 
 def space_of(base: Recipe, legal: Candidates) -> Space:
     """Returns the space of a study: every value of the `legal` table, of the base, and of the knob table's `tries`."""
-    knobs: dict[str, tuple[str, ...]] = dict(TOGETHER)
-    grouped = {*SIZED, *FOLLOWING, *(name for group in TOGETHER.values() for name in group)}
+    knobs: dict[str, tuple[str, ...]] = dict(JOINT_AXES)
+    grouped = {*SIZED, *FOLLOWING, *(name for group in JOINT_AXES.values() for name in group)}
     varied = [name for name, knob in KNOBS.items() if name not in grouped and (name in legal.columns or knob.tries)]
     knobs |= {name: (name,) for name in varied if name not in base.tune.freeze}
     choices = {axis: _choice(axis, names, base, legal) for axis, names in knobs.items()}

@@ -31,7 +31,7 @@ RESIDUAL_DEVIATION = {
     False: constant("residual_deviation_gpu"),
     True: constant("residual_deviation_cpu"),
 }  # key: on CPUs
-OF_PROXIES = "of proxies: "  # prefix of the names of factors and constants that apply to proxies only
+PROXY_PREFIX = "of proxies: "  # prefix of the names of factors and constants that apply to proxies only
 
 
 def noise_of(measured: Sequence[Evidence]) -> Floats:
@@ -55,8 +55,10 @@ class _Table:
 
     def own(self, constants: Constants) -> Constants:
         """Returns the constants for this table: those of proxies if its recipes are proxies."""
-        of_proxies = {n.removeprefix(OF_PROXIES): v for n, v in constants.items() if n.startswith(OF_PROXIES)}
-        return of_proxies if self.are_proxies else {n: v for n, v in constants.items() if not n.startswith(OF_PROXIES)}
+        of_proxies = {n.removeprefix(PROXY_PREFIX): v for n, v in constants.items() if n.startswith(PROXY_PREFIX)}
+        return (
+            of_proxies if self.are_proxies else {n: v for n, v in constants.items() if not n.startswith(PROXY_PREFIX)}
+        )
 
 
 def _table(group: Sequence[Evidence]) -> _Table:

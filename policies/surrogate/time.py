@@ -23,7 +23,7 @@ from policies.surrogate.evidence import Evidence
 from policies.surrogate.factors import Factor, factors, move_constants
 from policies.surrogate.huber import huber_loss
 from policies.surrogate.kernel import GaussianProcess, features, fit_process
-from policies.surrogate.measured_form import OF_PROXIES, RESIDUAL_DEVIATION, MeasuredForm, noise_of, on_cpu
+from policies.surrogate.measured_form import PROXY_PREFIX, RESIDUAL_DEVIATION, MeasuredForm, noise_of, on_cpu
 from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
@@ -37,7 +37,7 @@ MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
 TOUCHED_SLOPE = constant("touched_slope")
 # candidates times sets of constants evaluated in one call: beyond it, memory access costs more than fewer calls save
-TOGETHER = 1 << 14
+MAX_ROWS_PER_CALL = 1 << 14
 MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
 
 
@@ -231,7 +231,7 @@ def _fitted(form: MeasuredForm, prior: Prior) -> tuple[Floats, Floats, dict[str,
     mean[places] = list(moved.values())[: len(places)]
     left = np.linalg.inv(found.jac.T @ found.jac)
     spreads[np.ix_(places, places)] = left[: len(places), : len(places)]
-    return mean, spreads, {name: at for name, at in moved.items() if name.startswith(OF_PROXIES)}
+    return mean, spreads, {name: at for name, at in moved.items() if name.startswith(PROXY_PREFIX)}
 
 
 @cache
@@ -239,18 +239,18 @@ def proxy_spreads() -> dict[str, float]:
     """Returns the prior standard deviations of how far a proxy's factors differ from its target's, by factor: rows of
     `proxy_factors.csv`."""
     rows = read_table("proxy_factors.csv", package="policies.surrogate")
-    return {OF_PROXIES + row["name"]: float(row["spread"]) for row in rows}
+    return {PROXY_PREFIX + row["name"]: float(row["spread"]) for row in rows}
 
 
 def _moved(theta: Mapping[str, float]) -> dict[str, float]:
-    """Returns the constants that factors move; under names that start with OF_PROXIES, those of proxies where they
+    """Returns the constants that factors move; under names that start with PROXY_PREFIX, those of proxies where they
     differ."""
-    own = {name: at for name, at in theta.items() if not name.startswith(OF_PROXIES)}
-    further = {name.removeprefix(OF_PROXIES): at for name, at in theta.items() if name.startswith(OF_PROXIES)}
+    own = {name: at for name, at in theta.items() if not name.startswith(PROXY_PREFIX)}
+    further = {name.removeprefix(PROXY_PREFIX): at for name, at in theta.items() if name.startswith(PROXY_PREFIX)}
     found = move_constants(own)
     if further:
         smaller = move_constants({**own, **{name: own.get(name, 0.0) + at for name, at in further.items()}})
-        found |= {OF_PROXIES + name: value for name, value in smaller.items()}
+        found |= {PROXY_PREFIX + name: value for name, value in smaller.items()}
     return found
 
 
@@ -264,7 +264,7 @@ def slopes_of(
     """Returns the derivatives of a prediction [M] by each factor of `acting`, [M, F], by differences from `now`, the
     prediction at `theta`."""
     there = [_moved({**theta, name: theta[name] + DERIVATIVE_STEP}) for name in acting]
-    together = max(1, TOGETHER // len(now))
+    together = max(1, MAX_ROWS_PER_CALL // len(now))
     parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
     return (np.concatenate(parts) - now).T / DERIVATIVE_STEP
 
@@ -273,7 +273,7 @@ def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
     """Returns K sets of moved constants as arrays [K, 1], by name."""
     table = fitted()
     names = dict.fromkeys(name for each in sets for name in each)
-    tabulated = {name: table[name.removeprefix(OF_PROXIES)] for name in names}
+    tabulated = {name: table[name.removeprefix(PROXY_PREFIX)] for name in names}
     return {name: np.array([[each.get(name, tabulated[name])] for each in sets]) for name in names}
 
 

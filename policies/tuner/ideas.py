@@ -44,7 +44,7 @@ def rejected_ideas(know: Knowledge) -> tuple[Idea, ...]:
         return ()
     searched = {fix: [phase for phase in fix.phases if phase is not Phase.FIT] for fix in FIXES.values()}
     made = {fix: _recipes(fix, know) for fix, phases in searched.items() if phases}
-    weighed = _weighed({fix.name: recipes for fix, recipes in made.items() if not isinstance(recipes, Reason)}, know)
+    weighed = _scored({fix.name: recipes for fix, recipes in made.items() if not isinstance(recipes, Reason)}, know)
     return tuple(
         Idea(fix=fix.name, phase=searched[fix][0], reason=found)
         if isinstance(found, Reason)
@@ -66,7 +66,7 @@ def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
     return _reason(ReasonKind.ILLEGAL, because="; ".join(dict.fromkeys(refused[:3])) or "it makes no change here")
 
 
-def _weighed(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
+def _scored(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
     """Returns the best recipe of each fix, scored as for a decision; an untried one if there is one."""
     every = [recipe for made in recipes.values() for recipe in made]
     if not every:

@@ -27,9 +27,9 @@ from trainer.recipe import Recipe
 MIN_FIT_PROBABILITY = constant("min_fit_probability")
 MIN_PROXY_LAYERS = int(constant("min_proxy_layers"))
 SIZED_CANDIDATES = int(constant("sized_candidates"))
-LOOKED_AT = 8 * SIZED_CANDIDATES  # most candidates examined in search of those with a proxy
+MAX_EXAMINED = 8 * SIZED_CANDIDATES  # most candidates examined in search of those with a proxy
 WHOLE_CANDIDATES = 2  # candidates without a proxy that are considered
-WEIGHED_SIZES = 4  # proxies considered per recipe
+MAX_SIZES = 4  # proxies considered per recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,10 @@ class Sizes:
 
     def best(self, recipe: Recipe, know: Knowledge) -> RunValue | None:
         """Returns the run with the highest value per GPU-hour, of those that should fit; None if there is none."""
-        weighing, runs = _Weighing(recipe, know), self.runs(recipe)
+        values, runs = _RunValues(recipe, know), self.runs(recipe)
         smaller = [run for run in runs if run.fidelity is not None]
-        apart = max(1, math.ceil(len(smaller) / WEIGHED_SIZES))
-        found = [weighing.of(run) for run in (*smaller[::apart], *runs[len(smaller) :])]
+        apart = max(1, math.ceil(len(smaller) / MAX_SIZES))
+        found = [values.of(run) for run in (*smaller[::apart], *runs[len(smaller) :])]
         return max(filter(None, found), key=lambda each: each.rate, default=None)
 
     def ranked(self, found: Iterable[Candidate], know: Knowledge) -> list[Candidate]:
@@ -91,7 +91,7 @@ class Sizes:
         proxy, and WHOLE_CANDIDATES that have none."""
         smaller: list[Candidate] = []
         whole: list[Candidate] = []
-        for each in islice(found, LOOKED_AT):
+        for each in islice(found, MAX_EXAMINED):
             (smaller if self.smaller(each.recipe) else whole).append(each)
             if len(smaller) >= SIZED_CANDIDATES:
                 break
@@ -113,7 +113,7 @@ class Sizes:
         return candidate.score * shown / value.gpu_hours
 
 
-class _Weighing:
+class _RunValues:
     """Computes the values of different runs of one recipe."""
 
     def __init__(self, recipe: Recipe, know: Knowledge) -> None:

@@ -8,7 +8,7 @@ import pytest
 from analyzers.cause import LATE
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall
 from autotune.diagnose.next_steps import next_steps
-from policies.advice.cures import CURES, said_of, walls_of
+from policies.advice.cures import CURES, advice_on, walls_of
 from policies.fixes import FIXES
 from policies.situation import Situation
 from policies.tuner.explain import leading_wall
@@ -28,13 +28,13 @@ def test_every_cause_of_lateness_has_its_cure_and_every_cure_its_fixes() -> None
     assert {str(cause) for cause in LATE} <= set(CURES)
     for cure in CURES.values():
         assert set(cure.fixes) <= set(FIXES)
-        assert cure.fixes or cure.wall or cure.said
+        assert cure.fixes or cure.wall or cure.advice
 
 
 def test_a_slow_device_is_said_to_be_one_and_no_fix_is_sold_for_it() -> None:
     cause = lost_to("slow_device").diagnosis.cause
     assert cause is not None
-    assert "rank 3" in said_of(cause)
+    assert "rank 3" in advice_on(cause)
     assert CURES["slow_device"].fixes == ()
 
 

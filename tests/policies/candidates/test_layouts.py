@@ -11,7 +11,7 @@ import pytest
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
 from policies.candidates.candidate import best_first
 from policies.candidates.free import LEFT_ON, gives_up
-from policies.candidates.layouts import RARE_GARBAGE_COLLECTION, SHORT_LIST, carrying, layouts, legal_space
+from policies.candidates.layouts import RARE_GARBAGE_COLLECTION, SHORT_LIST, layouts, legal_space, with_incumbent_values
 from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import PHASES
@@ -40,7 +40,7 @@ def space(*, cpu: bool = False) -> Search:
 def carried_by(incumbent: Recipe) -> Recipe:
     cpu = incumbent.hardware.is_cpu
     given = cpu_recipe() if cpu else gpu_recipe()
-    return carrying(space(cpu=cpu), given, incumbent, before_any_burst()).finals.candidates.base
+    return with_incumbent_values(space(cpu=cpu), given, incumbent, before_any_burst()).finals.candidates.base
 
 
 def test_knobs_that_a_plan_does_not_vary_stand_as_in_the_incumbent() -> None:
@@ -60,7 +60,7 @@ def test_garbage_is_collected_rarely_where_it_is_collected_at_every_step() -> No
 
 def test_what_is_free_on_gpus_is_not_carried() -> None:
     given = gpu_recipe()
-    assert carrying(space(), given, given.replace(EACH_STEP), before_any_burst()) is space()
+    assert with_incumbent_values(space(), given, given.replace(EACH_STEP), before_any_burst()) is space()
 
 
 def test_what_evens_out_the_experts_load_is_carried_on_gpus_too() -> None:

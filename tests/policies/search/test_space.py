@@ -6,7 +6,7 @@ from functools import cache
 
 from policies.candidates.layouts import legal_space
 from policies.candidates.neighbours import moves
-from policies.search.space import OTHER, SIZED, TOGETHER, Choice, Size, Space, space_of
+from policies.search.space import JOINT_AXES, OTHER, SIZED, Choice, Size, Space, space_of
 from tests.policies.drawn import cpu_recipe, gpu_recipe, tuned_by
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
@@ -58,7 +58,7 @@ def test_knobs_that_only_mean_something_together_are_one_axis_and_sizes_are_no_c
     assert len(set(knobs)) == len(knobs)
     assert not set(knobs) & set(SIZED)
     assert set(knobs) <= set(KNOBS)
-    for axis, names in TOGETHER.items():
+    for axis, names in JOINT_AXES.items():
         assert space().knobs.get(axis, names) == names
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.changes.legality import Refusal, derive
-from policies.changes.recompute import rungs
+from policies.changes.recompute import levels
 from policies.noise import throughput
 from policies.trial import Phase, Status
 from policies.tuner.tuner import Tuner
@@ -121,7 +121,7 @@ def _only(free: tuple[str, ...], recipe: Recipe) -> Recipe:
 def _space(base: Recipe) -> list[Recipe]:
     """Returns the space without threads: if the cores of a rank are not known, no more of them are used."""
     recipes = [base]
-    for micro_batch, recompute, kind in product((1, 2, 4, 8), rungs(base), ("alltoall", "allgather")):
+    for micro_batch, recompute, kind in product((1, 2, 4, 8), levels(base), ("alltoall", "allgather")):
         point = {"micro_batch_size": micro_batch, "moe_token_dispatcher_type": kind}
         derived = derive(base, point | recompute)
         if not isinstance(derived, Refusal):

@@ -12,7 +12,7 @@ from policies.search.sampler import TrialResult
 from policies.surrogate import time
 from policies.surrogate.evidence import evidence_of
 from policies.surrogate.factors import factors
-from policies.surrogate.measured_form import OF_PROXIES
+from policies.surrogate.measured_form import PROXY_PREFIX
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.surrogate.time import proxy_spreads
 from policies.trial import Phase, Proposal, Status, Trial
@@ -93,10 +93,10 @@ def test_the_full_run_stays_less_certain_than_by_a_burst_of_its_own() -> None:
     assert float(by_itself[0]) < float(by_proxy[0])
 
 
-@pytest.mark.parametrize("together", [1, time.TOGETHER])
+@pytest.mark.parametrize("together", [1, time.MAX_ROWS_PER_CALL])
 def test_bursts_of_two_sizes_are_fitted_together(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the moves of proxies alone are evaluated at once, which no other table sees."""
-    monkeypatch.setattr(time, "TOGETHER", together)
+    monkeypatch.setattr(time, "MAX_ROWS_PER_CALL", together)
     both = surrogate(ran_at(target(), None, slower=1.2), ran_at(target(), SMALLEST, slower=1.2)).time
     closed = float(time_of(tabulate([target()])).step_s[0])
     assert len(both.measured) == 2
@@ -105,7 +105,7 @@ def test_bursts_of_two_sizes_are_fitted_together(together: int, monkeypatch: pyt
 
 def test_every_move_of_proxies_is_of_a_factor() -> None:
     names = {factor.name for factor in factors()}
-    assert {name.removeprefix(OF_PROXIES) for name in proxy_spreads()} <= names
+    assert {name.removeprefix(PROXY_PREFIX) for name in proxy_spreads()} <= names
 
 
 def test_a_proxy_out_of_memory_is_evidence_of_its_own_recipe() -> None:
