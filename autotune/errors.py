@@ -26,7 +26,7 @@ DISK: dict[int, str] = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "name a shorter path",
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)  # nothing that was named is wrong
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no path that the user named is at fault
 
 
 class ProblemWords(TypedDict):

@@ -21,9 +21,9 @@ from policies.bisect.steps import next_step
 from policies.surrogate.time import fit_time
 from trainer.estimate.candidates import tabulate
 
-PLAYS = 9  # simulated bisections, whose median number of bursts is shown
+PLAYS = 9  # simulated bisections; the median of their numbers of bursts is shown
 PLANTED = math.log1p(0.10)  # log time per token that the culprit adds
-MOST = 40  # bursts of a simulated bisection
+MOST = 40  # limit on the bursts of one simulated bisection
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

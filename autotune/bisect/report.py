@@ -34,7 +34,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.lines import cost_in_words
 
-LIKELY = 0.01  # probability of another set from which on a page names it
+LIKELY = 0.01  # a page names another set of culprits if its probability is at least this
 HTML, JSON, FIXED = "report.html", "report.json", "fixed_recipe.yaml"
 
 

@@ -36,7 +36,7 @@ FRAMEWORKS = {
     "megatron-bridge": "Megatron-Bridge",
     "moe-autotune": "this program",
 }
-# effect of what no check stops → its words
+# effect of a violation that no check stops → its words
 EFFECTS: dict[str, str] = {
     "fails": "no check stops it: it hangs or crashes later",
     "trains-wrongly": "nothing stops it: it trains wrongly",

@@ -16,7 +16,7 @@ from autotune.looks.segments import KINDS, NOISE_US, counted_steps, mean_of, mea
 
 SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
 WITHIN = {"compute": "compute_class", "host": "host_activity"}  # part → the kind of moves that it consists of
-UNMOVED = 0.01  # of a step: smaller moves are not in the headline
+UNMOVED = 0.01  # fraction of a step: smaller moves are not in the headline
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ from autotune.looks.tables import Table
 KERNELS = 40
 MOVE_PX = 14
 LARGE_FIGURE = "change of the step time from A to B"
-LEAST_DRAWN = 0.002  # of the step: a part that moved less has no bar
-SHOWN = 0.0005  # of a step: a kernel that moved less is not listed
+LEAST_DRAWN = 0.002  # fraction of the step: a part that moved less has no bar
+SHOWN = 0.0005  # fraction of a step: a kernel that moved less is not listed
 
 
 def comparison_page(found: Comparison, names: tuple[str, str]) -> str:

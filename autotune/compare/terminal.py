@@ -23,7 +23,7 @@ from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, 
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
-INNER_SHOWN = 0.005  # of a step: inner moves above this are shown
+INNER_SHOWN = 0.005  # fraction of a step: smaller inner moves are not shown
 KERNELS_SHOWN = 6
 
 

@@ -20,11 +20,11 @@ from autotune.looks.kernel_names import short_name
 from autotune.looks.segments import KINDS, words_of
 from autotune.looks.stacks import Piece, legend
 
-EVENTS = 40_000  # drawn at most; about 20 bytes each
-NAMES = 2_000  # at most, those with the most time
+EVENTS = 40_000  # most events in the page; about 20 bytes each
+NAMES = 2_000  # most names in the page: those with the most time
 NAME_CHARACTERS = 120
-LANES = 24  # at most: idle time, and the streams and threads with the most events
-FINEST = 2.0**-20  # of the step: the first resolution that is tried
+LANES = 24  # most lanes: idle time, and the streams and threads with the most events
+FINEST = 2.0**-20  # fraction of the step: the first resolution tried
 SPECIAL_WORDS = {
     "copy": "copies",
     "host.range": "host: range",

@@ -23,7 +23,7 @@ from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import can_fit, outline
 from trainer.recipe import Recipe
 
-FIXES_SHOWN = 4  # in a terminal
+FIXES_SHOWN = 4  # most fixes shown in a terminal
 EXPLAIN = "moe-autotune diagnose --explain"
 # `Diagnosis.doubt` (why no wall is named) → what a further recording must contain to name one
 RECORD = {
@@ -107,7 +107,7 @@ def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None
     found = [one for wall in walls for one in advice(analysis, wall, situation)]
     if len(walls) == 1:
         return found
-    once: dict[str, Advice] = {}  # each fix for the wall that it acts on most
+    once: dict[str, Advice] = {}  # each fix once, for the wall where it gives most back
     for one in sorted(found, key=lambda one: -(one.gives_back_us or 0.0)):
         once.setdefault(one.fix, one)
     return list(once.values())

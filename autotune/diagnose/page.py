@@ -54,9 +54,9 @@ from autotune.looks.svg import tag
 from autotune.looks.tables import Table
 from policies.advice.advice import ADVISED
 
-BARS = 24  # most steps of all ranks drawn one by one; beyond it, averages by rank
-RANKS = 64  # bars of averages at most, those of the slowest ranks
-EVERY_STEP = 200  # bars in the collapsed part at most
+BARS = 24  # most steps, all ranks together, that are drawn one by one; if there are more, averages by rank
+RANKS = 64  # most bars of averages: those of the slowest ranks
+EVERY_STEP = 200  # most bars in the collapsed part
 KERNELS_OF_A_CLASS = 10
 RANGES = 40
 UNKNOWN = 20

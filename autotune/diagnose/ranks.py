@@ -13,7 +13,7 @@ from autotune.looks.stacks import Piece, Stack, bar, legend
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
 
-RANKS = 64  # drawn and listed at most, those with the most own time
+RANKS = 64  # most ranks drawn and listed: those with the most own time
 
 
 def rank_bars(analysis: Analysis) -> Markup | None:

@@ -44,14 +44,14 @@ from autotune.looks.segments import (
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
-BARS_SHOWN = 12  # most steps shown one by one; beyond it, averages of the slowest ranks
-SHOWN = 0.0005  # of a step: less would read as 0.0 %
-PARTS_SHOWN = 5  # largest parts of a kind of time
+BARS_SHOWN = 12  # most steps shown one by one; if there are more, averages of the slowest ranks
+SHOWN = 0.0005  # fraction of a step: less would read as 0.0 %
+PARTS_SHOWN = 5  # parts shown per kind of time, largest first
 KERNELS_SHOWN = 5
 RANGES_SHOWN = 4
 RANKS_SHOWN = 6
-EVIDENCE_SHOWN = 3  # lines for each wall but the first
-NAME_COLUMNS = 40  # characters of a file's name
+EVIDENCE_SHOWN = 3  # lines of evidence for each wall except the first
+NAME_COLUMNS = 40  # most characters of a file's name
 LEFT_OF_IT = "The rest of the trace shows the following; it is not a verdict."
 UNKNOWN_SHOWN = 3  # longest kernels without a row in kernels.csv
 

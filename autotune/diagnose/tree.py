@@ -11,7 +11,7 @@ from autotune.looks.kernel_names import printable, short_name
 from autotune.looks.quantities import duration
 from autotune.looks.svg import tag
 
-NODES = 400  # in the page at most
+NODES = 400  # most nodes in the page
 OPEN_DEPTH = 2
 NAME_CHARACTERS = 90
 

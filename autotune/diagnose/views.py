@@ -21,9 +21,9 @@ from analyzers.range_tree import Node, range_tree
 from autotune.diagnose.lanes import EVENTS, lanes_document
 from autotune.looks.segments import mean_step_us, steps_of
 
-MOST_BYTES = 1_000_000  # of all packed views
-BYTES_OF_AN_EVENT = 10  # packed, about
-FEWEST_EVENTS = 400  # of a view: fewer show too little
+MOST_BYTES = 1_000_000  # limit on all packed views together
+BYTES_OF_AN_EVENT = 10  # approximate size when packed
+FEWEST_EVENTS = 400  # least number of events in a view
 VIEWS = 240
 
 

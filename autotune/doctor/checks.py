@@ -22,8 +22,8 @@ from autotune.tuning.environment import installed
 
 TOOL_TIMEOUT_S = 10.0
 GIB = 2**30
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # v2, v1
-UNLIMITED_BYTES = 2**60  # version 1 has a huge number for no limit
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # cgroup v2, then v1
+UNLIMITED_BYTES = 2**60  # cgroup v1 reports a huge number where there is no limit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ class UsedMachine(TypedDict):
     source: str  # a study or a probe
     trials: int  # recipes that were measured
     gpu: str
-    factors: int  # of the step time
+    factors: int  # factors of the step time
     unknown: list[str]  # figures of the file that this version does not know
 
 

@@ -30,7 +30,7 @@ class Tracked(TypedDict):
     to: str
     tracking: str  # the folder, database or server
     experiment: str
-    run: str  # the study's; its trials are below it
+    run: str  # id of the study's run; the trials are its child runs
 
 
 class StudyFile(TypedDict):

@@ -14,7 +14,7 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.source import near
 
-MOST_SHOWN = 60  # characters
+MOST_SHOWN = 60  # most characters of a text in a message
 
 
 @dataclass(frozen=True, kw_only=True)

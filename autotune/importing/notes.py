@@ -1,5 +1,5 @@
-"""Notes on a recorded launch script: what was chosen, taken as empty, or taken as there, each with its line and what
-to give instead."""
+"""Writes notes on a recorded launch script: which command was chosen, which variables were taken as empty and which
+files as present, each with its line and the option that changes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def notes_of(found: Recording, at: int, command: Command, asked: Asked) -> Itera
 
 
 def likeness(words: Sequence[str]) -> tuple[bool, int]:
-    """Returns how much a command looks like a training job, to be compared: a trainer's name, then its flags."""
+    """Returns a sort key of how much a command looks like a training job: whether it names a trainer, then its number
+    of flags."""
     named = any(TRAINS.match(word) for word in words[:4])
     return named, sum(word.startswith("--") or "=" in word for word in words)
 

@@ -11,7 +11,7 @@ from autotune.units import share_of as share_of
 from trainer.values import knob_value
 
 NONE = "–"
-UNMEASURED = "figures of a model, nothing was measured"  # said of a simulation
+UNMEASURED = "figures of a model, nothing was measured"  # shown with the figures of a simulation
 FIRST = 4  # knobs of a change that are named; the others are counted
 
 _DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # (microseconds per unit, unit), largest first

@@ -17,7 +17,7 @@ from analyzers.wording import ACTIVITY_NAMES
 
 
 class NoWall(StrEnum):
-    """Family of the time that is lost to no wall."""
+    """Family of time that belongs to no wall."""
 
     WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank
     UNKNOWN = "unknown"

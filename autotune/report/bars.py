@@ -15,7 +15,7 @@ from autotune.report.material import Material, status_words
 from autotune.report.path import PathStep
 from policies.trial import Trial
 
-RANKS_SHOWN = 8  # the slowest ones; the others are counted
+RANKS_SHOWN = 8  # the slowest ranks; only the number of the others is shown
 
 
 def step_bars(material: Material) -> Markup:

@@ -18,11 +18,11 @@ from autotune.report.material import Material
 from autotune.report.path import predicted_text
 
 ROW_PX, TICKS_PX = 22, 22
-LINEAR = 0.03  # gain up to which the axis is about linear; logarithmic beyond
+LINEAR = 0.03  # the axis is about linear up to this gain, and logarithmic beyond it
 TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
 MOST = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
-LABEL_WIDTH = 0.115  # of a tick, as a share of the drawing on a page of 600 px
-LEAST = (-0.05, 0.12)  # the axis shows at least these gains
+LABEL_WIDTH = 0.115  # of a tick's label, as a share of the width of a drawing on a page of 600 px
+LEAST = (-0.05, 0.12)  # the axis always includes these gains
 REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
 
 

@@ -15,7 +15,7 @@ from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
 MAX_ROWS = 16
-SAME_REL_TOL = 0.005  # the three digits that are shown agree
+SAME_REL_TOL = 0.005  # closer values agree in the three digits shown
 UNITS = {"us": "µs"}  # units of the table of constants → as displayed
 
 

@@ -20,7 +20,7 @@ SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "TERM",
     signal.SIGHUP: "its terminal closing",
-    signal.SIGUSR1: "USR1",  # what Slurm sends ahead of a time limit (--signal), as users choose it
+    signal.SIGUSR1: "USR1",  # sent by Slurm ahead of a time limit if the job asks for it (--signal)
     signal.SIGUSR2: "USR2",
 }
 ALL = (*SIGNALS, signal.SIGALRM)

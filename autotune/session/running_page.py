@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.tuning.events import BurstFinished, BurstStarted, Event
 from autotune.tuning.history import History
 
-MAX_SHARE = 0.05  # of the elapsed time
+MAX_SHARE = 0.05  # fraction of the elapsed time
 
 
 @dataclass(kw_only=True)

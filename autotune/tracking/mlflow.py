@@ -16,9 +16,9 @@ IDENTITY = "moe_autotune.study"
 PARENT = "mlflow.parentRunId"  # tag of a trial's run: the id of the study's run
 ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "recipe.yaml", "journal.jsonl")
 FOLDER = "mlruns"  # in the working directory, the default
-MAX_TAG = 5000  # characters of a tag
-MAX_PARAMETER = 6000  # characters of a parameter's value
-MAX_PER_REQUEST = 100  # parameters and tags of one request
+MAX_TAG = 5000  # most characters of a tag
+MAX_PARAMETER = 6000  # most characters of a parameter's value
+MAX_PER_REQUEST = 100  # most parameters and tags per request
 SETTINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x refuses folders unless this is set
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines per run

@@ -24,7 +24,7 @@ STEADY = 0.02
 # Wall-clock time is noisy when its band is this many times that of CPU time (judged)
 NOISY = 2.0
 
-MIN_FIT_PROBABILITY = constant("min_fit_probability")  # of a recipe of which a proxy ran
+MIN_FIT_PROBABILITY = constant("min_fit_probability")  # P(fits) at full size that a recipe measured by a proxy needs
 
 # By bursts so far: minimum gain, as a part of the noise band, that justifies another pair of repeats (two bursts)
 MIN_PART_OF_BAND = {1: 0.25, 2: 0.5}

@@ -43,7 +43,7 @@ from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
 MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # values above these are shown
-NOT_AT_FULL_SIZE = "not measured at full size"  # said of a best recipe of which only proxies ran
+NOT_AT_FULL_SIZE = "not measured at full size"  # shown with a best recipe of which only proxies ran
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 

@@ -45,8 +45,8 @@ class Adviser(Protocol):
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the proposal with the fewest changes that may make `given` run, which does not; None if one was
-        tried."""
+        """Returns the proposal with the fewest changes that may make `given`, which does not run, run; None if there is
+        none."""
         ...
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
@@ -105,7 +105,7 @@ class Loop:
             ended, completed = self._end(), self._history.completed
             changes = self._ablate()
             if self._history.completed == completed or not self._search(LATER_PASSES):
-                break  # an earlier run that ended with this ablation is followed by more search
+                break  # this ablation ended an earlier run of the tuner; the search continues after it
             settled = self._make_sure(settled)
         self.bench.journal.close_past()
         return self.bench.journal.append(msgspec.structs.replace(ended, changes=changes))

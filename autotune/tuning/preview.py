@@ -175,7 +175,7 @@ def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -
 
 
 def _parted(tried: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """Returns the expected path, base recipe first, and the steps beside it that would only be explored."""
+    """Returns the expected path, base recipe first, and the other steps, which would only be explored."""
     return [step for step in tried if not step.explores], [step for step in tried if step.explores]
 
 
@@ -349,7 +349,7 @@ def _show(
 
 
 def _exploring_words(exploring: Sequence[Step]) -> str:
-    """Returns the recipes beside the path in one sentence, with the layout and the predicted gain of each."""
+    """Returns the recipes outside the path in one sentence, with the layout and the predicted gain of each."""
     each = "; ".join(f"{layout_words(step.trial.recipe)}: {_gain(step.trial)}" for step in exploring)
     return f"Also tried, since they may gain although a loss is predicted: {each}"
 

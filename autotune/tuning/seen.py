@@ -13,7 +13,7 @@ from policies.trial import Trial
 
 LOSS = "loss"  # symptom of a burst whose loss is outside the band
 NO_STEPS = "no step times"
-REFUSED = (0,)  # bursts of a trial that the rules refused, whose outcome is a failure
+REFUSED = (0,)  # burst numbers of a trial that the rules refused: it has one outcome, a failure
 
 
 def bursts_seen(

@@ -10,7 +10,7 @@ from trainer.microbenchmarks.row import Row, unmeasured
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine
 
-SEED = 1  # seed of the simulated machine's noise, which is almost zero
+SEED = 1  # seed of the simulated noise, which is almost zero
 DIGITS = 3
 # kind of row → the key that it measures, and its value from the means of the rows here and on the published machine
 OWN: dict[str, tuple[str, Callable[[float, float], float]]] = {
