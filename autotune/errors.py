@@ -26,7 +26,7 @@ DISK: dict[int, str] = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "name a shorter path",
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no path that the user named is at fault
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no path that the user named is at fault
 
 
 class ProblemWords(TypedDict):
@@ -75,7 +75,7 @@ def _disk(error: OSError) -> Explained | None:
         return None
     where = str(error.filename) if error.filename is not None else "writing"
     what = (error.strerror or str(error)).lower()
-    code = TOOL_FAILED if error.errno in FULL else BAD_INPUT
+    code = TOOL_FAILED if error.errno in DISK_FULL else BAD_INPUT
     return Explained(code=code, problems=(Problem(where=where, what=what, hint=DISK[error.errno]),))
 
 

@@ -98,14 +98,14 @@ def _running(study: Path, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / JOURNAL).write_text("".join(lines[: round(PART * len(lines))]))
     history = read_study(folder)
-    write_running(history, study_dir=folder, now=history.said_at + 20)
+    write_running(history, study_dir=folder, now=history.last_event_at + 20)
     return folder
 
 
 def _status(study: Path, file: Path) -> Path:
     """Writes the output of `status` on the running study as a terminal shows it."""
     history = read_study(study)
-    now = history.said_at + 20
+    now = history.last_event_at + 20
     said = StringIO()
     with redirect_stdout(said):
         show_standing(standing_of(history, folder=str(study), now=now, held=True), now)

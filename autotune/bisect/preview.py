@@ -21,9 +21,9 @@ from policies.bisect.steps import next_step
 from policies.surrogate.time import fit_time
 from trainer.estimate.candidates import tabulate
 
-PLAYS = 9  # simulated bisections; the median of their numbers of bursts is shown
-PLANTED = math.log1p(0.10)  # log time per token that the culprit adds
-MOST = 40  # limit on the bursts of one simulated bisection
+SIMULATIONS = 9  # simulated bisections; the median of their numbers of bursts is shown
+CULPRIT_LOG_COST = math.log1p(0.10)  # log time per token that the culprit adds
+MAX_BURSTS = 40  # limit on the bursts of one simulated bisection
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 def planned(problem: Problem, *, seed: int) -> Planned:
     """Returns the plan and its cost."""
-    counts = sorted(_plays(problem, random.Random(seed)))
+    counts = sorted(_simulated_bursts(problem, random.Random(seed)))
     recipe = problem.ends.a
     log_step, _ = fit_time([]).predict(tabulate([recipe]))
     burst = recipe.burst
@@ -61,14 +61,14 @@ def planned(problem: Problem, *, seed: int) -> Planned:
     )
 
 
-def _plays(problem: Problem, dice: random.Random) -> Iterator[int]:
+def _simulated_bursts(problem: Problem, dice: random.Random) -> Iterator[int]:
     """Yields the number of bursts of each simulated bisection; its culprit is drawn with probability `guilt`."""
     question = problem.question
-    for _ in range(PLAYS):
+    for _ in range(SIMULATIONS):
         (culprit,) = dice.choices(sorted(question.all), weights=question.guilt)
         seen: list[Seen] = []
-        while len(seen) < MOST and (ask := next_step(question, seen).ask) is not None:
-            cost = PLANTED * (culprit in ask) + dice.gauss(0, question.deviation)
+        while len(seen) < MAX_BURSTS and (ask := next_step(question, seen).ask) is not None:
+            cost = CULPRIT_LOG_COST * (culprit in ask) + dice.gauss(0, question.deviation)
             seen.append(Seen(subset=ask, log_cost=cost))
         yield len(seen)
 
@@ -82,6 +82,6 @@ def show_plan(console: Console, plan: Planned, unit_of: str) -> None:
         say(console, ", ".join(plan.idle), lead="without effect here: ")
     hours, gpu_hours = significant(plan.hours, 2), significant(plan.gpu_hours, 2)
     console.print()
-    most = f"at most {plan.bursts_high} in {PLAYS} simulated bisections"
+    most = f"at most {plan.bursts_high} in {SIMULATIONS} simulated bisections"
     said = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included ({most})"
     say(console, f"{said}: about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, startup not counted")

@@ -34,7 +34,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.lines import cost_in_words
 
-LIKELY = 0.01  # a page names another set of culprits if its probability is at least this
+MIN_OTHER_PROBABILITY = 0.01  # a page names another set of culprits if its probability is at least this
 HTML, JSON, FIXED = "report.html", "report.json", "fixed_recipe.yaml"
 
 
@@ -91,7 +91,7 @@ def page(found: Bisected, history: History) -> str:
         measure=measure_text(found),
         noise=percent(found.noise) if found.noise is not None else "",
         idle=", ".join(found.idle),
-        others=[other_text(each) for each in found.others if each.probability >= LIKELY],
+        others=[other_text(each) for each in found.others if each.probability >= MIN_OTHER_PROBABILITY],
         differences=Table(
             columns=("difference, A → B", "predicted", "suspicion", "verdict"),
             rows=tuple(rows_of_differences(found)),

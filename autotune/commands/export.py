@@ -120,11 +120,11 @@ def _warnings(named: str, found: Source, to: str, version: str | None, *, force:
     Raises BadInputError for it without --force.
     """
     from autotune.export import target_named
-    from autotune.export.legal import broken_for, said_on_top
+    from autotune.export.legal import broken_for, warning_lines
     from trainer.errors import BadInputError, Problem
 
     broken = broken_for(found.recipe, target_named(to), version)
-    said = (*((f"DID NOT RUN: {found.failed}",) if found.failed else ()), *said_on_top(broken))
+    said = (*((f"DID NOT RUN: {found.failed}",) if found.failed else ()), *warning_lines(broken))
     if said and not force:
         problems = [
             Problem(where=", ".join(each.knobs) or each.rule, what=f"{each.message} [{each.rule}]", hint=each.hint)

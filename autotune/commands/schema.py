@@ -26,7 +26,7 @@ def schema(
     from autotune.schemas.schema import schema_of
 
     if name is None:
-        said: dict[str, str] = {each: document.said for each, document in DOCUMENTS.items()}
+        said: dict[str, str] = {each: document.summary for each, document in DOCUMENTS.items()}
         print("\n".join(f"{each:12}{words}" for each, words in said.items()))
         return Answer(document=SchemaList(schema=1, documents=said))
     file = text_at(output, inputs=(), force=force)

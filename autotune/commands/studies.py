@@ -27,7 +27,7 @@ def studies(folder: Folder = Path("studies"), *, html: PageFile = None, force: F
     if page is not None:
         from autotune.studies.page import studies_page
 
-        page.write(studies_page(found, beside=page.path.resolve().parent))
+        page.write(studies_page(found, page_folder=page.path.resolve().parent))
     show_studies(found.document)
     if page is not None:
         print(f"page: {page.path}")

@@ -18,16 +18,16 @@ from autotune.diagnose.next_steps import NextSteps, flag_words, gives_back_words
 from autotune.diagnose.ranks import rank_bars, rank_table
 from autotune.diagnose.steps import step_bar, steps_legend
 from autotune.diagnose.terminal import (
-    LEFT_OF_IT,
+    NOT_A_VERDICT,
+    cause_evidence,
     described,
     gives_back,
     judged_words,
-    led_to,
     memory_words,
     notes,
     precision,
     rank_words,
-    worth,
+    recoverable_words,
 )
 from autotune.diagnose.tree import nested
 from autotune.diagnose.views import Drawn, drawn_steps
@@ -70,7 +70,7 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
     trace = slowest(analysis)
     drawn, first, missing = _drawn(analysis, trace, kept) if trace else ({}, None, "")
     found, tree = (first.worst, first.tree) if first else (None, ())
-    diagnosis, gained = analysis.diagnosis, worth(analysis)
+    diagnosis, gained = analysis.diagnosis, recoverable_words(analysis)
     values = {
         "step_bars": _step_bars(analysis),
         "more_bars": _more_bars(analysis),
@@ -98,8 +98,8 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
         figure_note=diagnosis.cut_short
         or gained
         or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
-        led_to=led_to(diagnosis),
-        walls_note=LEFT_OF_IT if diagnosis.cut_short else "",
+        led_to=cause_evidence(diagnosis),
+        walls_note=NOT_A_VERDICT if diagnosis.cut_short else "",
         facts={
             "Why": diagnosis.because,
             "Seen in": described(analysis.traces) if analysis.traces else "no traces",

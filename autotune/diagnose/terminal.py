@@ -52,7 +52,7 @@ RANGES_SHOWN = 4
 RANKS_SHOWN = 6
 EVIDENCE_SHOWN = 3  # lines of evidence for each wall except the first
 NAME_COLUMNS = 40  # most characters of a file's name
-LEFT_OF_IT = "The rest of the trace shows the following; it is not a verdict."
+NOT_A_VERDICT = "The rest of the trace shows the following; it is not a verdict."
 UNKNOWN_SHOWN = 3  # longest kernels without a row in kernels.csv
 
 
@@ -116,7 +116,7 @@ def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
     return cut(trace.path.rsplit("/", 1)[-1], NAME_COLUMNS) + device
 
 
-def worth(analysis: Analysis) -> str:
+def recoverable_words(analysis: Analysis) -> str:
     """Returns `up to 72.5 ms (31.0 %) of the step`: the time that the verdict's wall could recover, or that is lost to
     the cause of a verdict without a wall; empty if both are unknown."""
     diagnosis = analysis.diagnosis
@@ -129,7 +129,7 @@ def worth(analysis: Analysis) -> str:
     return ""
 
 
-def led_to(diagnosis: Diagnosis) -> list[str]:
+def cause_evidence(diagnosis: Diagnosis) -> list[str]:
     """Returns the evidence of a verdict's cause."""
     return diagnosis.cause.evidence if diagnosis.cause is not None else []
 
@@ -137,10 +137,10 @@ def led_to(diagnosis: Diagnosis) -> list[str]:
 def _say_verdict(console: Console, analysis: Analysis) -> None:
     diagnosis = analysis.diagnosis
     named = diagnosis.wall is not Wall.UNDETERMINED or diagnosis.cause is None
-    said = (diagnosis.cut_short, f"{'wall: ' if named else ''}{diagnosis.headline}", worth(analysis))
+    said = (diagnosis.cut_short, f"{'wall: ' if named else ''}{diagnosis.headline}", recoverable_words(analysis))
     say(console, f"{', '.join(filter(None, said))}{'' if named else ' (no wall)'}", style="bold")
     say(console, diagnosis.because)
-    for line in led_to(diagnosis):
+    for line in cause_evidence(diagnosis):
         say(console, line, lead="  - ")
 
 
@@ -214,7 +214,7 @@ def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
     walls = diagnosis.walls
     if diagnosis.cut_short and walls:
         console.print()
-        say(console, LEFT_OF_IT, style="bold")
+        say(console, NOT_A_VERDICT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
             # `because` has quoted these lines already

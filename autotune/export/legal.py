@@ -23,6 +23,6 @@ def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Find
     return errors_by_rules(framework.findings(recipe, version))
 
 
-def said_on_top(broken: list[Finding]) -> Iterator[str]:
+def warning_lines(broken: list[Finding]) -> Iterator[str]:
     """Yields one line per finding, for the comment at the top of an export made with --force."""
     yield from (f"NOT LEGAL: {finding.message} [{finding.rule}]" for finding in broken)

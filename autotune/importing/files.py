@@ -28,7 +28,7 @@ def text_of(path: Path, *, known: str) -> str:
 
 
 @dataclass(kw_only=True)
-class Beside:
+class ScriptFolder:
     """Reads small files in the folder of a script, by the names that the script uses.
 
     Raises BadInputError after MOST_READS of them.

@@ -23,7 +23,7 @@ GIB = 2**30
 def gpu_here(known: Mapping[str, object]) -> str | None:
     """Returns the GPU of this machine; None if the table does not have it."""
     for words in _ASKS:
-        names = set(re.findall(_MODEL, _said(words).lower()))
+        names = set(re.findall(_MODEL, _output_of(words).lower()))
         found = [name for name in known if name in names]
         if len(found) == 1:
             return found[0]
@@ -36,7 +36,7 @@ def amd_gpu_here() -> dict[str, Any] | None:
     None if rocm-smi is missing, or sees no GPU or several kinds.
     """
     with suppress(ValueError, AttributeError, KeyError, TypeError):
-        cards = [card for name, card in json.loads(_said(_AMD)).items() if name.startswith("card")]
+        cards = [card for name, card in json.loads(_output_of(_AMD)).items() if name.startswith("card")]
         fields = [{key.lower(): value for key, value in card.items()} for card in cards]
         seen = {(each["card series"], int(each["vram total memory (b)"])) for each in fields}
         if len(seen) == 1:
@@ -46,7 +46,7 @@ def amd_gpu_here() -> dict[str, Any] | None:
     return None
 
 
-def _said(words: Sequence[str]) -> str:
+def _output_of(words: Sequence[str]) -> str:
     """Returns the output of a program; empty if the program is missing or fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)

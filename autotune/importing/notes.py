@@ -27,7 +27,7 @@ def notes_of(found: Recording, at: int, command: Command, asked: Asked) -> Itera
     yield from _taken(found, command, asked)
 
 
-def likeness(words: Sequence[str]) -> tuple[bool, int]:
+def training_score(words: Sequence[str]) -> tuple[bool, int]:
     """Returns a sort key of how much a command looks like a training job: whether it names a trainer, then its number
     of flags."""
     named = any(TRAINS.match(word) for word in words[:4])
@@ -46,8 +46,8 @@ def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Seq
     """Yields a note for each line that starts another training command."""
     best, lines = trains[at], dict[str, str]()
     for each in trains:
-        likes = likeness(each["words"])[0] or likeness(each["words"])[1] * 2 > likeness(best["words"])[1]
-        if each["words"] != best["words"] and likes:
+        (is_named, flags), (_, most_flags) = training_score(each["words"]), training_score(best["words"])
+        if each["words"] != best["words"] and (is_named or flags * 2 > most_flags):
             program = next((word for word in each["words"] if word.endswith(".py")), each["words"][0])
             lines.setdefault(line_of(each, reported), program)
     for line, program in lines.items():

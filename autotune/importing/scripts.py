@@ -15,7 +15,7 @@ from autotune.importing.container import container_in
 from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started, check_given, short
 from autotune.importing.hints import of_a_script
-from autotune.importing.notes import ARGUMENTS, likeness, line_of, notes_of
+from autotune.importing.notes import ARGUMENTS, line_of, notes_of, training_score
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
 from trainer.launch_scripts.launchers import (
@@ -133,7 +133,7 @@ def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tupl
             return line, name, why
     empty = [(line, name) for kind, _, line, name in first["reported"] if kind == "empty" and name not in (*"@*#",)]
     last = next(((line, name) for line, name in reversed(empty) if name not in known), None)
-    return None if last is None or not first["code"] else (*last, _said(first) or "it is not set")
+    return None if last is None or not first["code"] else (*last, _last_line(first) or "it is not set")
 
 
 def _with_stand_in(command: Command, name: str) -> Command:
@@ -148,7 +148,7 @@ def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
     return bool(run["trains"]) or len(run["reported"]) > len(first["reported"]) + 3
 
 
-def _said(first: Mapping[str, Any]) -> str:
+def _last_line(first: Mapping[str, Any]) -> str:
     """Returns the last line that the script printed."""
     lines = [line for name in ("stderr", "stdout") for line in first[name].strip().splitlines()[-1:] if line.strip()]
     return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
@@ -173,7 +173,7 @@ def started_of(
     first = found.first
     if not first["trains"]:
         raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
-    at = max(range(len(first["trains"])), key=lambda index: likeness(first["trains"][index]["words"]))
+    at = max(range(len(first["trains"])), key=lambda index: training_score(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
     if other is None:
@@ -222,7 +222,7 @@ def not_reached(first: Mapping[str, Any]) -> str:
     others = (
         "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
     )
-    return f"no training command was reached: {why}" + (f": {said}" if (said := _said(first)) else "") + others
+    return f"no training command was reached: {why}" + (f": {said}" if (said := _last_line(first)) else "") + others
 
 
 def program_end(words: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def proposal_text(proposal: Reasoned) -> str:
     return sentence(proposal.reason) if proposal.reason else proposal.because
 
 
-def as_imagined(reason: Reason) -> Reason:
+def for_predicted_bursts(reason: Reason) -> Reason:
     """Returns the reason of a proposal that follows predicted bursts, not measured ones: no trials were learned from,
     and memory failures are by estimate."""
     figures = dict(reason.figures)

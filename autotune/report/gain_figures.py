@@ -18,11 +18,11 @@ from autotune.report.material import Material
 from autotune.report.path import predicted_text
 
 ROW_PX, TICKS_PX = 22, 22
-LINEAR = 0.03  # the axis is about linear up to this gain, and logarithmic beyond it
+LINEAR_UP_TO = 0.03  # the axis is about linear up to this gain, and logarithmic beyond it
 TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
-MOST = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
+AXIS_BOUNDS = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
 LABEL_WIDTH = 0.115  # of a tick's label, as a share of the width of a drawing on a page of 600 px
-LEAST = (-0.05, 0.12)  # the axis always includes these gains
+AXIS_INCLUDES = (-0.05, 0.12)  # the axis always includes these gains
 REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
 
 
@@ -51,13 +51,13 @@ def _range(found: Sequence[Forecast]) -> tuple[float, float]:
     """Returns the gains at both edges of the drawing, which include all predictions and results."""
     known = [value for forecast in found for value in forecast.predicted or ()]
     known += [forecast.obtained.value - 1 for forecast in found if forecast.obtained]
-    low, high = min([*known, LEAST[0]]), max([*known, LEAST[1]])
-    return max(1.1 * low, MOST[0]), min(1.1 * high, MOST[1])
+    low, high = min([*known, AXIS_INCLUDES[0]]), max([*known, AXIS_INCLUDES[1]])
+    return max(1.1 * low, AXIS_BOUNDS[0]), min(1.1 * high, AXIS_BOUNDS[1])
 
 
 def _x(value: float, low: float, high: float) -> float:
     """Returns the position of a gain on the axis, 0 to 1: linear near zero, logarithmic further out."""
-    start, end, at = (math.asinh(number / LINEAR) for number in (low, high, min(max(value, low), high)))
+    start, end, at = (math.asinh(number / LINEAR_UP_TO) for number in (low, high, min(max(value, low), high)))
     return (at - start) / (end - start)
 
 

@@ -96,7 +96,8 @@ def _base(history: History) -> Recipe | None:
 
 def _when(history: History) -> str:
     started = history.study.at if history.study else 0.0
-    return f"{datetime.fromtimestamp(started, tz=UTC):%Y-%m-%d %H:%M} UTC, {span_words(history.said_at - started)}"
+    span = span_words(history.last_event_at - started)
+    return f"{datetime.fromtimestamp(started, tz=UTC):%Y-%m-%d %H:%M} UTC, {span}"
 
 
 def _batch(recipe: Recipe) -> str:

@@ -11,7 +11,7 @@ from autotune.report.agreement import agreement
 from autotune.report.changes import not_tried, path, recipe, rejected
 from autotune.report.feasible import feasible
 from autotune.report.gains import predictions, waterfall
-from autotune.report.learnt import learnt
+from autotune.report.learned import learned
 from autotune.report.links import links
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
@@ -29,7 +29,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     predictions,
     path,
     shares,
-    learnt,
+    learned,
     probed,
     links,
     memory,
@@ -43,7 +43,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
 )
 
 
-FINISHED_ONLY = (learnt, not_tried)  # slow, because they run the policy
+FINISHED_ONLY = (learned, not_tried)  # slow, because they run the policy
 
 
 def sections_of(material: Material, *, running: bool = False) -> list[Section]:

@@ -34,45 +34,47 @@ from trainer.burst import Outcome
 class Document:
     """One kind of JSON document: any of `types`.
 
-    `commands` print it with --json, or with the option that is named. `of_file`: True if `said` starts with a file's
+    `commands` print it with --json, or with the option that is named. `of_file`: True if `summary` starts with a file's
     name.
     """
 
     types: tuple[Any, ...]
-    said: str
+    summary: str
     commands: tuple[str, ...] = ()
     of_file: bool = False
 
 
 DOCUMENTS: dict[Name, Document] = {
-    "report": Document(types=(Report,), said="report.json of a study", of_file=True, commands=("run", "report")),
-    "journal": Document(types=get_args(Event), said="a line of journal.jsonl; event names its kind"),
-    "outcome": Document(types=(Outcome,), said="outcome.json of a burst", of_file=True),
-    "dry-run": Document(types=(Preview,), said="what would be tried first", commands=("run --dry-run",)),
-    "status": Document(types=(Standing,), said="where a study stands", commands=("status", "watch")),
-    "studies": Document(types=(Gathered,), said="the studies of a folder", commands=("studies",)),
+    "report": Document(types=(Report,), summary="report.json of a study", of_file=True, commands=("run", "report")),
+    "journal": Document(types=get_args(Event), summary="a line of journal.jsonl; event names its kind"),
+    "outcome": Document(types=(Outcome,), summary="outcome.json of a burst", of_file=True),
+    "dry-run": Document(types=(Preview,), summary="what would be tried first", commands=("run --dry-run",)),
+    "status": Document(types=(Standing,), summary="where a study stands", commands=("status", "watch")),
+    "studies": Document(types=(Gathered,), summary="the studies of a folder", commands=("studies",)),
     "check": Document(
-        types=(CheckDocument, RuleDocument, RulesDocument), said="findings of a recipe, or rules", commands=("check",)
+        types=(CheckDocument, RuleDocument, RulesDocument),
+        summary="findings of a recipe, or rules",
+        commands=("check",),
     ),
     "estimate": Document(
-        types=(EstimateDocument, RefusedByMegatron), said="predicted memory and time", commands=("estimate",)
+        types=(EstimateDocument, RefusedByMegatron), summary="predicted memory and time", commands=("estimate",)
     ),
-    "plan": Document(types=(PlanDocument,), said="the best layouts by estimate", commands=("plan",)),
-    "probe": Document(types=(ProbeDocument,), said="micro-benchmarks of a cluster", commands=("probe",)),
-    "diagnose": Document(types=(Diagnosed, FixDocument), said="walls of traces, or a fix", commands=("diagnose",)),
-    "compare": Document(types=(Comparison,), said="what moved between two traces or trials", commands=("compare",)),
-    "gap": Document(types=(GapDocument,), said="from a measured step to an attainable one", commands=("gap",)),
-    "bisect": Document(types=(Bisected,), said="which differences are guilty", commands=("bisect",)),
-    "bisect-plan": Document(types=(Planned,), said="what a bisection would cost", commands=("bisect --dry-run",)),
+    "plan": Document(types=(PlanDocument,), summary="the best layouts by estimate", commands=("plan",)),
+    "probe": Document(types=(ProbeDocument,), summary="micro-benchmarks of a cluster", commands=("probe",)),
+    "diagnose": Document(types=(Diagnosed, FixDocument), summary="walls of traces, or a fix", commands=("diagnose",)),
+    "compare": Document(types=(Comparison,), summary="what moved between two traces or trials", commands=("compare",)),
+    "gap": Document(types=(GapDocument,), summary="from a measured step to an attainable one", commands=("gap",)),
+    "bisect": Document(types=(Bisected,), summary="which differences are guilty", commands=("bisect",)),
+    "bisect-plan": Document(types=(Planned,), summary="what a bisection would cost", commands=("bisect --dry-run",)),
     "export": Document(
-        types=(Exported, Tracked, StudyFile), said="a recipe or a study for another tool", commands=("export",)
+        types=(Exported, Tracked, StudyFile), summary="a recipe or a study for another tool", commands=("export",)
     ),
-    "import": Document(types=(ImportDocument,), said="a recipe, and what became of the file", commands=("import",)),
-    "record": Document(types=(RecordDocument,), said="what a launcher would start", commands=("record",)),
-    "init": Document(types=(InitDocument,), said="a recipe to start from", commands=("init",)),
-    "twin": Document(types=(TwinDocument,), said="what a study learned of its cluster", commands=("twin",)),
-    "doctor": Document(types=(DoctorDocument,), said="what this machine has", commands=("doctor",)),
-    "completion": Document(types=(CompletionDocument,), said="a shell's script", commands=("completion",)),
-    "schema": Document(types=(SchemaList,), said="the names of these documents", commands=("schema",)),
-    "error": Document(types=(ErrorDocument,), said="of any command that fails"),
+    "import": Document(types=(ImportDocument,), summary="a recipe, and what became of the file", commands=("import",)),
+    "record": Document(types=(RecordDocument,), summary="what a launcher would start", commands=("record",)),
+    "init": Document(types=(InitDocument,), summary="a recipe to start from", commands=("init",)),
+    "twin": Document(types=(TwinDocument,), summary="what a study learned of its cluster", commands=("twin",)),
+    "doctor": Document(types=(DoctorDocument,), summary="what this machine has", commands=("doctor",)),
+    "completion": Document(types=(CompletionDocument,), summary="a shell's script", commands=("completion",)),
+    "schema": Document(types=(SchemaList,), summary="the names of these documents", commands=("schema",)),
+    "error": Document(types=(ErrorDocument,), summary="of any command that fails"),
 }

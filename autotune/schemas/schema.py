@@ -67,6 +67,6 @@ def _said(name: Name) -> str:
 
 def _sentences(name: Name) -> Iterator[str]:
     document = DOCUMENTS[name]
-    yield document.said if document.of_file else document.said[0].upper() + document.said[1:]
+    yield document.summary if document.of_file else document.summary[0].upper() + document.summary[1:]
     if document.commands:
         yield "As printed by " + " and ".join(f"`moe-autotune {command} --json`" for command in document.commands)

@@ -122,7 +122,7 @@ class Session:
         self._say(f"study {study.folder}")
         if study.journal.torn_bytes:
             self._say(f"the journal's last line was incomplete ({study.journal.torn_bytes} bytes) and was removed")
-        self.view.retell(past)
+        self.view.print_earlier(past)
         limits = self.limits
         study.journal.append(
             TunerStarted(

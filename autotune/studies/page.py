@@ -34,10 +34,10 @@ class Card:
     bars: Markup
 
 
-def studies_page(found: Found, *, beside: Path) -> str:
-    """Renders the page; its links are relative to the folder `beside`."""
+def studies_page(found: Found, *, page_folder: Path) -> str:
+    """Renders the page; its links are relative to the folder `page_folder`."""
     pairs = list(zip(found.document.studies, found.histories, strict=True))
-    cards = [_card(number, row, history, beside) for number, (row, history) in enumerate(pairs, 1)]
+    cards = [_card(number, row, history, page_folder) for number, (row, history) in enumerate(pairs, 1)]
     steps = [step for _, history in pairs for trial in _shown(history) for step in _steps(trial)]
     return render(
         "studies.html.j2",
@@ -50,14 +50,14 @@ def studies_page(found: Found, *, beside: Path) -> str:
     )
 
 
-def _card(number: int, row: Row, history: History, beside: Path) -> Card:
+def _card(number: int, row: Row, history: History, page_folder: Path) -> Card:
     report = Path(row.folder) / "report.html"
     return Card(
         number=number,
         row=row,
         gain=gain_words(row),
         state=state_words(row),
-        report=os.path.relpath(report, beside) if report.is_file() else "",
+        report=os.path.relpath(report, page_folder) if report.is_file() else "",
         bars=_bars(history),
     )
 

@@ -71,7 +71,7 @@ def _study(history: History, document: Document) -> Run:
     return Run(
         name=document.study,
         began_at=history.study.at,
-        ended_at=history.said_at,
+        ended_at=history.last_event_at,
         failed=document.status == "infeasible",
         parameters=_knobs(recipe),
         metrics=_known(metrics),
@@ -126,7 +126,7 @@ def _trial(entry: TrialEntry, history: History) -> Run:
 def _times(bursts: list[BurstFinished], history: History) -> tuple[float, float]:
     """Returns the start of the first burst and the end of the last; the study's last event if none ran."""
     if not bursts:
-        return history.said_at, history.said_at
+        return history.last_event_at, history.last_event_at
     return bursts[0].at - bursts[0].seconds, bursts[-1].at
 
 

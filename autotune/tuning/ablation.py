@@ -36,7 +36,7 @@ class AblationRun:
         begun = self.bench.journal.once(AblationStarted, lambda: granted, tuned=self.tuned)
         last = self.bench.spent + max(begun.bursts, self.most)
         step = self.ablation.step(self._seen)
-        while step.ask is not None and self._may_go_on(last):
+        while step.ask is not None and self._may_continue(last):
             self._burst(step, step.ask)
             step = self.ablation.step(self._seen)
         if step.confirmed is None:
@@ -62,7 +62,7 @@ class AblationRun:
         tuned = self._history.attempted[self.tuned]
         return self.ablation.subset(trial.recipe) if trial.fidelity == tuned.fidelity else None
 
-    def _may_go_on(self, last: int) -> bool:
+    def _may_continue(self, last: int) -> bool:
         """Returns whether the next step is a recorded burst of the ablation, or one within the limits and up to number
         `last`."""
         past = self.bench.journal.next_past

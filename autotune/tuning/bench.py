@@ -82,13 +82,13 @@ class Bench:
             return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
 
-    def affords(self, recipe: Recipe, *, bursts: int = 1, beside: float = 0.0) -> bool:
+    def affords(self, recipe: Recipe, *, bursts: int = 1, more_gpu_hours: float = 0.0) -> bool:
         """Returns whether the recipe itself, not a proxy, can run: the launcher has its nodes, and the limits allow
-        `bursts` bursts of it, each as long as the last, and `beside` GPU-hours for others."""
+        `bursts` bursts of it, each as long as the last, and `more_gpu_hours` GPU-hours for others."""
         history, last = self.journal.history, self.journal.history.finished[-1:]
         hours = bursts * sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
         limit = math.inf if self.max_gpu_hours is None else self.max_gpu_hours
-        return not self._too_large(recipe) and history.gpu_hours + hours + beside <= limit
+        return not self._too_large(recipe) and history.gpu_hours + hours + more_gpu_hours <= limit
 
     @property
     def burst_gpu_hours(self) -> float:
@@ -121,11 +121,11 @@ class Bench:
         """Replays the recorded events as they are, and finishes the burst that was running."""
         while (past := self.journal.next_past) is not None:
             if isinstance(past, BurstStarted):
-                self.take_up(past)
+                self.finish(past)
             else:
                 self.journal.take()
 
-    def take_up(self, started: BurstStarted) -> Trial:
+    def finish(self, started: BurstStarted) -> Trial:
         """Finishes a burst that an earlier run started, whatever its purpose; returns its trial."""
         if started.purpose == "measure":
             return self.attempt(started.trial)

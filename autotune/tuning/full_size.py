@@ -106,7 +106,9 @@ class FullSize:
         if not owed or not self.bench.affords(self.base, bursts=len(owed)):
             return True
         left = self.bench.budget - self.bench.spent
-        return left > len(owed) and self.bench.affords(self.base, bursts=len(owed), beside=self.bench.burst_gpu_hours)
+        return left > len(owed) and self.bench.affords(
+            self.base, bursts=len(owed), more_gpu_hours=self.bench.burst_gpu_hours
+        )
 
     def _run(self, trial: Trial, *, best: bool) -> bool:
         """Measures a trial's recipe at full size; returns False if that was done or cannot be done."""

@@ -46,7 +46,7 @@ class History:
         self.tuner: TunerStarted | None = None  # the last run of the tuner
         self.ended: Ended | None = None
         self.completed = 0  # number of runs of the tuner that were not interrupted
-        self.said_at = 0.0  # time of the last event, seconds since the epoch
+        self.last_event_at = 0.0  # time of the last event, seconds since the epoch
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # per burst: seconds since the previous one finished or the tuner started
         self.lessons: list[Lesson] = []
@@ -171,7 +171,7 @@ class History:
     def fold(self, event: Event) -> None:
         """Folds one event."""
         self._fold(event)
-        self.said_at = max(self.said_at, event.at)
+        self.last_event_at = max(self.last_event_at, event.at)
 
     @singledispatchmethod
     def _fold(self, event: Event) -> None:

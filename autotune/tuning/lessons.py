@@ -21,7 +21,7 @@ from trainer.recipe.load_machine import load_machine_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taught:
+class LearnedStudy:
     """A study with the surrogate of its own probe and bursts.
 
     Lessons from other studies are left out, so that no evidence counts twice.
@@ -40,18 +40,18 @@ def lessons_for(recipe: Recipe, sources: Sequence[Path]) -> list[LessonAdded]:
     return [_of_file(recipe, source) if source.is_file() else _of_study(recipe, source) for source in sources]
 
 
-def taught_in(folder: Path) -> Taught:
+def learned_study(folder: Path) -> LearnedStudy:
     """Returns a study with the surrogate of its own probe and bursts."""
     history = read_study(folder)
     assert history.study is not None  # read_study refuses a journal without its first line
     recipe = Recipe.model_validate(history.study.recipe)
     tuner = Tuner(recipe, history.study.seed, probed=history.rows)
-    return Taught(recipe=recipe, history=history, surrogate=tuner.surrogate(history.trials))
+    return LearnedStudy(recipe=recipe, history=history, surrogate=tuner.surrogate(history.trials))
 
 
 def _of_study(recipe: Recipe, folder: Path) -> LessonAdded:
-    taught = taught_in(folder)
-    theirs, found = taught.recipe, taught.surrogate.time
+    study = learned_study(folder)
+    theirs, found = study.recipe, study.surrogate.time
     if theirs.cluster.gpu != recipe.cluster.gpu:
         raise _refused(folder, f"it ran on {theirs.cluster.gpu_name}, this recipe is for {recipe.cluster.gpu_name}")
     if not found.measured:

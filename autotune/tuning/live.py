@@ -48,7 +48,7 @@ class PlainView:
         if line := line_of(event, history):
             self.say(line, at=event.at)
 
-    def retell(self, events: Iterable[Event]) -> None:
+    def print_earlier(self, events: Iterable[Event]) -> None:
         """Prints the lines of an earlier run of the tuner, with their original times."""
         history = History()
         for event in events:

@@ -16,7 +16,7 @@ from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, parts_of, shares_text
 from autotune.looks.quantities import changes_text, counted, gain_interval, gib, percent, share_of, significant
-from autotune.looks.reasons import as_imagined, sentence
+from autotune.looks.reasons import for_predicted_bursts, sentence
 from autotune.looks.recipes import fidelity_words, layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.working import working
@@ -365,7 +365,7 @@ def _gain(trial: Trial) -> str:
 def _because(trial: Trial) -> str:
     """Returns why a recipe would be tried, in words that count no predicted burst as evidence."""
     assert trial.proposal.reason is not None
-    return sentence(as_imagined(trial.proposal.reason))
+    return sentence(for_predicted_bursts(trial.proposal.reason))
 
 
 def _names(trial: Trial) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 
-from autotune.tuning.lessons import Taught
+from autotune.tuning.lessons import LearnedStudy
 from autotune.twin.matching import PART_DEVIATIONS, Observed, matched, parts_of
 from autotune.twin.playing import Played, as_played, is_measured, mean_outside_gib, play, traced_collection_us
 from autotune.twin.probed import own_keys, probe_on
@@ -31,31 +31,31 @@ MATCHES = 2
 ACTIVATIONS, OUTSIDE_GIB = "memory.activations", "memory.outside_gib"
 
 
-def inferred_keys(taught: Taught, lesson: Lesson) -> dict[str, float]:
+def inferred_keys(study: LearnedStudy, lesson: Lesson) -> dict[str, float]:
     """Returns the keys that the study changes, with their values."""
-    trials = [trial for trial in taught.history.trials if is_measured(trial)]
+    trials = [trial for trial in study.history.trials if is_measured(trial)]
     spreads = {factor.name: factor.spread for factor in factors() if factor.name in lesson.mean}
     learned = {name: 1 - (lesson.deviation[name] / spread) ** 2 for name, spread in spreads.items()}
-    base, rows = taught.recipe, taught.history.rows
+    base, rows = study.recipe, study.history.rows
     found = play(trials, Machine(), base=base, rows=rows)
     theirs = {name: at for name, at in found.surrogate.time.theta.items() if name in lesson.mean}
-    prior = moved_keys({}, lesson.mean, theirs, learned) | _of_rows(taught) | _collections(trials) | _limit(taught)
-    keys = prior | _memory({}, taught.surrogate.memory, trials, found)
+    prior = moved_keys({}, lesson.mean, theirs, learned) | _of_rows(study) | _collections(trials) | _limit(study)
+    keys = prior | _memory({}, study.surrogate.memory, trials, found)
     movable = {name: deviation for name, deviation in log_deviations(prior, spreads).items() if prior[name] > 0}
     for _ in range(MATCHES):
         found = play(trials, machine_of(keys), base=base, rows=rows)
-        observed = list(_observed(taught.surrogate.time.measured, found))
-        keys = matched(keys, prior, movable, observed) | _memory(keys, taught.surrogate.memory, trials, found)
+        observed = list(_observed(study.surrogate.time.measured, found))
+        keys = matched(keys, prior, movable, observed) | _memory(keys, study.surrogate.memory, trials, found)
     return keys
 
 
-def _of_rows(taught: Taught) -> dict[str, float]:
+def _of_rows(study: LearnedStudy) -> dict[str, float]:
     """Returns the keys that the probe's rows measure directly; {} without a probe.
 
     Activations and memory outside the allocator are left out: bursts measure them.
     """
-    rows = [row for row in taught.history.rows if row.measured is not None]
-    found = own_keys(rows, probe_on(taught.recipe, rows, Machine()))
+    rows = [row for row in study.history.rows if row.measured is not None]
+    found = own_keys(rows, probe_on(study.recipe, rows, Machine()))
     return {
         name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)
     }  # bursts measure these
@@ -112,10 +112,10 @@ def _memory(
     return moved
 
 
-def _limit(taught: Taught) -> dict[str, float]:
+def _limit(study: LearnedStudy) -> dict[str, float]:
     """Returns the share of memory that fragmentation makes unusable, if ranks ran out of memory below the GPU's limit;
     else {}."""
-    met, nominal = taught.surrogate.memory.limit_gib, taught.recipe.memory_limit_gib
+    met, nominal = study.surrogate.memory.limit_gib, study.recipe.memory_limit_gib
     lost = 1 - met / nominal if met and nominal else 0.0
     return {"memory.fragmentation": lost} if lost > default_of("memory.fragmentation") else {}
 

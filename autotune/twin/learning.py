@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.tuning.lessons import taught_in
+from autotune.tuning.lessons import learned_study
 from autotune.twin.inferred import inferred_keys
 from autotune.twin.probed import DIGITS
 from autotune.twin.translation import Theta, intervals, machine_of, moved_keys, translation
@@ -49,8 +49,8 @@ class Twin:
 
 def twin_of_study(folder: Path, *, name: str) -> Twin:
     """Returns the twin of a study's cluster. Raises BadInputError if no recipe has run in it."""
-    taught = taught_in(folder)
-    time, memory = taught.surrogate.time, taught.surrogate.memory
+    study = learned_study(folder)
+    time, memory = study.surrogate.time, study.surrogate.memory
     if not time.measured:
         raise BadInputError(
             Problem(
@@ -59,23 +59,23 @@ def twin_of_study(folder: Path, *, name: str) -> Twin:
                 hint="continue it with --resume, or name a study with at least one burst that ran",
             )
         )
-    assert taught.history.study is not None
+    assert study.history.study is not None
     lesson = lesson_of(time, study=folder.name)
-    keys = _rounded(inferred_keys(taught, lesson))
-    learned_memory = _memory(memory, nominal_gib=taught.recipe.memory_limit_gib)
+    keys = _rounded(inferred_keys(study, lesson))
+    learned_memory = _memory(memory, nominal_gib=study.recipe.memory_limit_gib)
     estimate = Estimate(
         source=folder.name,
         trials=lesson.trials,
-        gpu=taught.recipe.cluster.gpu_name,
-        versions=taught.history.study.environment,
+        gpu=study.recipe.cluster.gpu_name,
+        versions=study.history.study.environment,
         factors=_figures(lesson.mean, lesson.deviation),
         memory=learned_memory,
     )
-    about = f"learned from study {folder.name}: {lesson.trials} recipes on {taught.recipe.world_size} {estimate.gpu}"
+    about = f"learned from study {folder.name}: {lesson.trials} recipes on {study.recipe.world_size} {estimate.gpu}"
     return Twin(
         file=MachineFile(**machine_of(keys, name=name, about=about).model_dump(), estimate=estimate),
         keys=_with_intervals(keys, lesson.deviation),
-        corrections=tuple(corrections(time, taught.recipe)),
+        corrections=tuple(corrections(time, study.recipe)),
     )
 
 

@@ -97,7 +97,7 @@ def test_every_document_is_shown_by_its_fields_and_has_its_schema_as_a_file(site
     text = (site[0] / "outputs.html").read_text()
     for name, document in DOCUMENTS.items():
         assert f'<h2 id="document-{name}">' in text
-        assert document.said in text
+        assert document.summary in text
         assert json.loads((site[0] / "schemas" / f"{name}.schema.json").read_text())["title"] == name
     for field in ("limit_gib", "model_tflops_per_gpu", "fits_probability", "passed_on"):
         assert f"<code>{field}</code>" in text

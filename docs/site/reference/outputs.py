@@ -23,7 +23,7 @@ def schema_files() -> Iterator[tuple[str, str]]:
 
 def pages() -> Iterator[Page]:
     codes = table(("code", "means"), [(str(number), words) for number, words in MEANINGS.items()])
-    rows = [(f"[{name}](#{anchor(_title(name))})", one.said, f"[{_file(name)}]({_file(name)})")
+    rows = [(f"[{name}](#{anchor(_title(name))})", one.summary, f"[{_file(name)}]({_file(name)})")
             for name, one in DOCUMENTS.items()]  # fmt: skip
     parts = [
         "# Exit codes and JSON\n\n## Exit codes\n\n", codes,

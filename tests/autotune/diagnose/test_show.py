@@ -11,7 +11,7 @@ from analyzers import analyze
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RangeTime, RankTime, UnknownKernel, Wall
 from analyzers.wording import ms
 from autotune.check.findings import show_findings, show_nearest
-from autotune.diagnose.terminal import LEFT_OF_IT, judged_words, show_analysis
+from autotune.diagnose.terminal import NOT_A_VERDICT, judged_words, show_analysis
 from autotune.doctor.checks import Found
 from autotune.doctor.terminal import show_doctor
 from autotune.estimate.memory import Memory, show_memory
@@ -281,7 +281,7 @@ def test_a_cut_trace_says_so_before_its_verdict(capsys: pytest.CaptureFixture[st
     show_analysis(Analysis(diagnosis=diagnosis, traces=RECOMPUTING.traces))
     text = printed(capsys)
     assert text.startswith("cut short at 1.2 MB, wall: undetermined\n")
-    assert text.index(LEFT_OF_IT) < text.index("memory: up to")
+    assert text.index(NOT_A_VERDICT) < text.index("memory: up to")
 
 
 def test_the_table_of_the_average_step_has_the_figures_of_the_evidence(tmp_path: Path) -> None:

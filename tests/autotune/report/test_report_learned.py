@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from autotune.report.learnt import outside
+from autotune.report.learned import outside
 from tests.policies.drawn import cpu_recipe, gpu_recipe, outcome, trial
 from trainer.estimate.memory.estimate import estimate_memory
 

@@ -9,7 +9,7 @@ from autotune.report.markdown import markdown
 from autotune.report.material import material_of
 from autotune.tuning.events import Event, Probed
 from autotune.tuning.history import History
-from autotune.tuning.lessons import taught_in
+from autotune.tuning.lessons import learned_study
 from policies.surrogate.probed import expected_rows
 from policies.surrogate.surrogate import fit_surrogate
 from tests.autotune.report.drawn_study import base_recipe, events, write_study
@@ -55,7 +55,7 @@ def test_a_study_without_rows_has_no_such_section() -> None:
 
 
 def test_what_a_study_teaches_others_begins_with_its_own_probe(tmp_path: Path) -> None:
-    taught = taught_in(write_study(tmp_path / "study", probed_study()))
+    taught = learned_study(write_study(tmp_path / "study", probed_study()))
     blind = fit_surrogate(taught.history.trials, limit_gib=None)
     with_rows, without = (found.theta["cpu_products"] for found in (taught.surrogate.time, blind.time))
     assert abs(with_rows - without) > 0.05

@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(
 
 def test_the_page_links_to_each_report_from_where_it_lies(folder: Path) -> None:
     (folder / "a" / "report.html").write_text("")
-    page = Page(studies_page(gathered(folder, now=0.0), beside=folder.parent))
+    page = Page(studies_page(gathered(folder, now=0.0), page_folder=folder.parent))
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert page.links == [os.path.join("studies", "a", "report.html")]
@@ -93,7 +93,7 @@ def test_a_page_is_not_written_over_anything_else(folder: Path, capsys: pytest.C
 @needs_browser
 def test_a_browser_draws_the_page(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(studies_page(gathered(folder, now=0.0), beside=tmp_path))
+    page.write_text(studies_page(gathered(folder, now=0.0), page_folder=tmp_path))
     drawn = document_of(page, tmp_path / "profile")
     assert "data-error" not in drawn
     assert "Speed-up of each study" in drawn

@@ -63,7 +63,7 @@ def test_a_resumed_study_shows_its_history_before_anything_runs(tmp_path: Path) 
     loop_in(tmp_path, rule=micro_batches, ideas=[FASTER], budget=3).run()
     out = console(terminal=True)
     view = LiveView(console=out, folder=tmp_path, clock=lambda: 75.0)
-    view.retell(events_of(tmp_path))
+    view.print_earlier(events_of(tmp_path))
     out.print(view.panel())
     log, panel = said(out)[: said(out).rindex("╭")], said(out)[said(out).rindex("╭") :]
     assert "burst 1: 100 ms per step" in log

@@ -19,7 +19,7 @@ SAME_REL_TOL = 0.005  # closer values agree in the three digits shown
 UNITS = {"us": "µs"}  # units of the table of constants → as displayed
 
 
-def learnt(material: Material) -> Section | None:
+def learned(material: Material) -> Section | None:
     """Returns the section; None if nothing was calibrated."""
     study, surrogate = material.history.study, material.surrogate
     if study is None or surrogate is None:
