@@ -32,7 +32,7 @@ from analyzers.walls import find_walls
 
 Progress = Callable[[int, int], None]  # traces read, traces in all
 Found = list[Digest] | SnapshotReport | TraceError
-WORTH_A_PROCESS_BYTES = 1 << 20  # all traces together: below, starting processes costs more than reading
+WORTH_A_PROCESS_BYTES = 1 << 20  # size of all traces together below which starting processes costs more than reading
 
 
 def silent(done: int, of: int) -> None:
@@ -142,7 +142,7 @@ def _each(traces: Sequence[Path], stretch: Stretch, progress: Progress, kept: Ke
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # deleted since: reading it reports that
+    except OSError:  # deleted in the meantime: reading it reports that
         return 0
 
 

@@ -19,10 +19,11 @@ from analyzers.ranks.late_ranks import MAIN_CAUSE, LateBy, LateRank
 from analyzers.walls.host import own_us as own_host_us
 from analyzers.wording import ms, percent
 
-RANKS_NAMED = 4  # in words
+RANKS_NAMED = 4  # most ranks named in a sentence
 TO_TRACE = 8  # most ranks whose traces are requested
-MIN_US = 1e-3  # of waiting: less counts as none
-MOSTLY = 0.5  # of the host wall: with this share in excess of the median rank's host time it is the late ranks'
+MIN_US = 1e-3  # shorter waiting counts as none
+# least share of the host wall that late ranks' extra host time, beyond the median rank's, needs to be its cause
+MOSTLY = 0.5
 # headline by the cause of lateness; {}: the late ranks
 LATE: Mapping[LateBy, str] = {
     LateBy.HOST: "host on {}",
@@ -77,7 +78,7 @@ def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
     if finding is None or not late or len(job.by_rank) < 2:
         return []
     hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
-    usual = hosts_us[(len(hosts_us) - 1) // 2]  # with two ranks: the other one's
+    usual = hosts_us[(len(hosts_us) - 1) // 2]  # the lower median: of two ranks, that of the other one
     return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
 
 

@@ -60,20 +60,24 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_us: float
     idle_us: float
     idle_by_cause: IdleByCause
-    graph_us: float = 0.0  # of compute_us: inside graphs whose kernels were not recorded one by one
+    graph_us: float = 0.0  # part of compute_us inside graphs whose kernels were not recorded one by one
     compute_by_class: dict[str, float] = {}  # attention, grouped_gemm, gemm, router, ... and recompute
-    recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work recomputed in backward
-    gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
-    host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing then
-    launch_rate_us: float = 0.0  # of idle_by_cause.host_us: between launches at the host's usual pace
-    turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
+    # part of compute_us or exposed communication in which forward work is recomputed in backward
+    recompute_us: float = 0.0
+    # time of the class gemm by format: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
+    gemm_by_precision: dict[str, float] = {}
+    host_by_activity: dict[str, float] = {}  # idle_by_cause.host_us by the host's activity in that time
+    launch_rate_us: float = 0.0  # part of idle_by_cause.host_us between launches at the host's usual pace
+    turnaround_us: float = 0.0  # part of idle_by_cause.sync_us from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
-    # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
+    # part of exposed communication, by kind, until the last rank of a collective had arrived; empty where it is not
+    # known
     waiting_by_kind: dict[str, float] = {}
-    # the same of what is perhaps waiting beside that: what exceeds the shortest collectives of the same kind
+    # further exposed communication that may be waiting, by kind: the time beyond the shortest collectives of the same
+    # kind
     may_wait_by_kind: dict[str, float] = {}
-    recorded_us: float | None = None  # its length on the trace's clock, where parts of it count several times
+    recorded_us: float | None = None  # its length on the trace's clock, if parts of it count several times
 
     @property
     def end_us(self) -> float:
@@ -86,8 +90,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     compute_class: str  # a class of compute_by_class, or communication
-    kind: str | None = None  # of communication
-    precision: str | None = None  # of GEMMs, where the name says
+    kind: str | None = None  # kind of communication; null for other kernels
+    precision: str | None = None  # precision of a GEMM, if its name tells it
     count: int
     total_us: float
 
@@ -115,15 +119,15 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     peak_step: str | None = None  # the step of the peak, and how far into it (0..1)
     peak_at_share: float | None = None
     peak_phase: str | None = None  # the innermost annotation open then: forward, experts, optimizer, ...
-    reserved_gib: float | None = None  # at its peak
+    reserved_gib: float | None = None  # reserved memory at its own peak
     limit_gib: float | None = None
     fragmentation_gib: float | None = None  # reserved - allocated when reserved was largest
     allocator_retries: int | None = None
     driver_allocations: int = 0  # cudaMalloc and cudaFree calls inside steps
     held_at_peak: dict[str, float] = {}  # GiB by phase that allocated it
-    curve: list[tuple[float, float]] = []  # (us, GiB), thinned: for drawing
-    at_least: bool = False  # what was allocated before the recording is not known, and not in the figures
-    out_of_memory: int = 0  # allocations that failed for good
+    curve: list[tuple[float, float]] = []  # (µs, GiB), thinned for drawing
+    at_least: bool = False  # true if memory allocated before the recording is unknown and not in the figures
+    out_of_memory: int = 0  # number of allocations that failed even after a retry
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +143,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     count: int
     why: str
-    at_bytes: int | None = None  # of the file, where that is known: where it ends too early
+    at_bytes: int | None = None  # position in the file, if known; for a truncated file, its end
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,23 +196,25 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     warnings: list[str] = []
     warm_up: list[str] = []  # names of the steps at the start that no average counts
-    kernels: list[KernelTime] = []  # the longest of every class, longest first
-    ranges: list[RangeTime] = []  # the longest on the host first
+    kernels: list[KernelTime] = []  # the longest kernels of every class, longest first
+    ranges: list[RangeTime] = []  # those with most time on the host first
     memory: MemoryUse | None = None
-    microbatches: int | None = None  # of a step, and how many of them were recorded: None where the trace does not say
+    # micro batches of a step, and how many of them were recorded; null if the trace does not say
+    microbatches: int | None = None
     microbatches_traced: int | None = None
     repeated: list[Repeated] = []
     stretch: Stretch = WHOLE
-    steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
-    simulated: bool = False  # written by a simulation: nothing was measured
-    compute_capability: tuple[int, int] | None = None  # of its GPU: [9, 0]; None where the trace does not say
+    steps_marked: bool = True  # false if nothing marks steps and repeating ranges were taken as steps
+    simulated: bool = False  # true if a simulation wrote it: nothing was measured
+    # compute capability of its GPU, such as [9, 0]; null if the trace does not say
+    compute_capability: tuple[int, int] | None = None
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     """The average step of one rank compared with the others; known if several ranks of the job were traced."""
 
     rank: int
-    device: int | None = None  # where one process has several
+    device: int | None = None  # device number, if one process has several
     clock_offset_us: float | None  # added to its clock to align it with the first rank's; None if not matched
     step_us: float
     own_us: float  # the step without waiting for other ranks
@@ -225,16 +231,17 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     wall: Wall
     recoverable_us: float
-    share: float  # recoverable_us over the step's time, 0..1
-    # how much faster steps would come without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
-    # Bounds of several walls do not add up: what one gives back, another cannot give back again
+    share: float  # recoverable_us as a fraction of the step's time, 0..1
+    # upper bound on the speed-up without this wall, T / (T - R) - 1 with the step's time T; null: no limit. Bounds of
+    # several walls do not add up, because they share recoverable time
     speedup_bound: float | None = None
     evidence: list[str]
     parts: dict[str, float] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, recompute, launching, ...
-    # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
-    # like another that was; None where all are known
+    # part of recoverable_us that is gained even if an untraced pipeline stage is as slow as the slowest rank and spends
+    # its time like a traced one; null if every stage was traced
     least_us: float | None = None
-    bubble_us: float = 0.0  # what of the pipeline's bubble would go with it: the other stages' passes shrink as well
+    # part of the pipeline's bubble that disappears with it, because the other stages' passes shrink as well
+    bubble_us: float = 0.0
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,12 +254,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    headline: str  # instead of the name of a wall: `imbalance: experts of rank 2`
-    lost_us: float = 0.0  # of an average step
+    headline: str  # shown in place of a wall's name, such as `imbalance: experts of rank 2`
+    lost_us: float = 0.0  # time that an average step loses
     share: float = 0.0
-    ranks: list[int] = []  # the late ones, the most waited for first
+    ranks: list[int] = []  # the late ranks, the one that is waited for most first
     evidence: list[str] = []
-    trace_ranks: list[int] = []  # to trace next, where their traces would tell more; empty where they are not known
+    trace_ranks: list[int] = []  # ranks whose traces would decide between causes; empty if unknown
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,14 +274,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     margin: float
     because: str
     walls: list[WallFinding] = []  # ranked by recoverable_us
-    quoted: list[int] = []  # lines of the named wall's evidence that `because` has already
+    quoted: list[int] = []  # indices of the named wall's lines of evidence that `because` contains already
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
-    cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
-    ranks: list[int] = []  # those on which the wall stands, where it does on some only
-    between: list[Wall] = []  # the walls of which one it is, where two are too close
+    cut_short: str = ""  # `cut short at 48.4 MB` if the end of a trace is missing, else empty
+    ranks: list[int] = []  # the ranks that have the wall, if only some have it
+    between: list[Wall] = []  # the two walls, if they are too close to decide between
     cause: Cause | None = None
-    # us of an average step that ranks wait for later ones, by what makes those late, and for their pipeline (bubble);
-    # names as of `Cause`. What the verdict is not about is lost all the same
+    # µs per average step that ranks wait for late ones, by the cause of lateness, and for their pipeline (bubble);
+    # names as in `Cause`. Includes losses that the verdict does not name
     waits: dict[str, float] = {}
 
     @property

@@ -5,7 +5,7 @@ OTHER = "other"
 RECOMPUTE = "recompute"
 GEMM = "gemm"
 GROUPED_GEMM = "grouped_gemm"
-# time in which two classes run at once counts for the first of them: the rarer and heavier first
+# time in which two classes run at once counts for the first of them: rarer and longer kernels come first
 COMPUTE_CLASSES = (
     RECOMPUTE,
     "attention",

@@ -27,7 +27,7 @@ from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
 
 NO_CALL = -1
 ROUNDED_US = 2e-3  # an event that ends this much after the next one started does not enclose it: clocks round
-NSIGHT_THREAD = 0xFFFFFF  # of a globalTid
+NSIGHT_THREAD = 0xFFFFFF  # bits of the thread in a globalTid
 # types of events, with their family before the dot
 KEYS = (
     *(f"idle.{cause}" for cause in ("host", "sync", "bubble", "unattributed")),
@@ -39,7 +39,7 @@ KEYS = (
     "host.call",
 )
 KEY = {key: code for code, key in enumerate(KEYS)}
-KEY_OF_LABEL = np.array(  # of kernel_times.CLASSES
+KEY_OF_LABEL = np.array(  # index into KEYS of each of kernel_times.CLASSES
     [KEY[key] for key in (*(f"compute.{c}" for c in COMPUTE_CLASSES), *(f"communication.{k}" for k in KINDS))]
 )
 FIRST_KIND = KEY[f"communication.{KINDS[0]}"]
@@ -183,7 +183,7 @@ class _Drawn:
         included."""
         on_device = np.array([one.place is Place.DEVICE for one in self._lanes])[lane]
         calls = np.flatnonzero(~on_device & (call != NO_CALL))
-        place = np.full(int(call.max(initial=NO_CALL)) + 2, NO_CALL)  # the last is that of NO_CALL itself
+        place = np.full(int(call.max(initial=NO_CALL)) + 2, NO_CALL)  # the last element is for NO_CALL
         place[call[calls]] = calls
         return np.where(on_device, place[call], NO_CALL)
 

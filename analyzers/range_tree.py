@@ -17,9 +17,9 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.launches import launches
 from analyzers.timeline import Activity, Ints, Spans
 
-MOST_RANGES = 300_000  # of a trace: above, a tree shows no more than the sums by name
-LEAST_SHARE = 0.001  # of the trace: shorter nodes are left out
-MOST_EARLY = 1e-3  # of a range: the part of it that may be before the longer range that encloses it
+MOST_RANGES = 300_000  # most ranges of a trace for a tree: of more, it would show little more than the sums by name
+LEAST_SHARE = 0.001  # share of the trace: shorter nodes are left out
+MOST_EARLY = 1e-3  # share of a range that may precede the longer range that encloses it
 ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzers.intervals import Floats, Intervals
 
-Measure = Callable[[Floats, Floats], Floats]  # of stretches of time, by their starts and ends: additive
+Measure = Callable[[Floats, Floats], Floats]  # an additive measure of stretches of time, given their starts and ends
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,7 +22,8 @@ REPEATS = 3  # least number of ranges of one name that can serve as steps
 FILLED = 0.8  # least share of such ranges in the time from the first one's start to the last one's end
 MOST = 0.5  # least share of the trace that they span
 _NUMBER = re.compile(r"[ _#:]*\d+$")
-WARM_UP = 1.3  # times the median of the later steps; steps of one training loop differ by a few per cent
+# a first step longer than this times the median of later ones is warm-up; steps of one loop differ by a few per cent
+WARM_UP = 1.3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,13 +87,13 @@ class Message:
     """NCCL's arguments of a communication; fields are empty or None if missing."""
 
     group: str = ""  # name and ranks of the process group: the same text on all of its ranks
-    group_ranks: tuple[int, ...] = ()  # as far as the arguments list them
+    group_ranks: tuple[int, ...] = ()  # ranks of the group, if the arguments list them
     collective: str = ""
     group_size: int | None = None
-    size_bytes: int | None = None  # of the larger side
-    dtype: str = ""  # of its elements, as torch names scalar types
+    size_bytes: int | None = None  # size of the larger of input and output
+    dtype: str = ""  # type of the elements, as torch names scalar types
     peers: tuple[int | None, int | None] | None = (
-        None  # of a send or receive: from rank, to rank; None is the rank itself
+        None  # ranks that send and receive, for a send or receive; None is the rank itself
     )
 
 
@@ -129,7 +129,7 @@ class MemoryEvents:
     allocated_bytes: Ints
     reserved_bytes: Ints
     retries: int | None = None  # counted by the reader, if the trace records failed allocations
-    refused: int = 0  # allocations that failed for good
+    refused: int = 0  # allocations that failed even after a retry
 
     def __len__(self) -> int:
         return len(self.time_us)
@@ -152,16 +152,18 @@ class Timeline:
     calls: Spans  # CUDA / HIP runtime and driver calls; lane = host thread
     ops: Spans  # framework operators; lane = host thread
     ranges: Spans  # annotations: record_function, NVTX; lane = host thread
-    overhead: Spans = field(default_factory=lambda: no_spans())  # of profiler and driver; threads are not recorded
-    group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
-    world_size: int | None = None  # ranks of the job
+    # overhead of profiler and driver; threads are not recorded
+    overhead: Spans = field(default_factory=lambda: no_spans())
+    group_sizes: Mapping[str, int] = field(default_factory=dict)  # number of ranks by the process group's description
+    world_size: int | None = None  # number of ranks of the job
     messages: tuple[Message, ...] = ()
-    lane_names: Mapping[int, str] = field(default_factory=dict)  # stream or thread, as the profiler numbers them
+    # number of the stream or thread, as the profiler shows it
+    lane_names: Mapping[int, str] = field(default_factory=dict)
     memory: MemoryEvents | None = None
     memory_limit_bytes: int | None = None  # all of the device's memory
-    compute_capability: tuple[int, int] | None = None  # of the device
+    compute_capability: tuple[int, int] | None = None  # compute capability of the device
     simulated: bool = False  # the trace says that a simulation wrote it
-    microbatches: int | None = None  # of a step, and how many of them the trace holds
+    microbatches: int | None = None  # micro batches of a step, and how many of them the trace contains
     microbatches_traced: int | None = None
     repeats: Repeats = ONCE  # parts of the trace that count several times
     dropped: tuple[Dropped, ...] = ()

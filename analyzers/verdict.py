@@ -15,13 +15,13 @@ from analyzers.wording import percent
 
 # shares of the average step, except `classified`: the share of device time that the kernel table explains
 THRESHOLDS = {
-    "classified": 0.90,  # at least; below it the classes themselves are in doubt
-    "unattributed": 0.15,  # at most
-    "share": 0.05,  # at least, of the leading wall
-    "margin": 0.02,  # at least, of the leading wall over the next
+    "classified": 0.90,  # minimum; below it the classes themselves are in doubt
+    "unattributed": 0.15,  # maximum
+    "share": 0.05,  # minimum share of the leading wall
+    "margin": 0.02,  # minimum lead over the next wall
     "compute_bound": 0.80,  # share of compute in a step with no other large loss
 }
-WORTH_SAYING = 0.005  # of the step: a smaller wall is not named as next
+WORTH_SAYING = 0.005  # share of the step: a smaller wall is not named as next
 WAITING = "waiting for slower ranks"
 BUBBLE = "the pipeline's bubble"
 OTHER_STREAMS = "work that was launched but waits for another stream, a copy or an event"
@@ -54,7 +54,8 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
     waited = max(step.waiting_us + step.bubble_us - step.pipeline_wait_us, job.imbalance_us)
     losses = {
         BUBBLE: step.pipeline_wait_us,
-        WAITING: waited * (1 - job.lateness.share(LateBy.HOST)),  # for hosts: their wall counts it
+        # without waiting for late hosts, which the host wall counts
+        WAITING: waited * (1 - job.lateness.share(LateBy.HOST)),
         OTHER_STREAMS: step.sync_us - step.turnaround_us,
         TURNAROUND: step.turnaround_us,
         NOT_IN_THE_TRACE: step.unattributed_us,
@@ -201,7 +202,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     out_of_memory = failure is not None and failure.kind == "oom"
     if memory is not None and (
         out_of_memory or job.step is None
-    ):  # without step times only failed allocations are evidence
+    ):  # if there are no step times, only failed allocations are evidence
         rest = [f for f in findings if f is not memory]
         return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest], quoted=[0])
     if not findings:

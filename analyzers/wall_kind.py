@@ -15,5 +15,5 @@ class WallKind:
     order: int
     loses: str  # a clause that "for 12 % of the step" follows
     column: str  # the head of a table's column with its share of a step
-    style: str  # of its segments in a bar of a terminal, in rich's words
-    segments: tuple[str, ...] = ()  # parts of a step that it colours; another wall's are not taken
+    style: str  # rich style of its segments in a terminal's bars
+    segments: tuple[str, ...] = ()  # parts of a step that have its colour; no part belongs to two walls

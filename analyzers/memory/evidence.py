@@ -9,8 +9,8 @@ from analyzers.diagnosis import MemoryUse
 from analyzers.memory.phases import OUTSIDE
 from analyzers.wording import percent
 
-NEARLY_FULL = 0.95  # of the device: above, the allocator has no room to choose
-WORTH_SAYING = 0.05  # of the peak: a smaller part or loss gets no line
+NEARLY_FULL = 0.95  # share of the device's memory above which the allocator has little choice
+WORTH_SAYING = 0.05  # share of the peak: a smaller part or loss gets no line
 HOLDERS_SAID = 4
 
 RankMemory = tuple[int | None, MemoryUse]

@@ -25,7 +25,7 @@ GIB = float(1 << 30)
 BEFORE = "allocated before the recording"
 CURVE_POINTS = 500
 PHASES_SHOWN = 12
-WORTH_SHOWING = 0.001  # of the largest: smaller ones are summed as other
+WORTH_SHOWING = 0.001  # share of the largest phase: smaller ones are summed as `other`
 RELEASES = re.compile(r"Free|Unmap|Release")
 OF_THE_HOST = re.compile(r"Host|Register")
 

@@ -15,7 +15,7 @@ SYNCHRONISING = "synchronising_call"
 LAUNCHING = "launching"
 OPERATORS = "operators"
 PYTHON = "python"
-OUTSIDE_CALLS = "outside_calls"  # as PYTHON, if operators were not recorded
+OUTSIDE_CALLS = "outside_calls"  # takes the place of PYTHON if operators were not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class HostActivity:
 
     activity: str
     events: str  # a field of Timeline
-    anywhere: bool  # on any thread, else only on those that issue work
+    anywhere: bool  # true: on any thread; false: only on threads that launch work
     pattern: re.Pattern[str]
 
 

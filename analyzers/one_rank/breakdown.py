@@ -45,7 +45,7 @@ EP_NOTIFY = "ep_notify"  # the host reads the token counts it sends before it la
 NO_STEPS = "no step markers (ProfilerStep#n, step): the whole trace counts as one step"
 PROFILER_DELAYS = "the profiler delayed the host"
 UNSEEN_WORK = "launched kernels or graphs are missing from the trace (nsys: --cuda-graph-trace=node)"
-WORTH_A_WARNING = 0.01  # of the span
+WORTH_A_WARNING = 0.01  # share of the span: less unattributed time gets no warning
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,7 +58,7 @@ class Breakdown:
     host: Mapping[str, Intervals]  # host idle by what the host was doing
     recompute_issue: Intervals  # the host issuing recomputed forward work
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
-    allocating: Intervals  # the host in them, busy device time included
+    allocating: Intervals  # the host in cudaMalloc or cudaFree, whether or not the device was idle
     pace: Pace
     replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
     launch_rate: Intervals  # part of host idle time: between launches that follow each other at the usual pace

@@ -24,7 +24,7 @@ from analyzers.nesting import NONE, innermost
 from analyzers.one_rank.expert_exchange import Launched, exchanges
 from analyzers.timeline import Ints, Spans, Timeline, look_up
 
-EXPERT = "expert"  # in communication.csv: the experts' group, dispatch or combine
+EXPERT = "expert"  # in communication.csv: an exchange with experts, dispatch or combine
 MEANINGS = (*KINDS, EXPERT)
 ALL_TO_ALL, NOTIFY, OTHER, PIPELINE = (KINDS.index(name) for name in ("all_to_all", "ep_notify", "other", "pp"))
 # kernels that may be an all-to-all or a point-to-point exchange
@@ -36,7 +36,7 @@ WHOLE_NUMBERS = ("Int", "Long")  # counts or positions of tokens, never tokens
 class _Row:
     where: str
     pattern: re.Pattern[str]
-    collective: str  # means something for such a collective only; empty for any
+    collective: str  # the row applies to this collective only; empty: to any
     meaning: int
 
 
@@ -132,7 +132,7 @@ def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: L
 def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) -> Bools:
     """Returns bool[N]: the communications whose recorded dtype is one of these."""
     says = np.array([message.dtype in dtypes for message in timeline.messages] + [False], dtype=np.bool_)
-    carries: Bools = np.take(says, found.message)  # -1, no message, is the last
+    carries: Bools = np.take(says, found.message)  # index -1, no message, selects the last element
     return carries
 
 
@@ -166,7 +166,8 @@ class _Clues:
     def _between_peers(self) -> Ints:
         """Returns PIPELINE where NCCL's arguments name two peers. (The source of a broadcast is not a peer.)"""
         peers = [message.peers is not None for message in self._timeline.messages]
-        has_peers = np.array([*peers, False], dtype=np.bool_)[self._found.message]  # -1, no message, is the last
+        # index -1, no message, selects the last element
+        has_peers = np.array([*peers, False], dtype=np.bool_)[self._found.message]
         exchanges_some = self._found.events.where(lambda name: AMBIGUOUS.search(name) is not None)
         return np.where(has_peers & exchanges_some, PIPELINE, NONE)
 

@@ -64,7 +64,8 @@ def work(timeline: Timeline) -> Work:
     receives = ranges.where(is_receive)
     collectives = ranges.take(is_gloo & ~receives)
     kind = _kinds(timeline, collectives)
-    # a send is pending until its batch has been waited for: while its receive is too, that is the wait
+    # a send is pending until its batch has been waited for; while a receive of the batch is pending too, the wait is
+    # for the receive
     receiving = ranges.covered(receives)
     is_send = collectives.where(lambda name: name.startswith(GLOO_SEND))
     sends, others = (grouped(collectives.take(s), kind[s], KINDS) for s in (is_send, ~is_send))
@@ -127,7 +128,7 @@ def _classes(computing: Spans, ranges: Spans) -> Ints:
     own = computing.code(lambda name: index[kernels.operator(name).compute_class])
     of_range = ranges.code(lambda name: index[CLASS_OF_RANGE[name]] if name in CLASS_OF_RANGE else NONE)
     around = innermost(ranges, of_range, computing.lane, computing.start_us)
-    # inside `experts` only the products are grouped GEMMs, activations stay what they are
+    # inside `experts` only GEMMs become grouped GEMMs; other operators keep their class
     keeps_own = (around == NONE) | ((around == index["grouped_gemm"]) & (own != index["gemm"]))
     return np.where(keeps_own, own, around)
 

@@ -34,7 +34,7 @@ class Call:
     """A kind of collective call: what is the same for all ranks that take part in it."""
 
     kind: str  # one of KINDS
-    what: str  # NCCL's name of it, the peers of a send or receive, else the kernel's name
+    what: str  # NCCL's name for it, or the peers of a send or receive, else the kernel's name
     group: str = ""  # name and ranks of the process group, empty if not known
     ranks: tuple[int, ...] = ()  # sender and receiver, or those of the process group, as far as they are known
     group_size: int | None = None
@@ -71,7 +71,7 @@ class Digest:
 
     report: TraceReport
     windows: tuple[Step, ...]
-    steps: tuple[RankStep, ...]  # without waiting: it needs the other ranks' traces
+    steps: tuple[RankStep, ...]  # waiting is not set: it needs the traces of other ranks
     origin_us: float
     collectives: Collectives
     course: Course

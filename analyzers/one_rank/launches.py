@@ -10,7 +10,7 @@ import numpy as np
 from analyzers.intervals import Bools, Floats
 from analyzers.timeline import NO_CORRELATION, Ints, Spans, Timeline
 
-LAUNCHING_CALL = re.compile(r"Launch\w*Kernel|GraphLaunch|ModuleLaunch")  # of CUDA and HIP: each starts device work
+LAUNCHING_CALL = re.compile(r"Launch\w*Kernel|GraphLaunch|ModuleLaunch")  # calls of CUDA and HIP that start device work
 SHARED_CORRELATION = 0  # some profilers give it to every call that launches nothing
 
 

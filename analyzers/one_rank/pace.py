@@ -14,7 +14,7 @@ from analyzers.intervals import EMPTY, Floats, Intervals, union
 from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Timeline
 
-USUAL_PACE = 4.0  # times the median interval between launches: beyond it something else delayed the host
+USUAL_PACE = 4.0  # times the median interval between launches: a longer one has another cause than the pace
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

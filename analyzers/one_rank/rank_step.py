@@ -11,10 +11,11 @@ import numpy as np
 from analyzers.kernel_classes import ARITHMETIC, PIPELINE, RECOMPUTE
 from analyzers.names.host_activities import ALLOCATOR
 
-BUBBLE_PART = "bubble"  # of waiting_by_cause: a late rank waits for its pipeline
-HOST_PART = "host:"  # of waiting_by_cause: what a late rank's host was doing
-OFFLOAD = "offload"  # what memory counts, and exposed copies
-# copies of the smaller direction / of the larger: weights and input only come, offloaded data goes and returns
+BUBBLE_PART = "bubble"  # key of waiting_by_cause: a late rank waits for its pipeline
+HOST_PART = "host:"  # prefix of keys of waiting_by_cause: the activity of a late rank's host
+OFFLOAD = "offload"  # key of gain_us: the work that the memory wall counts, and exposed copies
+# least ratio of the copies in the smaller direction to those in the larger one: offloaded data is copied both ways,
+# weights and input in one direction
 OFFLOAD_BALANCE = 0.2
 
 
@@ -28,39 +29,44 @@ class RankStep:
     gemm_by_precision: Mapping[str, float] = field(default_factory=dict)
     grouped_gemms: float = 0.0  # kernels that multiply experts, and the median time of one
     grouped_gemm_us: float = 0.0
-    communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # as it ran
+    communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # whole time, hidden or exposed
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
-    waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
-    may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)  # of the rest of exposed: possibly waiting
-    waiting_by_cause: Mapping[str, float] = field(default_factory=dict)  # of waiting except pp: what the late rank did
-    to_host_us: float = 0.0  # of exposed copies: from the device to host memory
+    # part of exposed communication: waiting for a slower rank
+    waiting_by_kind: Mapping[str, float] = field(default_factory=dict)
+    # part of the rest of exposed communication: possible waiting
+    may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)
+    # waiting, except in pp, by what the late rank did
+    waiting_by_cause: Mapping[str, float] = field(default_factory=dict)
+    to_host_us: float = 0.0  # part of exposed copies: from the device to host memory
     from_host_us: float = 0.0
-    copied_to_host_us: float = 0.0  # as they ran, exposed or not
+    copied_to_host_us: float = 0.0  # whole time of copies, exposed or not
     copied_from_host_us: float = 0.0
     host_us: float = 0.0
     host_by_activity: Mapping[str, float] = field(default_factory=dict)
-    after_sync_us: float = 0.0  # of host: started while the host was in a synchronising call
-    launch_rate_us: float = 0.0  # of host: between launches that follow each other at the usual pace
+    after_sync_us: float = 0.0  # part of host: gaps that started while the host was in a synchronising call
+    launch_rate_us: float = 0.0  # part of host: between launches that follow each other at the usual pace
     launches: float = 0.0  # calls that launched device work
     launch_interval_us: float = 0.0  # medians over the trace: from one launch to the next, and of a kernel
     kernel_us: float = 0.0
     sync_us: float = 0.0
-    turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
+    turnaround_us: float = 0.0  # part of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
-    passes_us: float = 0.0  # from the first arithmetic to the last, without waiting for pipeline peers
+    passes_us: float = 0.0  # from the first arithmetic kernel to the last, without waiting for pipeline peers
     host_in_passes_us: float = 0.0  # of host
-    imbalance_us: float = 0.0  # what evenly loaded ranks would save of the step
+    imbalance_us: float = 0.0  # time that the step would save if ranks were loaded evenly
     recompute_us: float = 0.0
-    recompute_host_us: float = 0.0  # of host: while forward work was issued again
+    recompute_host_us: float = 0.0  # part of host: while forward work was launched again
     allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree
     driver_calls: float = 0.0  # number of cudaMalloc, cudaFree and similar calls; driver_us: their time
     driver_us: float = 0.0
-    # by wall: how much shorter the step would be without what it counts, with the same launches and waiting calls;
-    # empty if the trace has no launches. offload: without what memory counts and exposed copies
+    # by wall: how much shorter the step would be without the work that the wall counts, with the same launches and
+    # waiting calls; empty if the trace has no launches. Key `offload`: without the work that the memory wall counts and
+    # without exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
-    # how much shorter without a share of each kernel that is not arithmetic, and (1 + a share) without all of those and
-    # a share of each arithmetic kernel, without recompute; empty without launches, too
+    # how much shorter the step would be without a share of each kernel that is not arithmetic; at key 1 + share,
+    # without all of those and a share of each arithmetic kernel. Recompute is left out; empty if the trace has no
+    # launches
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 

@@ -17,7 +17,8 @@ from analyzers.intervals import EMPTY, Bools, Intervals, merge, union
 from analyzers.timeline import NO_CORRELATION, Ints, Spans, Timeline
 
 RECOMPUTE_RANGE = re.compile(r"^recompute($|[ _:(])")
-# torch.utils.checkpoint (reentrant), megatron.core.tensor_parallel.random, DeepSpeed; Transformer Engine's with _
+# nodes of torch.utils.checkpoint (reentrant), megatron.core.tensor_parallel.random and DeepSpeed; Transformer Engine's
+# starts with _
 CHECKPOINT_BACKWARD = re.compile(r"^_?Checkpoint\w*FunctionBackward$")
 NODE = "autograd::engine::evaluate_function"
 # backward nodes have the sequence number of their forward operator

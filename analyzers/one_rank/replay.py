@@ -28,7 +28,8 @@ from analyzers.timeline import Ints, Spans
 # clocks that count from 1970 in float64 are off by a quarter of a microsecond: a wait that ends a step ends before the
 # step's edge, and the next launch comes after it, despite rounding
 ROUNDING_US = 0.5
-MOST_POINTS = 100_000  # of all passes; each further pass is assumed to gain what one more pass gains
+# limit on the points of all passes; each pass beyond it is assumed to gain as much as one more pass
+MOST_POINTS = 100_000
 NONE = -1
 
 
@@ -287,7 +288,7 @@ class Replay:
             self._once(self._waiting),
         )
         passed = np.empty(len(overhead))
-        held, sooner = -np.inf, 0.0  # sooner: by how much the host launches
+        held, sooner = -np.inf, 0.0  # sooner: by how much earlier the host launches
         for i, (latest, work, arrives, leaves, returns, is_mark, waiting) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):

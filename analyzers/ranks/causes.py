@@ -21,7 +21,7 @@ from analyzers.ranks.waiting import aligned
 from analyzers.timeline import Ints
 
 UNKNOWN = "unknown"  # the ranks left no earlier collective together, or the last rank did no more than the others
-PASSES = 3  # longest chain of ranks waiting for each other: longer ones end as unknown
+PASSES = 3  # longest chain of ranks waiting for each other; the cause of a longer one is unknown
 TINY_US = 1e-3
 MIN_EXPLAINED = 0.5  # share of a rank's lateness that its additional work must explain
 

@@ -19,7 +19,7 @@ import numpy as np
 from analyzers.intervals import Floats
 
 DRIFT_MAX = 1e-3  # clocks of computers stay within 1e-4 of each other; a steeper line is not a drift
-DRIFT_NEEDS = 9  # events: three in each third
+DRIFT_NEEDS = 9  # least number of events for a line: three in each third
 DENSE = 0.3  # share of the moments that must agree closely for the clocks' difference to be taken from them
 FAR_LESS = 0.5  # largest residual of a line over that of a constant for the line to be used
 

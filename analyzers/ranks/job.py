@@ -27,7 +27,7 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
-SAID_SHARE = 0.005  # of the step: less gets no line
+SAID_SHARE = 0.005  # share of the step: a shorter time gets no line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Job:
     """
 
     step: RankStep | None = None
-    steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
+    steps: int = 0  # number of steps averaged over; 0 if none was marked and the whole trace was taken as one
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
     shared: Sequence[Sequence[int]] = ()  # for each rank the numbers of the steps averaged over, in one order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
@@ -46,15 +46,16 @@ class Job:
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
     slowest: int | None = None
     slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
-    imbalance_us: float = 0.0  # what evenly loaded ranks would save: the step less the mean rank's own time
+    imbalance_us: float = 0.0  # time that evenly loaded ranks would save: the step minus the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
-    ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
+    ranks: Sequence[RankTime] = ()  # each rank compared with the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
     lateness: Lateness = field(default_factory=Lateness)  # why ranks wait for others, and for which
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
-    memory: Sequence[tuple[int | None, MemoryUse]] = ()  # of each rank that recorded it
+    memory: Sequence[tuple[int | None, MemoryUse]] = ()  # memory of each rank that recorded it
     world_size: int | None = None  # ranks of the job, traced or not
-    untraced: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by kind: ranks of its groups without a trace
+    # by kind of communication: ranks of its process groups without a trace
+    untraced: Mapping[str, Sequence[int]] = field(default_factory=dict)
     unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: their waiting is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing: `cut short at 48.4 MB: PATH`

@@ -23,14 +23,16 @@ from analyzers.ranks.causes import UNKNOWN, Caused, Causes
 from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
 from analyzers.wording import ms, part_name
 
-EXCHANGES = ("ep_dispatch", "all_to_all")  # their sizes give the number of tokens a rank receives
-SLOWER = 0.02  # than the others at work that does not depend on routing: less is not a slower device
-MORE_TOKENS = 0.05  # than the others receive: less does not explain longer experts
+EXCHANGES = ("ep_dispatch", "all_to_all")  # exchanges whose sizes give the number of tokens that a rank receives
+# a device is slower if work that does not depend on routing takes longer by this fraction than on the others
+SLOWER = 0.02
+# load explains longer experts only if the rank receives more tokens than the others by at least this fraction
+MORE_TOKENS = 0.05
 MAIN_CAUSE = 0.5  # least share of the waiting for a rank that makes a cause its main cause
 NEARLY_ALL = 0.95  # least share of the waiting for a rank that is shown as all
-AS_LONG = 1.1  # ratio of times: less is not shown
-MANY_TIMES = 10.0  # ratio of times: more is not shown, the others hardly do it at all
-WAITED_FOR = 0.25  # of the waiting for the most waited for rank: less is not named
+AS_LONG = 1.1  # a smaller ratio of times is not shown
+MANY_TIMES = 10.0  # a larger ratio of times is not shown: the others hardly do this work at all
+WAITED_FOR = 0.25  # share of the waiting for the rank that is waited for most: a rank with less is not named
 NAMED_FOR = 0.6  # least share of the waiting for a rank for which it is named under a cause
 
 

@@ -18,15 +18,16 @@ from analyzers.one_rank.digest import Call, Digest
 from analyzers.ranks.clocks import DENSE, Fit, Pair, fit, median
 from analyzers.timeline import Ints
 
-SAMPLE = 64  # collectives that suffice to distinguish groups
-ENOUGH = 3  # collectives whose ends agree by more than chance
+SAMPLE = 64  # number of collectives that suffices to distinguish groups
+ENOUGH = 3  # number of collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
-# or EXACT of them, at least MANY, must agree exactly: a thread that woke up late ends some collectives late
+# alternatively the share EXACT of them, at least MANY, must agree exactly: a thread that wakes up late ends some
+# collectives late
 EXACT, MANY = DENSE, 6
 NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
 # how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
 UNEVEN_US = 40.0
-UNEVEN_SHARE = 0.1  # of its time, waiting included
+UNEVEN_SHARE = 0.1  # the same as a share of the collective's time, waiting included
 NONE = -1
 
 

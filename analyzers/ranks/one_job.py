@@ -13,7 +13,8 @@ from analyzers.errors import TraceError
 from analyzers.one_rank.digest import Digest
 
 SINCE_1970_US = 1e15  # a larger value (after 2001) is Unix time; other clocks start with the capture
-APART_US = 60e6  # more than the clocks of a cluster's nodes differ by
+# traces whose times are further apart are of different jobs: the clocks of a cluster's nodes differ by less
+APART_US = 60e6
 HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
 APART_HINT = f"{HINT}. `moe-autotune compare` compares two"
 

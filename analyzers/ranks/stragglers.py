@@ -20,10 +20,10 @@ from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
 COMPUTE = "compute"
-ENOUGH_TO_COMPARE = 0.1  # of the part's time: with less other work a slower device cannot be recognised
-AS_MUCH = 0.5  # of the part's growth: other work that grows as much shows that the device is slower
-LATE_SHARE = 0.005  # of the step: ranks less late than this are on time
-EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explain it
+ENOUGH_TO_COMPARE = 0.1  # share of the part's time: with less other work a slower device cannot be recognised
+AS_MUCH = 0.5  # share of the part's growth: if other work grows as much, the device is slower
+LATE_SHARE = 0.005  # share of the step: ranks that are less late are on time
+EXPLAINS = 0.3  # share of the lateness: a part that is longer by less does not explain it
 
 
 @dataclass(frozen=True, kw_only=True)

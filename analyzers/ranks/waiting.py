@@ -1,4 +1,4 @@
-"""Computes which rank waited for which: in a collective the others wait until the last rank arrives, then all transfer.
+"""Computes which rank waited for which: in a collective all ranks wait for the last one to arrive, then all transfer.
 
 On aligned clocks, the wait of each rank ends when the last one arrives. Without traces of the other ranks, waiting can
 only be bounded: the shortest of similar collectives bounds the transfer, and the time that others take beyond it may be
@@ -107,7 +107,7 @@ def aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> t
 def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
     found = rank.collectives
     kind = np.array([KINDS.index(call.kind) for call in found.calls], dtype=np.int64)[found.call]
-    if rank.on_cpu:  # a pending receive is already bubble there, and a send ends with its receive
+    if rank.on_cpu:  # on CPUs a pending receive is counted as bubble already, and a send ends with its receive
         arrivals.complete[kind == KINDS.index(PIPELINE)] = True
     last, end = arrivals.last_us, found.end_us
     transfer = end - last

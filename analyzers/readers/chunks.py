@@ -10,12 +10,12 @@ from typing import IO
 
 from analyzers.readers.losses import CUT_GZIP, DAMAGED_GZIP, Losses
 
-CHUNK_BYTES = 1 << 18  # fits in a core's cache: 1 MB chunks take an eighth more CPU
+CHUNK_BYTES = 1 << 18  # fits in a core's cache: chunks of 1 MB take an eighth more CPU time
 COMPRESSED_BYTES = 1 << 14  # decompresses to about one chunk: traces shrink to a tenth or less
 STEP_BYTES = 1 << 8  # at most this many compressed bytes before the damage are lost
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
-PADDING = b"\0"  # may follow a gzip member
+PADDING = b"\0"  # bytes that may follow a gzip member
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

@@ -96,7 +96,7 @@ class SpanColumns:
         start, end = self._start.array(), self._end.array()
         for column in (start, end):
             column -= origin_us
-        none = np.broadcast_to(np.int64(NO_CORRELATION), len(start))  # takes no memory
+        none = np.broadcast_to(np.int64(NO_CORRELATION), len(start))  # a broadcast view takes no memory
         return Spans(
             start_us=start,
             end_us=end,

@@ -17,9 +17,10 @@ import numpy as np
 
 from analyzers.repeats import ONCE, Repeats
 
-MOST_TIMES = 1e6  # no step has as many micro batches
+MOST_TIMES = 1e6  # larger values are refused: no step has as many micro batches
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Moment = Annotated[float, msgspec.Meta(gt=-1e16, lt=1e16)]  # as for events: beyond, a double holds no microseconds
+# bounds as for events: a larger double does not resolve microseconds
+Moment = Annotated[float, msgspec.Meta(gt=-1e16, lt=1e16)]
 
 
 class Window(msgspec.Struct, frozen=True):

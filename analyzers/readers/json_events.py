@@ -24,12 +24,12 @@ from analyzers.readers.losses import CUT_FILE, DAMAGED, HOLE, NO_EVENTS, Losses
 from analyzers.timeline import NO_CORRELATION
 
 TAIL_BYTES = 1 << 14
-UNDECODABLE_BYTES = 16 << 20  # a larger piece that does not decode is damaged inside
-HEADER_BYTES = 256 << 20  # a file without events up to here has none
+UNDECODABLE_BYTES = 16 << 20  # a larger piece that does not decode is damaged
+HEADER_BYTES = 256 << 20  # a file without events in its first bytes, this many, has none
 EVENTS_OPENING = b'{"traceEvents":['
 EVENTS_ENDING = b"]}"
 BETWEEN = b" \t\r\n,"
-PADDING = b"\0 \t\r\n"  # may follow the end
+PADDING = b"\0 \t\r\n"  # bytes that may follow the end
 ZEROS = b"\0" * 16  # longer than any run of zeros inside a name
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 EVENTS_KEY = b'"traceEvents"'
@@ -74,7 +74,7 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments | None = None
 
 
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of ranks, or of nanoseconds since 1970
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # a number of ranks, or of nanoseconds since 1970
 
 
 class ProcessGroup(msgspec.Struct):
@@ -149,7 +149,7 @@ class JsonTrace:
     path: Path
     rank: int | None = None
     world_size: int | None = None
-    group_sizes: dict[str, int] = field(default_factory=dict)  # ranks by process group's description
+    group_sizes: dict[str, int] = field(default_factory=dict)  # number of ranks by the process group's description
     device_properties: list[Any] | None = None  # empty: the profiler found no device; None: not recorded
     base_ns: int = 0
     excerpt: dict[str, bytes] = field(default_factory=dict)  # undecoded text of the header's excerpt fields
@@ -169,7 +169,7 @@ class JsonTrace:
                 self.losses.add("events", 1, NO_EVENTS)
                 return
             rest[:0] = EVENTS_OPENING
-            min_bytes = 0.0  # bytes: text that did not decode is tried again once there is twice as much
+            min_bytes = 0.0  # text that did not decode is tried again when there is twice as much
             for text in chain((b"",), texts):
                 searched = len(rest) - KEY_SPAN if text else 0
                 rest += text
@@ -297,7 +297,7 @@ def _piece(text: bytearray, end: int) -> tuple[list[Event] | None, bool]:
 
 
 def _events_only(text: memoryview) -> tuple[list[Event] | None, bool]:
-    document = _DOCUMENT(text)  # while it lives, its header holds the text
+    document = _DOCUMENT(text)  # the decoded header keeps a view of `text` while it exists
     return (None, False) if document is None else (document.traceEvents, document.has_header)
 
 

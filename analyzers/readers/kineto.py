@@ -47,14 +47,14 @@ HOST_CATEGORIES = {
 }
 ANNOTATION_CATEGORY = "user_annotation"
 PYTHON_CATEGORY = "python_function"
-# the only Python functions that are kept: a collection stops every thread
+# the only Python functions that are kept, since a garbage collection stops every thread
 COLLECTIONS = ("Python GC", "gc.collect", "<built-in function collect>")
 # until torch 1.10 annotations were written as operators
 ANNOTATION_NAMES = re.compile(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoader\))")
 KINETO_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
 
 
-EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are garbage: a float64 has no microseconds there
+EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are invalid: a float64 does not resolve microseconds there
 
 
 def sniff(head: bytes) -> bool:
@@ -99,7 +99,7 @@ class _Columns:
                     kept[event.cat].append(event)
                 elif event.cat == PYTHON_CATEGORY and event.name in COLLECTIONS:
                     kept[ANNOTATION_CATEGORY].append(event)
-            elif event.ph in HALVES:  # an end need not name a category
+            elif event.ph in HALVES:  # an end event need not have a category
                 self.halves.append(event)
             elif event.ph == INSTANT:
                 instants.append(event)

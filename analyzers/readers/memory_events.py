@@ -30,7 +30,7 @@ class MemoryColumns:
         self._lanes = lanes
         self._time, self._lane = Column("d"), Column("i")
         self._figures = [Column("q") for _ in FIGURES]
-        self._refused: list[int] = []  # the device of each
+        self._refused: list[int] = []  # device of each failed allocation
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds instants; skips those that are not the allocator's or lack a time or a size."""

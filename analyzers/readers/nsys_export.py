@@ -79,7 +79,7 @@ class Export:
         pages = list(self._threads.map(partial(self._page, query), first_rows))
         count = sum(rows for rows, _ in pages)
         found = {c: np.concatenate([page[k] for rows, page in pages if rows] or [_NONE]) for k, c in enumerate(there)}
-        missing = np.broadcast_to(np.int64(MISSING), count)  # takes no memory
+        missing = np.broadcast_to(np.int64(MISSING), count)  # a broadcast view takes no memory
         return [found.get(c, missing) for c in columns]
 
     def _first_rows(self, table: str) -> Iterator[int]:

@@ -32,7 +32,7 @@ class DriverMemory:
 
     start: Ints
     process: Ints
-    device: Ints  # as its process counts
+    device: Ints  # device number as its process counts
     address: Ints
     change_bytes: Ints
     correlation: Ints

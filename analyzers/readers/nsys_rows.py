@@ -19,9 +19,10 @@ from analyzers.readers.nsys_processes import PROCESS_SHIFT
 from analyzers.steps import is_step
 from analyzers.timeline import NO_CORRELATION, Activity, Ints, Spans
 
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # calls of the runtime and of the driver
 RANGES = "NVTX_EVENTS"
-OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")  # of nsys, and of the driver as CUPTI reports it
+# overhead of nsys, and that of the driver as CUPTI reports it
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 # table -> (activity of its rows, name for rows without one)
 DEVICE_TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (Activity.KERNEL, ""),
@@ -53,7 +54,7 @@ class Rows:
         return len(self.start)
 
     def spans(self, chosen: Bools, names: tuple[str, ...], origin_ns: int) -> Spans:
-        everything = bool(chosen.all())  # most files are of one process: no copies then
+        everything = bool(chosen.all())  # most files have a single process: no copy is needed
         start, end, name, lane, correlation = (
             column if everything else column[chosen]
             for column in (self.start, self.end, self.name, self.lane, self.correlation)

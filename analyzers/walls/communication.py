@@ -29,7 +29,7 @@ KIND = WallKind(
     style="black on yellow",
     segments=("ep_dispatch", "ep_combine", "ep_notify", "all_to_all", "tp", "cp", "pp", "dp", "other"),
 )
-SAID_SHARE = 0.005  # of the step: kinds that take less get no line
+SAID_SHARE = 0.005  # share of the step: kinds that take less get no line
 RANKS_NAMED = 8
 
 

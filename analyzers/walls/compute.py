@@ -31,7 +31,7 @@ KIND = WallKind(
     segments=("compute",),
 )
 SAID_CLASSES = 4
-WORTH_SAYING = 0.005  # of the step: a smaller part would be shown as 0
+WORTH_SAYING = 0.005  # share of the step: a smaller part would be shown as 0
 
 
 def find(job: Job) -> WallFinding | None:
