@@ -92,9 +92,8 @@ class Message:
     group_size: int | None = None
     size_bytes: int | None = None  # size of the larger of input and output
     dtype: str = ""  # type of the elements, as torch names scalar types
-    peers: tuple[int | None, int | None] | None = (
-        None  # ranks that send and receive, for a send or receive; None is the rank itself
-    )
+    # the sending and the receiving rank of a send or receive; None is the rank itself
+    peers: tuple[int | None, int | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
