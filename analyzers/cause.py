@@ -20,10 +20,10 @@ from analyzers.walls.host import own_us as own_host_us
 from analyzers.wording import ms, percent
 
 RANKS_NAMED = 4  # most ranks named in a sentence
-TO_TRACE = 8  # most ranks whose traces are requested
+MAX_RANKS_TO_TRACE = 8  # most ranks whose traces are requested
 MIN_US = 1e-3  # shorter waiting counts as none
 # least share of the host wall that late ranks' extra host time, beyond the median rank's, needs to be its cause
-MOSTLY = 0.5
+MIN_LATE_HOST_SHARE = 0.5
 # headline by the cause of lateness; {}: the late ranks
 LATE: Mapping[LateBy, str] = {
     LateBy.HOST: "host on {}",
@@ -36,7 +36,7 @@ LATE: Mapping[LateBy, str] = {
 }
 BUBBLE, STAGES = "pipeline bubble", "uneven pipeline stages: rank {} has most to do"
 # losses other than waiting for a rank: name and headline
-OF_ITS_OWN = {
+OTHER_LOSSES = {
     verdict.OTHER_STREAMS: ("other_streams", "waits between streams"),
     verdict.TURNAROUND: ("turnaround", "gaps between kernels"),
     verdict.NOT_IN_THE_TRACE: ("unattributed", "idle for an unknown cause"),
@@ -50,10 +50,10 @@ def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
 
 
 def _waits(job: Job) -> dict[str, float]:
-    """Returns waiting by cause, without causes below WORTH_SAYING, the largest first."""
+    """Returns waiting by cause, without causes below MIN_NAMED_SHARE, the largest first."""
     known = {str(cause): us for cause, us in job.lateness.us.items() if cause is not LateBy.UNKNOWN}
     bubble = {str(LateBy.BUBBLE): job.step.pipeline_wait_us} if job.step else {}
-    worth = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.WORTH_SAYING)
+    worth = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.MIN_NAMED_SHARE)
     return dict(sorted(worth, key=lambda item: -item[1]))
 
 
@@ -79,7 +79,7 @@ def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
         return []
     hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
     usual = hosts_us[(len(hosts_us) - 1) // 2]  # the lower median: of two ranks, that of the other one
-    return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
+    return late if finding.recoverable_us - usual >= MIN_LATE_HOST_SHARE * finding.recoverable_us else []
 
 
 def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
@@ -90,7 +90,7 @@ def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
         return _bubble(job, share * step_us)
     if what == verdict.WAITING:
         return _waiting(job, share * step_us)
-    name, headline = OF_ITS_OWN[what]
+    name, headline = OTHER_LOSSES[what]
     return Cause(name=name, headline=headline, lost_us=share * step_us, share=share)
 
 
@@ -158,14 +158,14 @@ def _bubble(job: Job, lost_us: float) -> Cause:
         f"the stage of rank {longest} has {ms(own[longest])} ms of own work per step, that of rank {least} "
         f"{ms(own[least])} ms: even stages would recover {percent(job.share(uneven_us))} of the step at most"
     )
-    uneven = uneven_us >= MOSTLY * lost_us
+    uneven = uneven_us >= MIN_LATE_HOST_SHARE * lost_us
     return Cause(
         name="uneven_stages" if uneven else "bubble",
         headline=STAGES.format(longest) if uneven else BUBBLE,
         lost_us=lost_us,
         share=share,
         ranks=[longest] if uneven else [],
-        evidence=[said] if job.share(uneven_us) >= verdict.WORTH_SAYING else [],
+        evidence=[said] if job.share(uneven_us) >= verdict.MIN_NAMED_SHARE else [],
     )
 
 
@@ -186,17 +186,17 @@ def _untraced(job: Job, headline: str, lost_us: float = 0.0, kinds: Sequence[str
 
 
 def _ranks_to_trace(job: Job, kinds: Sequence[str]) -> list[int]:
-    """Returns up to TO_TRACE untraced ranks, evenly spread over the process groups of these kinds.
+    """Returns up to MAX_RANKS_TO_TRACE untraced ranks, evenly spread over the process groups of these kinds.
 
     If the traces name no group: all other ranks of the job, if there are few.
     """
     ranks = sorted({rank for kind in kinds for rank in job.untraced.get(kind, ())})
     others = [rank for rank in range(job.world_size or 0) if rank not in job.by_rank]
-    if not any(job.untraced.values()) and len(others) <= TO_TRACE:
+    if not any(job.untraced.values()) and len(others) <= MAX_RANKS_TO_TRACE:
         return others
-    if len(ranks) <= TO_TRACE:
+    if len(ranks) <= MAX_RANKS_TO_TRACE:
         return ranks
-    return [ranks[index * len(ranks) // TO_TRACE] for index in range(TO_TRACE)]
+    return [ranks[index * len(ranks) // MAX_RANKS_TO_TRACE] for index in range(MAX_RANKS_TO_TRACE)]
 
 
 def _possibly_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
@@ -212,7 +212,7 @@ def _possibly_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
     """Returns untraced ranks as a possible cause of a communication wall: a rank that is late in every layer looks like
     slow transfers."""
     finding = diagnosis.finding(Wall.COMMUNICATION)
-    kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.WORTH_SAYING] if finding else []
+    kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.MIN_NAMED_SHARE] if finding else []
     found = _untraced(job, str(Wall.COMMUNICATION), 0.0, kinds) if kinds else None
     if found is None or not found.trace_ranks:
         return None

@@ -19,7 +19,7 @@ from analyzers.timeline import Activity, Ints, Spans
 
 MOST_RANGES = 300_000  # most ranges of a trace for a tree: of more, it would show little more than the sums by name
 LEAST_SHARE = 0.001  # share of the trace: shorter nodes are left out
-MOST_EARLY = 1e-3  # share of a range that may precede the longer range that encloses it
+MAX_EARLY_SHARE = 1e-3  # share of a range that may precede the longer range that encloses it
 ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
 
@@ -81,7 +81,7 @@ def _aligned(ranges: Spans) -> Spans:
         here = np.flatnonzero(ranges.lane == lane)
         here = here[np.lexsort((-ranges.end_us[here], ranges.start_us[here]))]
         begins, ends = ranges.start_us[here], ranges.end_us[here]
-        until = np.searchsorted(begins, begins + MOST_EARLY * (ends - begins), side="right")
+        until = np.searchsorted(begins, begins + MAX_EARLY_SHARE * (ends - begins), side="right")
         for at in np.flatnonzero(until > np.arange(len(here)) + 1).tolist():
             beyond = np.flatnonzero(ends[at + 1 : until[at]] > ends[at] + ROUNDED_US)
             if len(beyond):

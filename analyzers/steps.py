@@ -19,8 +19,8 @@ STEP_PATTERNS = (
     re.compile(r"^(train_?|training )?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE),
 )
 REPEATS = 3  # least number of ranges of one name that can serve as steps
-FILLED = 0.8  # least share of such ranges in the time from the first one's start to the last one's end
-MOST = 0.5  # least share of the trace that they span
+MIN_FILLED = 0.8  # least share of such ranges in the time from the first one's start to the last one's end
+MIN_SPANNED = 0.5  # least share of the trace that they span
 _NUMBER = re.compile(r"[ _#:]*\d+$")
 # a first step longer than this times the median of later ones is warm-up; steps of one loop differ by a few per cent
 WARM_UP = 1.3
@@ -61,13 +61,18 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
     """
     ranges = timeline.ranges
     best: tuple[float, Spans] | None = None
-    for found in _longest_kinds(ranges, least_us=FILLED * MOST * (until - since)):
+    for found in _longest_kinds(ranges, least_us=MIN_FILLED * MIN_SPANNED * (until - since)):
         order = np.argsort(found.start_us, kind="stable")
         start, end = found.start_us[order], found.end_us[order]
         took, whole = float((end - start).sum()), float(end.max() - start.min())
         apart = bool((start[1:] >= end[:-1]).all())
         covered = min(float(end.max()), until) - max(float(start.min()), since)
-        if apart and took >= FILLED * whole and covered >= MOST * (until - since) and (best is None or took > best[0]):
+        if (
+            apart
+            and took >= MIN_FILLED * whole
+            and covered >= MIN_SPANNED * (until - since)
+            and (best is None or took > best[0])
+        ):
             best = took, found
     return _in_order(best[1]) if best else []
 

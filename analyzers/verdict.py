@@ -21,7 +21,7 @@ THRESHOLDS = {
     "margin": 0.02,  # minimum lead over the next wall
     "compute_bound": 0.80,  # share of compute in a step with no other large loss
 }
-WORTH_SAYING = 0.005  # share of the step: a smaller wall is not named as next
+MIN_NAMED_SHARE = 0.005  # share of the step: a smaller wall is not named as next
 WAITING = "waiting for slower ranks"
 BUBBLE = "the pipeline's bubble"
 OTHER_STREAMS = "work that was launched but waits for another stream, a copy or an event"
@@ -116,7 +116,7 @@ def _may_be_waiting(case: _Case) -> str | None:
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
-    leader = _worth(case.job, case.leader)
+    leader = _saved_share(case.job, case.leader)
     maybe = leader * step.may_wait_share
     if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"], maybe):
         return None
@@ -157,7 +157,7 @@ def _may_be_the_hosts(case: _Case) -> str | None:
     if step is None or host is None or case.leader is host:
         return None
     unclear = case.job.share(step.sync_us - step.turnaround_us)
-    if unclear <= 0 or _worth(case.job, host) + unclear <= _worth(case.job, case.leader):
+    if unclear <= 0 or _saved_share(case.job, host) + unclear <= _saved_share(case.job, case.leader):
         return None
     return (
         f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but {percent(unclear)} of idle time "
@@ -212,8 +212,8 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         return bound
     leader, *others = _ranked(job, findings)
     next_one = max(others, key=lambda one: _expected(job, one), default=None)
-    lead = _worth(job, leader) - (_expected(job, next_one) if next_one else 0.0)
-    margin = max(0.0, _worth(job, leader) - max((_worth(job, one) for one in others), default=0.0))
+    lead = _saved_share(job, leader) - (_expected(job, next_one) if next_one else 0.0)
+    margin = max(0.0, _saved_share(job, leader) - max((_saved_share(job, one) for one in others), default=0.0))
     case = _Case(
         job=job,
         leader=leader,
@@ -238,7 +238,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     return Diagnosis(wall=leader.wall, margin=margin, because=because, walls=list(findings), quoted=quoted)
 
 
-def _worth(job: Job, finding: WallFinding) -> float:
+def _saved_share(job: Job, finding: WallFinding) -> float:
     """Returns what removing the finding would save: its share of the step plus that of the bubble."""
     return finding.share + job.share(finding.bubble_us)
 
@@ -247,7 +247,7 @@ def _expected(job: Job, finding: WallFinding) -> float:
     """Returns what removing the finding is expected to save, a share of the step: half of possible waiting is
     subtracted."""
     maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
-    return _worth(job, finding) * (1 - EXPECTED_WAITING * maybe)
+    return _saved_share(job, finding) * (1 - EXPECTED_WAITING * maybe)
 
 
 def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
@@ -256,12 +256,12 @@ def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
     Communication is placed after another wall of similar size (within the margin) if its expected transfer time is
     smaller than that wall.
     """
-    ranked = sorted(findings, key=lambda one: -_worth(job, one))
+    ranked = sorted(findings, key=lambda one: -_saved_share(job, one))
     first, *others = ranked
     if first.wall is not Wall.COMMUNICATION or not others:
         return ranked
-    as_large = _worth(job, others[0]) > _worth(job, first) - THRESHOLDS["margin"]
-    more = _worth(job, others[0]) >= _expected(job, first) + THRESHOLDS["margin"]
+    as_large = _saved_share(job, others[0]) > _saved_share(job, first) - THRESHOLDS["margin"]
+    more = _saved_share(job, others[0]) >= _expected(job, first) + THRESHOLDS["margin"]
     return [others[0], first, *others[1:]] if as_large and more else ranked
 
 
@@ -292,7 +292,7 @@ def _quoted(leader: WallFinding) -> list[int]:
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence[int]) -> str:
     """Returns the leader's figures as a sentence; adds that walls overlap if there is a second one."""
-    worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
+    worth = [f for f in others[:1] if f.share >= MIN_NAMED_SHARE]
     after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
     return (
         f"{'; '.join(leader.evidence[at] for at in quoted)}. The {leader.wall} wall: at most "

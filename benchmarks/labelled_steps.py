@@ -21,7 +21,7 @@ from tests.analyzers.moe_steps.judge import Judged, judge
 from tests.analyzers.moe_steps.scenarios import SCENARIOS, draw
 
 FIRST_SEED = 1_000_000
-WORTH_SAYING = 0.01  # of the step: bounds below are not compared
+MIN_NAMED_SHARE = 0.01  # of the step: bounds below are not compared
 TOO_LOW = 0.03  # of the step: a bound this far below the real gain is wrong
 
 
@@ -73,7 +73,7 @@ def _bounds(judged: Sequence[Judged]) -> str:
         error = [
             (one.stated.get(wall, 0.0) - real, one)
             for one in judged
-            if max(real := one.real.get(wall, 0.0), one.stated.get(wall, 0.0)) > WORTH_SAYING
+            if max(real := one.real.get(wall, 0.0), one.stated.get(wall, 0.0)) > MIN_NAMED_SHARE
         ]
         if error:
             values = np.array([e for e, _ in error])

@@ -10,7 +10,7 @@ from analyzers.memory.phases import OUTSIDE
 from analyzers.wording import percent
 
 NEARLY_FULL = 0.95  # share of the device's memory above which the allocator has little choice
-WORTH_SAYING = 0.05  # share of the peak: a smaller part or loss gets no line
+MIN_SHOWN_SHARE = 0.05  # share of the peak: a smaller part or loss gets no line
 HOLDERS_SAID = 4
 
 RankMemory = tuple[int | None, MemoryUse]
@@ -72,13 +72,13 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 def _held(use: MemoryUse) -> list[str]:
     """Returns a line on the call sites whose allocations are alive at the peak."""
-    worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= WORTH_SAYING * use.peak_gib]
+    worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
     said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
     return [f"live at that peak, by call site: {said}"] if said else []
 
 
 def _unused(use: MemoryUse) -> list[str]:
     unused = use.fragmentation_gib
-    if unused is None or unused < WORTH_SAYING * use.peak_gib:
+    if unused is None or unused < MIN_SHOWN_SHARE * use.peak_gib:
         return []
     return [f"{unused:.2f} of the {use.reserved_gib:.2f} GiB reserved are never allocated (fragmentation)"]

@@ -21,7 +21,7 @@ from analyzers.ranks.waiting import aligned
 from analyzers.timeline import Ints
 
 UNKNOWN = "unknown"  # the ranks left no earlier collective together, or the last rank did no more than the others
-PASSES = 3  # longest chain of ranks waiting for each other; the cause of a longer one is unknown
+MAX_CHAIN = 3  # longest chain of ranks waiting for each other; the cause of a longer one is unknown
 TINY_US = 1e-3
 MIN_EXPLAINED = 0.5  # share of a rank's lateness that its additional work must explain
 
@@ -94,7 +94,7 @@ def causes(
     waits = list(_waits(ranks, shared, matches, clocks))
     progress = [_Progress(rank, steps, parts) for rank, steps in zip(ranks, shared, strict=True)]
     whys = [np.zeros((len(wait.us), len(parts))) for wait in waits]
-    for _ in range(PASSES):
+    for _ in range(MAX_CHAIN):
         for rank in progress:
             rank.forget()
         for wait, why in zip(waits, whys, strict=True):

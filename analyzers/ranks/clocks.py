@@ -21,7 +21,7 @@ from analyzers.intervals import Floats
 DRIFT_MAX = 1e-3  # clocks of computers stay within 1e-4 of each other; a steeper line is not a drift
 DRIFT_NEEDS = 9  # least number of events for a line: three in each third
 DENSE = 0.3  # share of the moments that must agree closely for the clocks' difference to be taken from them
-FAR_LESS = 0.5  # largest residual of a line over that of a constant for the line to be used
+MAX_RESIDUAL_RATIO = 0.5  # largest residual of a line over that of a constant for the line to be used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def fit(own: Floats, reference: Floats) -> Fit:
         ]
     best = fits[0]
     for other in fits[1:]:
-        better = _closeness(other) < FAR_LESS * _closeness(best)
+        better = _closeness(other) < MAX_RESIDUAL_RATIO * _closeness(best)
         best = Fit(
             shift_us=np.where(better, other.shift_us, best.shift_us),
             rate=np.where(better, other.rate, best.rate),

@@ -27,7 +27,7 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
-SAID_SHARE = 0.005  # share of the step: a shorter time gets no line
+MIN_SHOWN_SHARE = 0.005  # share of the step: a shorter time gets no line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Job:
     def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
         """Returns a line that explains why the job gains less than the slowest rank alone would; [] if the difference
         is small."""
-        if self.share(alone_us - gained_us) < SAID_SHARE:
+        if self.share(alone_us - gained_us) < MIN_SHOWN_SHARE:
             return []
         return [
             f"{self.slowest_place} alone would be {ms(alone_us)} ms faster, the step only {ms(gained_us)} ms "

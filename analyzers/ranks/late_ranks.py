@@ -20,19 +20,19 @@ from analyzers.one_rank.course import unrouted as unrouted_classes
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART, RankStep
 from analyzers.ranks.causes import UNKNOWN, Caused, Causes
-from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
+from analyzers.ranks.stragglers import MIN_GROWTH_RATIO, MIN_OTHER_WORK, Place
 from analyzers.wording import ms, part_name
 
 EXCHANGES = ("ep_dispatch", "all_to_all")  # exchanges whose sizes give the number of tokens that a rank receives
 # a device is slower if work that does not depend on routing takes longer by this fraction than on the others
-SLOWER = 0.02
+MIN_SLOWDOWN = 0.02
 # load explains longer experts only if the rank receives more tokens than the others by at least this fraction
-MORE_TOKENS = 0.05
+MIN_MORE_TOKENS = 0.05
 MAIN_CAUSE = 0.5  # least share of the waiting for a rank that makes a cause its main cause
 NEARLY_ALL = 0.95  # least share of the waiting for a rank that is shown as all
-AS_LONG = 1.1  # a smaller ratio of times is not shown
-MANY_TIMES = 10.0  # a larger ratio of times is not shown: the others hardly do this work at all
-WAITED_FOR = 0.25  # share of the waiting for the rank that is waited for most: a rank with less is not named
+MIN_SHOWN_RATIO = 1.1  # a smaller ratio of times is not shown
+MAX_SHOWN_RATIO = 10.0  # a larger ratio of times is not shown: the others hardly do this work at all
+MIN_NAMED_SHARE = 0.25  # share of the waiting for the rank that is waited for most: a rank with less is not named
 NAMED_FOR = 0.6  # least share of the waiting for a rank for which it is named under a cause
 
 
@@ -81,7 +81,7 @@ class LateRank:
             return waited
         if self.cause is LateBy.BUBBLE:
             return f"{waited}, while it waits for its pipeline itself"
-        longer = AS_LONG < self.times_as_long < MANY_TIMES
+        longer = MIN_SHOWN_RATIO < self.times_as_long < MAX_SHOWN_RATIO
         times = f", {self.times_as_long:.2g}x as long as the ranks that wait" if longer else ""
         tokens = self.more_tokens is not None and self.cause is LateBy.EXPERTS
         us = self.us[self.cause]
@@ -116,7 +116,7 @@ class Lateness:
         """Returns the ranks worth naming for a cause, the one that is waited for most first."""
         found = [one for one in self.ranks if one.us.get(cause, 0.0) > 0]
         most = max((one.us[cause] for one in found), default=0.0)
-        named = [one for one in found if one.us[cause] >= max(WAITED_FOR * most, NAMED_FOR * one.waited_us)]
+        named = [one for one in found if one.us[cause] >= max(MIN_NAMED_SHARE * most, NAMED_FOR * one.waited_us)]
         return sorted(named, key=lambda one: -one.us[cause])
 
     def over(self, steps: Sequence[RankStep]) -> Lateness:
@@ -221,15 +221,15 @@ def _longer_compute(
         did = float(caused.did_us[at[EXPERTS]])
         experts = float(caused.late_did_us[at[EXPERTS]]) / did - 1 if did > 0 else np.inf
         experts_us = np.mean([step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in late])
-        comparable = bool(own_dense >= ENOUGH_TO_COMPARE * experts_us)
-        all_slower = comparable and dense >= max(SLOWER, AS_MUCH * experts)
-        same_tokens = more_tokens is not None and more_tokens < 1 + MORE_TOKENS
+        comparable = bool(own_dense >= MIN_OTHER_WORK * experts_us)
+        all_slower = comparable and dense >= max(MIN_SLOWDOWN, MIN_GROWTH_RATIO * experts)
+        same_tokens = more_tokens is not None and more_tokens < 1 + MIN_MORE_TOKENS
         return LateBy.DEVICE if all_slower or same_tokens else LateBy.EXPERTS
     products, own_products = _growth(late, others, (GEMM, GROUPED_GEMM))
-    if dense < SLOWER:
+    if dense < MIN_SLOWDOWN:
         return LateBy.UNKNOWN
-    comparable = own_products >= ENOUGH_TO_COMPARE * own_dense
-    as_fast = comparable and products < max(SLOWER, AS_MUCH * dense)
+    comparable = own_products >= MIN_OTHER_WORK * own_dense
+    as_fast = comparable and products < max(MIN_SLOWDOWN, MIN_GROWTH_RATIO * dense)
     return LateBy.UNEVEN_WORK if as_fast else LateBy.DEVICE
 
 

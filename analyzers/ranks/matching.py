@@ -19,7 +19,7 @@ from analyzers.ranks.clocks import DENSE, Fit, Pair, fit, median
 from analyzers.timeline import Ints
 
 SAMPLE = 64  # number of collectives that suffices to distinguish groups
-ENOUGH = 3  # number of collectives whose ends agree by more than chance
+MIN_AGREEING = 3  # number of collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
 # alternatively the share EXACT of them, at least MANY, must agree exactly: a thread that wakes up late ends some
 # collectives late
@@ -203,7 +203,7 @@ def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: 
     known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
     longest = median(np.fmax(end - start, (end - start)[0]))
     at_once = np.abs(fitted.shift_us - _shift_of_origins(ranks, rank)) <= np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
-    sure = (known > 0) if call.group else (known >= ENOUGH) | ((known > 0) & at_once)
+    sure = (known > 0) if call.group else (known >= MIN_AGREEING) | ((known > 0) & at_once)
     together = np.count_nonzero(_met_first(start, end, fitted), axis=1) >= AGREEING * known
     agree: Bools = sure & together & (one_clock | _ends_agree(start, end, fitted))
     agree[0] = True

@@ -14,7 +14,7 @@ from analyzers.one_rank.digest import Digest
 
 SINCE_1970_US = 1e15  # a larger value (after 2001) is Unix time; other clocks start with the capture
 # traces whose times are further apart are of different jobs: the clocks of a cluster's nodes differ by less
-APART_US = 60e6
+MAX_APART_US = 60e6
 HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
 APART_HINT = f"{HINT}. `moe-autotune compare` compares two"
 
@@ -50,7 +50,7 @@ def _other_time(one: Digest, other: Digest) -> str:
         return ""
     earlier, later = sorted((one, other), key=lambda digest: digest.origin_us)
     gap_us = later.origin_us - (earlier.origin_us + earlier.report.span.end_us)
-    if gap_us < APART_US:
+    if gap_us < MAX_APART_US:
         return ""
     return f"is from another job than {other.report.path}: they were recorded {_apart(gap_us / 1e6)} apart"
 

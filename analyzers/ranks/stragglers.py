@@ -20,10 +20,10 @@ from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
 COMPUTE = "compute"
-ENOUGH_TO_COMPARE = 0.1  # share of the part's time: with less other work a slower device cannot be recognised
-AS_MUCH = 0.5  # share of the part's growth: if other work grows as much, the device is slower
+MIN_OTHER_WORK = 0.1  # share of the part's time: with less other work a slower device cannot be recognised
+MIN_GROWTH_RATIO = 0.5  # share of the part's growth: if other work grows as much, the device is slower
 LATE_SHARE = 0.005  # share of the step: ranks that are less late are on time
-EXPLAINS = 0.3  # share of the lateness: a part that is longer by less does not explain it
+MIN_EXPLAINED = 0.3  # share of the lateness: a part that is longer by less does not explain it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def _late(
         kind=kind,
         late_us=late_us,
         in_every_step=bool((late[kind] >= late_us / 2).all()),
-        part=part if own_us - middle_us >= EXPLAINS * late_us else None,
+        part=part if own_us - middle_us >= MIN_EXPLAINED * late_us else None,
         in_part_us=own_us,
         middle_us=middle_us,
     )
@@ -189,9 +189,9 @@ def _behind(parts: Mapping[str, float], middle: Mapping[str, float]) -> tuple[st
     own_us, middle_us = parts[part], middle.get(part, 0.0)
     rest = [name for name in (EXPERTS, *UNROUTED) if name != part]
     rest_us, rest_middle_us = (sum(of.get(name, 0.0) for name in rest) for of in (parts, middle))
-    if part not in (EXPERTS, *UNROUTED) or not middle_us or rest_middle_us < ENOUGH_TO_COMPARE * middle_us:
+    if part not in (EXPERTS, *UNROUTED) or not middle_us or rest_middle_us < MIN_OTHER_WORK * middle_us:
         return part, own_us, middle_us
-    if rest_us / rest_middle_us - 1 < AS_MUCH * (own_us / middle_us - 1):
+    if rest_us / rest_middle_us - 1 < MIN_GROWTH_RATIO * (own_us / middle_us - 1):
         return part, own_us, middle_us
     return COMPUTE, own_us + rest_us, middle_us + rest_middle_us
 

@@ -29,7 +29,7 @@ KIND = WallKind(
     style="black on yellow",
     segments=("ep_dispatch", "ep_combine", "ep_notify", "all_to_all", "tp", "cp", "pp", "dp", "other"),
 )
-SAID_SHARE = 0.005  # share of the step: kinds that take less get no line
+MIN_SHOWN_SHARE = 0.005  # share of the step: kinds that take less get no line
 RANKS_NAMED = 8
 
 
@@ -76,7 +76,7 @@ def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]
     """Returns lines on why a rank gains less than the time of its exposed communication; alone: the µs that it
     gains."""
     lines = []
-    if job.share(exposed - alone) >= SAID_SHARE:
+    if job.share(exposed - alone) >= MIN_SHOWN_SHARE:
         lines.append(
             f"the host is not far enough ahead: without the {ms(exposed)} ms the step would be shorter by only "
             f"{ms(alone)} ms ({percent(job.share(alone))}), the rest would become launch wait"
@@ -94,12 +94,12 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> 
     lines = []
     for kind, ran in sorted(step.communication_by_kind.items(), key=lambda item: -item[1]):
         exposed = parts.get(kind, 0.0)
-        if job.share(exposed) >= SAID_SHARE:
+        if job.share(exposed) >= MIN_SHOWN_SHARE:
             lines.append(
                 f"{KIND_NAMES[kind]} is exposed for {job.of_step(exposed)}{_where(job)}: "
                 f"hiding it recovers at most {percent(job.share(back * exposed))}"
             )
-        elif job.share(ran) >= SAID_SHARE and kind not in step.waiting_by_kind:
+        elif job.share(ran) >= MIN_SHOWN_SHARE and kind not in step.waiting_by_kind:
             lines.append(f"{KIND_NAMES[kind]} is hidden: {ms(ran - exposed)} of its {ms(ran)} ms run under compute")
     return lines or ["no communication is exposed"]
 
@@ -107,9 +107,9 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> 
 def _not_counted(job: Job, step: RankStep) -> list[str]:
     """Returns lines on exposed communication that is not, or possibly not, transfer."""
     held = step.waiting_by_kind.get(PIPELINE, 0.0)
-    unsure = {kind: us for kind, us in step.may_wait_by_kind.items() if job.share(us) >= SAID_SHARE}
+    unsure = {kind: us for kind, us in step.may_wait_by_kind.items() if job.share(us) >= MIN_SHOWN_SHARE}
     lines = []
-    if job.share(held) >= SAID_SHARE:
+    if job.share(held) >= MIN_SHOWN_SHARE:
         lines.append(
             f"PP send/recv occupies the device for {job.of_step(held)} beyond its transfers, while a pipeline peer "
             "computes: pipeline bubble, not counted here"
@@ -130,7 +130,7 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     if job.late is not None:
         lines.append(str(job.late))
     slower_device = job.late is not None and job.late.part == COMPUTE
-    if job.share(job.even_experts_us) >= SAID_SHARE and not slower_device:
+    if job.share(job.even_experts_us) >= MIN_SHOWN_SHARE and not slower_device:
         lines.append(
             f"the busiest rank's experts compute {job.expert_load.ratio:.1f}x what the mean rank's do (load "
             f"imbalance): balancing them recovers at most {percent(job.share(job.even_experts_us))}"
@@ -141,7 +141,7 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     }
     slowest = str(job.slowest_place)
     longest_waiter, longest = max(waits.items(), key=lambda item: item[1], default=("", 0.0))
-    if longest_waiter != slowest and slowest in waits and job.share(longest) >= SAID_SHARE:
+    if longest_waiter != slowest and slowest in waits and job.share(longest) >= MIN_SHOWN_SHARE:
         lines.append(
             f"{longest_waiter} waits {job.of_step(longest)} in collectives for late ranks, "
             f"{slowest} only {ms(waits[slowest])} ms: imbalance, not counted here"

@@ -31,7 +31,7 @@ KIND = WallKind(
     segments=("compute",),
 )
 SAID_CLASSES = 4
-WORTH_SAYING = 0.005  # share of the step: a smaller part would be shown as 0
+MIN_SHOWN_SHARE = 0.005  # share of the step: a smaller part would be shown as 0
 
 
 def find(job: Job) -> WallFinding | None:
@@ -115,7 +115,7 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
 
 
 def _not_coming_back(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
-    if job.share(counted_us - recoverable_us) < WORTH_SAYING:
+    if job.share(counted_us - recoverable_us) < MIN_SHOWN_SHARE:
         return []
     return [
         "compute hides communication, or the host is not far enough ahead: at that rate the step would be shorter by "
@@ -125,12 +125,12 @@ def _not_coming_back(job: Job, counted_us: float, recoverable_us: float) -> list
 
 def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], alone: float, gained: float) -> list[str]:
     lines = []
-    if job.share(us := parts.get("memory_bound", 0.0)) >= WORTH_SAYING:
+    if job.share(us := parts.get("memory_bound", 0.0)) >= MIN_SHOWN_SHARE:
         classes = {name: took for name in MEMORY_BOUND if (took := step.compute_by_class.get(name, 0.0)) > 0}
         lines.append(f"memory-bound kernels take {job.of_step(us)}: {_listed(classes)}")
-    if job.share(us := parts.get("short_kernels", 0.0)) >= WORTH_SAYING:
+    if job.share(us := parts.get("short_kernels", 0.0)) >= MIN_SHOWN_SHARE:
         lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
-    if job.share(sum(parts.values()) - alone) >= WORTH_SAYING:
+    if job.share(sum(parts.values()) - alone) >= MIN_SHOWN_SHARE:
         lines.append(
             f"the host is not far enough ahead: without these kernels the step would be shorter by only "
             f"{ms(alone)} ms, the rest would become launch wait"
@@ -149,13 +149,13 @@ def _products(job: Job, step: RankStep) -> list[str]:
             f"experts: {step.grouped_gemms:,.0f} grouped GEMM kernels{each} of {short(step.grouped_gemm_us)} (median), "
             f"{job.of_step(took)}"
         )
-    if job.share(sum(step.gemm_by_precision.values())) >= WORTH_SAYING:
+    if job.share(sum(step.gemm_by_precision.values())) >= MIN_SHOWN_SHARE:
         lines.append(f"other GEMMs by format: {_listed(step.gemm_by_precision)}")
     return lines
 
 
 def _listed(took: Mapping[str, float]) -> str:
     """Returns the entries as `gemm 80 ms, elementwise 39 ms`, the longest first."""
-    worth = [(name, us) for name, us in took.items() if us > WORTH_SAYING * sum(took.values())]
+    worth = [(name, us) for name, us in took.items() if us > MIN_SHOWN_SHARE * sum(took.values())]
     largest = sorted(worth, key=lambda item: -item[1])[:SAID_CLASSES]
     return ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)

@@ -31,7 +31,7 @@ KIND = WallKind(
     style="black on cyan",
     segments=("host",),
 )
-SAID_SHARE = 0.01
+MIN_SHOWN_SHARE = 0.01
 RANKS_NAMED = 4
 
 
@@ -67,7 +67,7 @@ def find(job: Job) -> WallFinding | None:
 def _late_hosts(job: Job, waited_us: float) -> list[str]:
     """Returns lines on ranks that are late because of their hosts; waited_us: how long this rank waits for them."""
     late = [str(one) for one in job.lateness.late_by(LateBy.HOST)[:RANKS_NAMED] if one.cause is LateBy.HOST]
-    if job.share(waited_us) < SAID_SHARE:
+    if job.share(waited_us) < MIN_SHOWN_SHARE:
         return late
     return [f"{job.of_step(waited_us)} more are waiting for ranks that come late through their hosts", *late]
 
@@ -84,13 +84,13 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
     lines = [f"{what} for {job.of_step(step.host_us)}{_mostly(step)}"]
     said = {_mostly_in(step)} - {ALLOCATOR}
     for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
-        if job.share(us) >= SAID_SHARE and activity not in said:
+        if job.share(us) >= MIN_SHOWN_SHARE and activity not in said:
             whose = ", counted as memory" if activity == ALLOCATOR else ""
             what = f"{ACTIVITY_NAMES[activity]}{whose}"
             lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {what}")
-    if job.share(step.launch_rate_us) >= SAID_SHARE:
+    if job.share(step.launch_rate_us) >= MIN_SHOWN_SHARE:
         lines.append(_launch_rate(job, step))
-    if job.share(step.after_sync_us) >= SAID_SHARE:
+    if job.share(step.after_sync_us) >= MIN_SHOWN_SHARE:
         lines.append(
             f"{ms(step.after_sync_us)} ms of it ({percent(job.share(step.after_sync_us))} of the step) follow a "
             "synchronizing call: the host launches again only after the device has drained"
@@ -135,4 +135,6 @@ def _no_wall(job: Job, step: RankStep) -> list[str]:
         "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
         "the gap between queued kernels": step.turnaround_us,
     }
-    return [f"not host time: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= SAID_SHARE]
+    return [
+        f"not host time: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= MIN_SHOWN_SHARE
+    ]

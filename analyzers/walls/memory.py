@@ -31,7 +31,7 @@ KIND = WallKind(
     segments=("recompute", "copy"),
 )
 OUT_OF_MEMORY = "oom"
-SAID_SHARE = 0.005
+MIN_SHOWN_SHARE = 0.005
 
 
 def find(job: Job) -> WallFinding | None:
@@ -87,12 +87,12 @@ def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
         lines.append(f"recompute takes {job.of_step(us)}{_outside_compute(job, step)}")
     if (us := parts.get("offload_copies", 0.0)) > 0:
         lines.append(f"copies between device and host, both ways, are exposed for {job.of_step(us)}")
-    elif job.share(step.to_host_us + step.from_host_us) >= SAID_SHARE:
+    elif job.share(step.to_host_us + step.from_host_us) >= MIN_SHOWN_SHARE:
         us = step.to_host_us + step.from_host_us
         lines.append(f"one-way copies take {job.of_step(us)}: input or weights, not offload")
-    if (us := parts.get("allocator", 0.0)) > 0 and job.share(us) >= SAID_SHARE:
+    if (us := parts.get("allocator", 0.0)) > 0 and job.share(us) >= MIN_SHOWN_SHARE:
         lines.append(f"the device is idle during cudaMalloc and cudaFree for {job.of_step(us)}")
-    if job.share(step.driver_us) >= SAID_SHARE:
+    if job.share(step.driver_us) >= MIN_SHOWN_SHARE:
         often = f"{step.driver_calls:.3g} cudaMalloc and cudaFree{' per step' if job.steps else ''}"
         lines.append(f"{often} take {ms(step.driver_us)} ms")
     return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
@@ -102,7 +102,7 @@ def _outside_compute(job: Job, step: RankStep) -> str:
     """Returns the parts of recompute that `compute_by_class` does not include, in words."""
     repeated = step.recompute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
     counted = {"in communication that it repeats": repeated, "on the host": step.recompute_host_us}
-    said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= SAID_SHARE]
+    said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= MIN_SHOWN_SHARE]
     return "".join(f", {each}" for each in said)
 
 
