@@ -17,11 +17,11 @@ import msgspec
 from trainer.recipe.schema import Recipe
 from trainer.secrets import masked
 
-# what torch's allocators say of an allocation that failed, on GPUs and on CPUs
+# messages of torch's allocators on a failed allocation, on GPUs and on CPUs
 _SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _ASKED = re.compile(rf"tried to allocate ({_SIZE})", re.IGNORECASE)
-# and what the one of GPUs says of the device: (total, free, what the allocator holds) from torch 2.1 on, and before
+# its report on the GPU's memory, from torch 2.1 on and before: (total, free, held by the allocator)
 _HELD = (
     re.compile(
         rf"capac\w+ of ({_SIZE}) of which ({_SIZE}) is free.*? memory ({_SIZE}) is allocated by PyTorch,.*? "
@@ -39,7 +39,7 @@ class Burst:
     recipe: Recipe
     folder: Path
     seed: int = 1234
-    watch: tuple[int, ...] = ()  # ranks that came late in the burst before: traced whatever others are
+    watch: tuple[int, ...] = ()  # late ranks of the previous burst, which are traced in any case
 
 
 class FailureKind(StrEnum):
@@ -129,10 +129,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     step_us: list[float] = []  # per measured step
     cpu_us: list[float] = []  # per measured step, CPU time summed over ranks: less noisy than wall-clock time
     loss: list[float] = []  # per step from the first, warm-up included
-    grad_norm: list[float] = []  # per step from the first, where the trainer tells it
-    skipped_steps: int = 0  # that the trainer says it skipped
+    grad_norm: list[float] = []  # per step from the first, if the trainer prints it
+    skipped_steps: int = 0  # number of steps that the trainer reports as skipped
     peak_gib: list[float] = []  # per rank
-    outside_gib: list[float] = []  # per rank, what its GPU holds beside torch's allocator
+    outside_gib: list[float] = []  # per rank, memory of its GPU outside torch's allocator
     limit_gib: float | None = None  # per rank
     tokens_per_step: int = 0
     ranks: int = 0
@@ -149,7 +149,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     layers: str | None = None  # "transformer_engine" or "local"
     versions: dict[str, str] = {}
     acting: dict[str, str | int | float | bool | None] = {}  # knobs as the built model reports them
-    unlike_production: list[Difference] = []  # of our own engine on GPUs, beside Megatron-LM started as exported
+    # how a burst of engine megatron on GPUs differs from Megatron-LM started by the exported command
+    unlike_production: list[Difference] = []
     warnings: list[str] = []
 
     @property

@@ -22,7 +22,7 @@ from trainer.recipe.layout import layout_of
 
 GIB = 2**30
 MODULE = "trainer.engines.megatron.dry_run"
-STATE = ("weights", "gradients", "master_weights", "optimizer")  # parts that both count
+STATE = ("weights", "gradients", "master_weights", "optimizer")  # parts that dry run and closed form both count
 DEADLINE_S = 600.0
 
 
@@ -46,12 +46,13 @@ class DryRun:
     pp_rank: int
     rank: int  # of `world_size`, the first of that pipeline rank
     world_size: int
-    refused: Ended | None  # by Megatron-Core: the layout would not build
-    stopped: Ended | None  # by what fake tensors cannot show: says nothing about the layout
+    refused: Ended | None  # Megatron-Core refused the layout: it does not build
+    # the run reached something that fake tensors cannot show, which says nothing about the layout
+    stopped: Ended | None
     parameters: dict[str, int]  # dense, experts
     by_part_gib: dict[str, float]
-    closed_form_gib: dict[str, float]  # of the same parts and the same stand-ins
-    difference_pct: float | None  # of their sums, dry run over closed form; None where a part was not reached
+    closed_form_gib: dict[str, float]  # the closed form's figures for the same parts, with the same stand-ins
+    difference_pct: float | None  # difference of the sums, dry run over closed form; None if a part was not reached
     peak_gib: float
     peak_phase: str
     microbatches: int

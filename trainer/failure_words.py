@@ -70,7 +70,7 @@ CAUSES = (
     Words(_CONFIG, r"^RuntimeError: .*\bdivisible by\b", "Megatron-Core parallel_state.py", _INIT),
 )
 
-# What a rank says when another one is gone or late; the kind is what happened to that other rank.
+# Messages of a rank whose peer is gone or late; the kind is that of the peer's failure.
 WITNESSED = (
     Words(_CRASH, r"Connection closed by peer|Connection reset by peer", "gloo tcp/pair.cc; errno 104"),
     Words(_CRASH, r"Broken pipe|failed to recv, got 0 bytes", "errno 32; torch TCPStore"),

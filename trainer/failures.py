@@ -21,7 +21,7 @@ from trainer.rank_report import RankError, RankReport
 class Death:
     """The end of a rank that did not report. `code` as in `subprocess`: negative is a signal; None if unknown."""
 
-    at_s: float  # time.time() when it was last seen alive: a witness speaks later
+    at_s: float  # time.time() when it was last seen alive; witnesses report later
     code: int | None
 
 
@@ -40,19 +40,21 @@ class Evidence:
     """The evidence of a burst that has ended. All of it may be absent: then nothing failed."""
 
     ranks: Sequence[RankEvidence]
-    launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
+    launcher_code: int | None = None  # exit code of the process that started the ranks, if it ended by itself
     launcher_log: str = ""
     overdue_s: float | None = None  # the deadline that passed, in seconds
-    ended_by: Failure | None = None  # what a scheduler says ended the ranks
+    ended_by: Failure | None = None  # the failure that a scheduler reports as the end of the ranks
     oom_kills: int = 0  # processes the kernel killed for memory during the burst
 
 
-_TELLS_NOTHING = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)  # the log has the reason
+# messages without a reason, which is in the log
+_TELLS_NOTHING = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)
 _KERNEL_OOM = Words(FailureKind.OOM, "", "SIGKILL while the kernel's oom_kill counter rose")
-STACK = "(most recent call first):"  # begins each thread's stack that Python's faulthandler writes
-_WAITING = re.compile(r"torch/distributed/|param_and_grad_buffer\.py|p2p_communication\.py")  # for other ranks
-_INNERMOST = 3  # frames of a stack that tell what a thread waits for; further out everything is inside a wrapper
-_LONGEST_EVIDENCE = 500  # torch tells of a GPU without memory in up to 450 characters
+STACK = "(most recent call first):"  # first line of each thread's stack by Python's faulthandler
+# frames in which a thread waits for other ranks
+_WAITING = re.compile(r"torch/distributed/|param_and_grad_buffer\.py|p2p_communication\.py")
+_INNERMOST = 3  # innermost frames of a stack, which show what a thread waits for; outer ones are inside wrappers anyway
+_LONGEST_EVIDENCE = 500  # torch's message on a GPU without memory has up to 450 characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,8 @@ def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
     """Returns whether a rank was killed together with the process that started it: when that is killed by the kernel,
     or by a scheduler."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
-    scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM  # that was one rank's
+    # that ended a single rank
+    scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM
     return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 
 

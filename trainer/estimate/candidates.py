@@ -35,7 +35,7 @@ SPLIT = (  # knobs that decide which layers a pipeline rank holds
 )
 
 
-SPARSE = 8  # so many possible numbers for each one that there is: sorting them is quicker than marking them
+SPARSE = 8  # if there are more possible numbers per actual one than this, sorting is faster than marking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,14 @@ class Chunks:
     dense: Floats  # [K, P, V]
     moe: Floats
     attending: Floats
-    of_row: Integers  # which split each row has, [N], or [] where all have one
+    of_row: Integers  # index of each row's split, [N], or [] if all rows have the same
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidates:
     base: Recipe
-    columns: Mapping[str, Column]  # the knobs that vary
-    count: int  # N
+    columns: Mapping[str, Column]  # the knobs that vary, by name
+    count: int  # number of rows, N
 
     def column(self, name: str) -> Column:
         found = self.columns.get(name)

@@ -56,7 +56,7 @@ class LearnedMemory:
         return half
 
 
-NO_MEMORY = LearnedMemory()  # nothing learned of it
+NO_MEMORY = LearnedMemory()  # no learned factors of memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,4 +75,4 @@ class LearnedCluster:
         return None if limit is None else limit * self.memory.limit
 
 
-TABLES = LearnedCluster(name="")  # nothing learned
+TABLES = LearnedCluster(name="")  # the tables as they are: nothing was learned

@@ -16,7 +16,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.schema import Recipe
 from trainer.recipe.tables import read_table
 
-OPTIMIZER_SETTINGS = ("--optimizer", "optimizer.optimizer")  # of Megatron-LM, of Megatron-Bridge
+OPTIMIZER_SETTINGS = ("--optimizer", "optimizer.optimizer")  # the setting of Megatron-LM, and of Megatron-Bridge
 PRICED_OPTIMIZER = "adam"
 OTHER_OPTIMIZER = (
     "memory and step are counted as Adam's: Muon, for one, keeps one moment and computes Newton-Schulz steps"

@@ -28,8 +28,8 @@ from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 
 US = 1e6
-EVEN = 1.0  # load of the hottest expert rank
-OF_A_LAYER = ("gemm", "grouped", "attention", "memory_bound", "permute", "quantize")  # of LayerTime
+EVEN = 1.0  # even load of the hottest expert rank, over the mean
+OF_A_LAYER = ("gemm", "grouped", "attention", "memory_bound", "permute", "quantize")  # fields of LayerTime
 
 
 class Expected:

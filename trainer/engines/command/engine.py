@@ -82,7 +82,7 @@ class CommandEngine:
         reading = Reading(patterns=patterns_with(job.framework.log_patterns, job.trainer.patterns))
         ended = self._follow(job, processes, reading)
         if ended.not_prepared is not None and not ended.not_prepared.others:
-            shutil.rmtree(processes.control, ignore_errors=True)  # nothing that a later tuner would take up
+            shutil.rmtree(processes.control, ignore_errors=True)  # leaves nothing for a later tuner to adopt
             raise ended.not_prepared.error()
         outcome = outcome_of(job, reading, ended)
         outcome = msgspec.structs.replace(

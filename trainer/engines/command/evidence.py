@@ -26,7 +26,7 @@ _CHAINED = re.compile(
 )
 _NAN = re.compile(r"Unexpected result (nan|-?inf)|found (NaN|Inf) in", re.IGNORECASE)
 _USAGE = re.compile(r"^\S+: error: ", re.MULTILINE)  # argparse
-# functions of a traceback, innermost meaning first -> the phase they belong to
+# functions of a traceback -> the phase they belong to, the most specific first
 _FUNCTIONS = (
     (r"in (backward_step|backward|_engine_run_backward|custom_backward)\b", BurstPhase.BACKWARD),
     (r"optimizer\.py.*in step\b|in step_with_ready_grads\b|in _step\b", BurstPhase.OPTIMIZER),
@@ -57,8 +57,8 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
 
 
 def _of_the_end(log: str) -> str:
-    """Returns the tracebacks of the exception that ended the rank and of its causes, after lines that report a NaN,
-    which ends in an unrelated exception. Other tracebacks were caught and did not end the rank."""
+    """Returns the lines that report a NaN, which leads to an unrelated exception, then the tracebacks of the exception
+    that ended the rank and of its causes. Other tracebacks were caught and did not end the rank."""
     if _TRACEBACK not in log:
         return log
     _, *tracebacks = log.split(_TRACEBACK)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-MOST_SHOWN = 4  # ranks by number, groups
-Group = tuple[str, str]  # torch's name of it and what it is for
+MOST_SHOWN = 4  # most ranks and groups that are named
+Group = tuple[str, str]  # torch's name of a process group and its description
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,11 +21,12 @@ from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
 POLL_S = 0.2
-LAST = 3.0  # medians that a line may still take when the burst's time is over
-BOTH = 2  # files of a rank: stdout and stderr
-BLOCK = 1 << 20  # bytes of a log that are looked at at once, and of a line that does not end
+LAST = 3.0  # after the burst's time limit, the next line may take this many median steps
+BOTH = 2  # output files per rank: stdout and stderr
+BLOCK = 1 << 20  # bytes of a log that are read at a time; also the limit of an unfinished line
 _LINE_END = re.compile(rb"[\r\n]")
-FEW = 16  # ranks that are all followed; of more the first and the last, which print, and the others at the end
+# up to this number all ranks are followed; of more, the first and the last, which print, and the others at the end
+FEW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Patience:
     """Limits on the wait for a line, in seconds."""
 
     first_s: float  # for the first iteration
-    all_s: float  # from the first iteration to the last, unless they still come
+    all_s: float  # from the first iteration to the last, unless iterations still arrive
     medians: float = 20.0
     least_s: float = 60.0  # however short the steps are
     writing_s: float = 600.0  # around the profiled steps
@@ -84,7 +85,7 @@ class Follower:
                 seen, moved = len(self.reading.iterations), now
                 first = now if first is None else first
             if min(self.reading.iterations, default=0) >= self.bounds.measures.stop:
-                return Followed()  # it goes on from a checkpoint
+                return Followed()  # it resumes from a checkpoint
             if max(self.reading.iterations, default=0) >= self.bounds.last:
                 if now - moved > self.patience.ending_s:
                     return Followed(lingered=True)

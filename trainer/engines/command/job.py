@@ -22,7 +22,7 @@ from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
 from trainer.secrets import mask_file, masked
 
-KEPT_BYTES = 4 << 20  # of a log, at either end
+KEPT_BYTES = 4 << 20  # bytes kept at either end of a log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class Job:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
         theirs = {name: value for name, value in self.rank_variables().items() if not _of_programs(name)}
         added_to = [name for name, value in rank_variables(recipe).items() if names_itself(name, value)]
-        for name in added_to if self.trainer.setup else ():  # the script adds to what its lines left there
+        for name in added_to if self.trainer.setup else ():  # the script extends the values that its lines set
             if not is_inherited(name, rank_variables(recipe)[name]):
                 theirs.pop(name, None)
         return {**theirs, **ours}

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from trainer.errors import BadInputError, Problem
 
 _MB, _GB = 2**20, 10**9
-_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # and what else a terminal obeys
+# colours and other escape sequences of terminals
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
 @dataclass(kw_only=True)

@@ -26,7 +26,7 @@ from trainer.recipe import Recipe
 from trainer.secrets import names_in
 
 NSIGHT = frozenset({".nsys-rep", ".qdrep", ".qdstrm", ".sqlite"})
-ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
+ARGUMENTS_WITHIN = 1 << 20  # characters at the start of a log that contain the dump of arguments
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from trainer.launchers.mailbox import tail
 from trainer.secrets import masked
 
 _DONE = "done"
-_NOT_FOUND = 127  # a shell's code for a command that it does not know
-_LONGEST = 300  # letters of what the line said itself
+_NOT_FOUND = 127  # a shell's exit code for an unknown command
+_LONGEST = 300  # most characters of a line's own output in a message
 _SAY = 'moe_autotune_at() { printf "%s\\n" "$*" > "$MOE_AUTOTUNE_OUT/rank$RANK.setup"; }'
 
 
@@ -116,7 +116,7 @@ def not_prepared(
         if not code and overdue_s is not None:
             ended, ending = None, f"did not end within {overdue_s:g} s"
         elif ended is None or ended == -signal.SIGTERM:
-            continue  # on its way when it was ended
+            continue  # it was still running when it was ended
         else:
             how = f"ended with {ended}" if ended >= 0 else f"was killed by {signal.Signals(-ended).name}"
             ending = how + _last_words(outputs(rank))

@@ -19,8 +19,8 @@ from trainer.launchers.mailbox import STACKS
 from trainer.launchers.processes import Process, marked, send, status_of
 
 _WRITING_S = 1.0
-_PY_SPY_S = 20.0  # for one process
-_ALL_S = 60.0  # for the ranks of a machine
+_PY_SPY_S = 20.0  # time limit of py-spy for one process
+_ALL_S = 60.0  # time limit for all ranks of a machine
 
 
 def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:

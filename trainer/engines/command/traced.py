@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe import Recipe
 
-MOST = 8  # traces of a burst; a rank's trace takes seconds to write, and the trainer waits for the slowest
+MOST = 8  # most traces per burst: a rank's trace takes seconds to write, and the trainer waits for the slowest
 
 
 def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int, ...]:

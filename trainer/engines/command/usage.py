@@ -11,11 +11,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The usage of one rank. Memory is GiB at the last measured step; that of the allocator only on GPUs."""
 
     rank: int
-    cpu_s: list[float] = []  # of each training step, this rank's process
-    resident_gib: float = 0.0  # of the process, beyond what it held before training began
+    cpu_s: list[float] = []  # CPU seconds of each training step in this rank's process
+    resident_gib: float = 0.0  # peak resident memory of the process, beyond that before training
     allocated_gib: float | None = None
     reserved_gib: float | None = None
-    outside_gib: float | None = None  # what the GPU holds beside it
+    outside_gib: float | None = None  # GPU memory outside the allocator
     versions: dict[str, str] = {}
 
     @property

@@ -44,7 +44,8 @@ def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
 
 def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
     """Returns the NUMA node that the kernel reports for the GPU's PCI address; the kernel's -1 means unknown (None)."""
-    place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]  # an older torch tells none
+    # an older torch has no such attributes
+    place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
     address = "{:04x}:{:02x}:{:02x}.0".format(*place)
     with suppress(OSError, ValueError):
         node = int((sys / "bus/pci/devices" / address / "numa_node").read_text())
@@ -68,5 +69,5 @@ def pin(cores: Collection[int]) -> None:
     """Pins all threads of this process to the cores; affinity is per thread, so those that already run are pinned one
     by one."""
     for thread in os.listdir("/proc/self/task"):
-        with suppress(ProcessLookupError):  # ended meanwhile
+        with suppress(ProcessLookupError):  # the thread has ended in the meantime
             os.sched_setaffinity(int(thread), cores)

@@ -48,7 +48,8 @@ def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in idle}
 
 
-RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}  # in 0.18, which took the whole iteration out of the scopes
+# renamed in 0.18, which took the whole iteration out of the scopes
+RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}
 
 
 def under_older_names(fields: set[str]) -> set[str]:

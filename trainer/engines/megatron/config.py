@@ -34,7 +34,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
 }
 
 
-# fields of the architecture that Megatron takes elsewhere, or that `_architecture_fields` spells out
+# fields of the architecture that are not in Megatron's configuration, or that `_architecture_fields` sets
 NOT_OF_THE_CONFIG = {
     "vocab_size",
     "make_vocab_size_divisible_by",
@@ -47,7 +47,7 @@ NOT_OF_THE_CONFIG = {
     "rope_scaling_factor",
     "attention_chunk_size",
     "yarn_correction_range_round_to_int",
-    # of layers that the engine refuses
+    # fields of layers that the engine refuses
     "mamba_dt_rank",
     "mtp_hybrid_override_pattern",
     "csa_compress_ratios",
@@ -58,8 +58,9 @@ NOT_OF_THE_CONFIG = {
     "num_residual_streams",
     "moe_n_hash_layers",
 }
-ROTATION = ("rotary_base", "rotary_percent")  # fields of latent attention, arguments of GPTModel without
-# Fields of YARN are latent attention's; without it GPTModel looks for them on the configuration under names with yarn_
+# fields of the configuration with latent attention, arguments of GPTModel without it
+ROTATION = ("rotary_base", "rotary_percent")
+# The configuration has YaRN's fields only with latent attention; without it GPTModel reads attributes named yarn_…
 LISTS = {
     "moe_layer_freq",
     "window_attn_skip_freq",
@@ -99,7 +100,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_architecture_fields(recipe),
         **_parallel_fields(recipe),
         **low_precision,
-        "fp8_param": recipe.knob("fp8_param_gather"),  # DDP gathers what the model's layers keep in FP8
+        "fp8_param": recipe.knob("fp8_param_gather"),  # DDP gathers the parameters that layers keep in FP8
         **fusions(recipe, transformer_engine=transformer_engine),
         "use_cpu_initialization": not torch.cuda.is_available(),
         "deterministic_mode": False,

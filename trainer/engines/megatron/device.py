@@ -27,8 +27,8 @@ class Device(Protocol):
     device that the count leaves out.
     """
 
-    name: str  # what torch calls it
-    backend: str  # of torch.distributed
+    name: str  # torch's name of the device type
+    backend: str  # backend of torch.distributed
 
     def synchronize(self) -> None: ...
 
@@ -118,7 +118,7 @@ class GpuDevice:
         """
         import torch
 
-        gc.collect()  # the model of the burst before hangs in cycles
+        gc.collect()  # the model of the previous burst is in reference cycles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         total = torch.cuda.get_device_properties(self.name).total_memory
@@ -144,7 +144,7 @@ class GpuDevice:
 
         try:
             free, total = torch.cuda.mem_get_info()
-        except RuntimeError:  # of a kernel before: this call only repeats it, and must not hide it
+        except RuntimeError:  # an earlier kernel's error, which this call only repeats and must not hide
             return None
         return max(total - free - torch.cuda.memory_reserved(), 0) / GIB
 

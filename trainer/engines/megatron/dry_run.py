@@ -144,8 +144,8 @@ def _configs(recipe: Recipe) -> Any:
     plain = {"use_precision_aware_optimizer": False, **dict.fromkeys(STATE_DTYPES, "float32")}
     configs = build_configs(recipe.replace(plain) if aware else recipe, transformer_engine=False)
     configs.transformer.perform_initialization = False
-    configs.optimizer.clip_grad = 0.0  # the norm is a value
-    configs.ddp.check_for_nan_in_grad = False  # so is what it looks for
+    configs.optimizer.clip_grad = 0.0  # a gradient norm is a value, which fake tensors lack
+    configs.ddp.check_for_nan_in_grad = False  # a NaN is a value, too
     if aware:
         configs.optimizer.use_precision_aware_optimizer = True
         configs.optimizer.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True

@@ -88,7 +88,8 @@ def _patches() -> Iterator[Any]:
     grouped_gemm = compat.grouped_gemm_module()
     if grouped_gemm is not None:
         yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
-    yield mock.patch.object(mla, "TELinear", DuplicatedLinear)  # Megatron asks for the type to say how it is built
+    # Megatron compares the type to decide how to build the layer
+    yield mock.patch.object(mla, "TELinear", DuplicatedLinear)
 
 
 def _to_bfloat16(module: Any) -> Any:

@@ -55,7 +55,7 @@ class SdpaCoreAttention(torch.nn.Module):
             key, value = _gather_sequence(key, self.cp_group), _gather_sequence(value, self.cp_group)
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         value_dim = value.size(-1)
-        if value_dim != query.size(-1):  # MLA: SDPA wants one head size
+        if value_dim != query.size(-1):  # MLA: SDPA requires equal head sizes
             value = torch.nn.functional.pad(value, (0, query.size(-1) - value_dim))
         out = torch.nn.functional.scaled_dot_product_attention(
             query,

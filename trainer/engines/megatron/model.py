@@ -150,7 +150,7 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
     else:
         decoder = get_gpt_decoder_block_spec(config, **kind)
     mtp = None
-    if config.mtp_num_layers:  # a stage of MTP alone has no decoder layer to copy: then the model's last one
+    if config.mtp_num_layers:  # a stage with only MTP has no decoder layer to copy: the model's last one is used
         alike = decoder if decoder.layer_specs else get_gpt_decoder_layer_specs(config, local is None)[-1]
         mtp = get_gpt_mtp_block_spec(config, alike, **kind)
     if local is None:

@@ -27,7 +27,8 @@ def find_divergence(chunks: list[Any]) -> str | None:
         if chunk.ddp_config.overlap_param_gather:  # the last step's gather is due with the next forward only
             chunk.start_param_sync(force_sync=True)
         for name, parameter in chunk.named_parameters():
-            is_expert = ".experts." in name  # by name: with EP=1 Megatron's own mark (`allreduce`) is missing
+            # decided by name, because with EP=1 Megatron's own mark (`allreduce`) is missing
+            is_expert = ".experts." in name
             groups = [expert if is_expert else dense]
             if not is_expert and not getattr(parameter, "tensor_model_parallel", False):
                 groups.append(tensor)
@@ -38,7 +39,7 @@ def find_divergence(chunks: list[Any]) -> str | None:
     return worst
 
 
-_SLICE = 2**22  # elements compared at a time: an embedding in float64, whole, would not fit beside the model
+_SLICE = 2**22  # elements compared at a time: a whole embedding in float64 would not fit in memory with the model
 
 
 def _spread(torch: Any, parameter: Any, group: Any) -> float:

@@ -164,6 +164,6 @@ class Steps:
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         dist.all_reduce(mean, group=group)
         value = float(mean) / group.size()
-        if not math.isfinite(value):  # JSON has no such number: it is written in words
+        if not math.isfinite(value):  # JSON has no NaN or infinity: the error says so in words
             raise NanLossError(f"loss is {value} at step {len(self._measured.loss) + 1}")
         self._measured.loss.append(value)

@@ -67,7 +67,7 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
     measured, phase, error = Measured(), PhaseFile(burst.folder, rank), None
     try:
         _train(burst, rank, device, store, measured, phase)
-    except Exception as exception:  # whatever training throws is this burst's result
+    except Exception as exception:  # an exception of training is the result of this burst
         error = RankError(
             type=type(exception).__name__,
             message=str(exception)[:4000],
@@ -123,10 +123,10 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
                     steps.take(timed=index >= steps.unmeasured)
             finally:
                 measured.peak_gib, measured.outside_gib = device.peak_gib(), device.outside_gib()
-        phase.enter(BurstPhase.TRACE)  # outside the limit: what a profiler holds is not the recipe's
+        phase.enter(BurstPhase.TRACE)  # outside the limit: memory of a profiler is not the recipe's
         _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
         phase.enter(BurstPhase.CHECK)
-        if not recipe.knob("use_megatron_fsdp"):  # its ranks hold shards, nothing that must be alike
+        if not recipe.knob("use_megatron_fsdp"):  # its ranks hold shards, so that no parameters must be equal
             measured.diverged = replicas.find_divergence(model.chunks)
         steps.end()
 

@@ -14,11 +14,11 @@ from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.stages import Stage
 from trainer.recipe.layout import layout_of
 
-MOST_BUCKETS = 24  # played; more would only be smaller
-OWN_BUCKET = 40e6  # parameters, at least; Megatron-Core takes 1e6 a DP rank where that is more
+MOST_BUCKETS = 24  # most buckets that are simulated; more of them would only be smaller
+OWN_BUCKET = 40e6  # least parameters per bucket; Megatron-Core uses 1e6 per DP rank if that is more
 MASTER_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "uint8": 1.0}
-COPIED_BYTES = 6.0  # a parameter: its gradient to the host, itself back
-HIDDEN_COPIES = 0.88  # of them with overlap_cpu_optimizer_d2h_h2d: effects E020
+COPIED_BYTES = 6.0  # bytes per parameter: its gradient to the host, the parameter back
+HIDDEN_COPIES = 0.88  # share of the copies that overlap_cpu_optimizer_d2h_h2d hides: effects E020
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class RankEnd:
     gradients_us: float
     optimizer_us: float
     parameters_us: float
-    reduce_us: float  # all of the reduction, and of the gathering, hidden or not
+    reduce_us: float  # whole time of the reduction, and of the gathering, hidden or not
     gather_us: float
     buckets: int
 

@@ -18,7 +18,7 @@ from trainer.recipe.machine import Fault, Machine
 
 US = 1e6
 SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
-SAYS = {  # of a fault: what a log would show
+SAYS = {  # line that a log would show, by fault
     "dies": (FailureKind.CRASH, "rank {rank} died in step {step}: exit code -11 (SIGSEGV)"),
     "hangs": (FailureKind.HANG, "rank {rank} hung in step {step}; its peers waited in a collective"),
     "nan": (FailureKind.NAN, "rank {rank}: loss is nan in step {step}"),
@@ -33,7 +33,7 @@ class SimulatedEngine:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._nodes: int | None = None  # of the ranks that wait for the next burst
+        self._nodes: int | None = None  # nodes of the ranks that wait for the next burst
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
@@ -72,7 +72,7 @@ class _Burst:
         self.simulation = Simulation(self.recipe, self.machine, steps=self.steps)
         self.memory = memory_of(self.simulation)
         drawn = f"{self.recipe.digest()} {burst.number} {burst.seed}"
-        again = (burst.folder / "outcome.json").exists()  # a burst that was lost is tried once more
+        again = (burst.folder / "outcome.json").exists()  # a lost burst is run again
         self.dice, self.luck = random.Random(drawn), random.Random(f"{drawn} {again}")
 
     def outcome(self) -> Outcome:

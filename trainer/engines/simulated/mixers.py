@@ -10,11 +10,12 @@ from trainer.engines.simulated.rates import GIGA
 from trainer.measured.links import COLLECTIVE
 from trainer.model.mixers import mixers
 
-BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
-UNFUSED_PASSES = 5.0  # over the scores of attention that no kernel keeps on chip
+BACKWARD_LAUNCHES = 1.1  # launches of backward over those of forward: autograd makes more calls, from C++
+UNFUSED_PASSES = 5.0  # passes over the scores of unfused attention
 
-PROJECTED = ("attention", "dsa")  # with projections of queries, keys and values
-COMPRESSED = {"window_attention": 0, "csa": 4, "hca": 128}  # positions in a key, beside those of the window
+PROJECTED = ("attention", "dsa")  # mixers with projections of queries, keys and values
+# positions per compressed key, in addition to the window; 0: only the window
+COMPRESSED = {"window_attention": 0, "csa": 4, "hca": 128}
 
 
 def _mean_reach(most: float, length: float) -> float:

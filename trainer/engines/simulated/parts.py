@@ -14,10 +14,10 @@ from trainer.model.layer import attention_channels
 from trainer.recipe.layout import layout_of
 from trainer.recipe.schema import Recipe
 
-GRAPHED = 0.1  # launches left where graphs capture a module
-WHOLE_GRAPH = 0.02  # and where they capture the iteration
+GRAPHED = 0.1  # share of launches left if graphs capture a module
+WHOLE_GRAPH = 0.02  # share of launches left if a graph captures the iteration
 FP8_LAUNCHES = 1.5
-LOCAL_LAUNCHES = 1.4  # with Megatron-Core's own layers instead of Transformer Engine's fused ones
+LOCAL_LAUNCHES = 1.4  # launches of Megatron-Core's own layers over those of Transformer Engine's fused ones
 
 
 class Kind(NamedTuple):
@@ -89,7 +89,7 @@ class Parts:
             return lambda _: 1.0
         if kind == "full_iteration" or "full_iteration" in scope:
             return lambda _: WHOLE_GRAPH
-        if not scope:  # whole layers, as far as shapes are static
+        if not scope:  # an empty scope captures whole layers, if shapes are static
             padded = self.on("moe_pad_expert_input_to_capacity")
             return lambda module: GRAPHED if padded or module in ("attn", "mlp", "moe_router") else 1.0
         return lambda module: GRAPHED if module in scope or (module == "moe_router" and "moe" in scope) else 1.0

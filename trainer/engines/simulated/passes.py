@@ -17,8 +17,8 @@ from trainer.engines.simulated.rates import Rates
 from trainer.engines.simulated.streams import Pace, Played, play
 from trainer.recipe.schema import Recipe
 
-LOADS = (1.0, 1.5)  # at which layers are played
-IN_A_ROW = 2  # layers, the last of which has met the pace of host and device
+LOADS = (1.0, 1.5)  # loads at which layers are simulated
+IN_A_ROW = 2  # layers simulated in a row: the last one is in the steady state of host and device
 
 
 @dataclass(frozen=True, kw_only=True)

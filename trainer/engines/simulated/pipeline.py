@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from trainer.engines.simulated.schedule import Pass, Schedule
 
-STEADY_PERIODS = 2  # groups of micro batches that are played beside warm-up and end; the first stands for more
+STEADY_PERIODS = 2  # groups of micro batches simulated between warm-up and end; the first represents those left out
 
 
 class Turn(NamedTuple):
@@ -51,7 +51,7 @@ class Run:
 
 
 Shape = tuple[tuple[bool, int], ...]  # (forward, chunk) of a turn's passes
-Duration = Callable[[int, Shape], float]  # of a rank's turn, microseconds
+Duration = Callable[[int, Shape], float]  # duration of a rank's turn, microseconds
 
 
 def run_pipeline(schedule: Schedule, duration: Duration, *, send_us: float, overlapped: bool) -> Run:
@@ -96,7 +96,7 @@ def _window_us(turns: Sequence[Turn], window: slice) -> float:
 def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:
     pp, last = schedule.pp, schedule.pp * schedule.vpp - 1
     nothing: list[float | None] = [None] * schedule.microbatches
-    forward = [nothing.copy() for _ in range(last + 1)]  # when a stage's output is where it is needed
+    forward = [nothing.copy() for _ in range(last + 1)]  # when the output of a stage has arrived where it is needed
     backward = [nothing.copy() for _ in range(last + 1)]
     work = [_turns(schedule, rank, duration) for rank in range(pp)]
     done, free = [0] * pp, [0.0] * pp

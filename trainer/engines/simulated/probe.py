@@ -28,11 +28,11 @@ from trainer.recipe.machine import Machine, Straggler
 from trainer.recipe.schema import Recipe
 
 REPEATS = 5
-ROW_S = 0.3  # of repeats and what goes before them, at least
-SHORT_US, LONG_US = 1e3, 1e5  # of what is measured beside something longer
-PROFILED = 1.8  # a launch under the profiler over one without
-ADAM_BYTES = 2 * 12.0 + 4.0 + 2.0  # a parameter: master weight and moments read and written, gradient, weight
-CLASSES = {  # of a layer's kernels: as traces count them
+ROW_S = 0.3  # least seconds of a row: its repeats and their preparation
+SHORT_US, LONG_US = 1e3, 1e5  # durations of the measured work and of the longer work concurrent with it
+PROFILED = 1.8  # time of a launch under the profiler over one without it
+ADAM_BYTES = 2 * 12.0 + 4.0 + 2.0  # bytes per parameter: master weight and moments read and written, gradient, weight
+CLASSES = {  # classes of a layer's kernels, as traces count them
     "gemm": ("gemm",),
     "grouped": ("grouped_gemm",),
     "attention": ("attention_forward", "attention_backward"),

@@ -24,12 +24,12 @@ Values = Mapping[str, float]
 US = 1e6
 GIGA, TERA = 1e9, 1e12
 OLDER = ("25.09", "25.11")  # releases before the kernels and launches of 26.02
-CPU_TFLOPS, CPU_TB_S, CPU_GB_S = 0.05, 0.02, 4.0  # a rank with one thread, and gloo
-CPU_MORE_THREADS = 0.8  # what every further thread adds
-SHORTEST_US = 2.5  # of any kernel
+CPU_TFLOPS, CPU_TB_S, CPU_GB_S = 0.05, 0.02, 4.0  # rates of a rank with one thread, and of gloo
+CPU_MORE_THREADS = 0.8  # share of a thread's rate that every further thread adds
+SHORTEST_US = 2.5  # shortest time of any kernel
 NCCL_SMS = 16.0
 CPU_SMS = 132.0  # a collective takes as small a share of a CPU rank as of an H100
-REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4.1.7)
+REGISTERED_SMS = 4.0  # SMs of a collective with registered user buffers (arXiv 2603.07685 section 4.1.7)
 
 
 @cache
@@ -135,7 +135,7 @@ class Rates:
         """Returns the rate of fused attention, `way` "forward" or "backward": TFLOP/s for an infinite sequence, and the
         share of it that the recipe's length reaches."""
         rate = of_architecture(self.values, "attention", self.hardware, way)
-        if self.hardware.fitted_as == UNFITTED:  # a share of the peak
+        if self.hardware.fitted_as == UNFITTED:  # the constant is a share of the peak
             rate *= self.hardware.peak_tflops("bf16")
         length = float(self.recipe.training.seq_length)
         return rate, length / (length + of_architecture(self.values, "attention", self.hardware, f"{way}_half"))
@@ -190,7 +190,8 @@ class Rates:
         fabric = self.fabric(ranks * stride)
         hops = 1 + log(ranks) / log(8) if ranks > 8 else 1.0
         inside = 1.0
-        if fabric == "network":  # the ranks of a domain share the way out: each moves its own part of the ring
+        # the ranks of a domain share its links to the network: each moves its own part of the ring
+        if fabric == "network":
             inside = max(1.0, min(ranks, self.domain / stride))
         return self.latency_us(fabric) * hops + max(
             self.send_us(gb / inside, fabric, COLLECTIVE),

@@ -22,8 +22,8 @@ from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.streams import TO_DEVICE_US, Pace
 
 MARKS = {"forward": "forward_microbatch", "backward": "backward_microbatch", "merged": "backward_microbatch"}
-NORM_US = 20.0  # an all-reduce of one number, which the host waits for; part of its work a step
-MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other inside a pass
+NORM_US = 20.0  # duration of the all-reduce of the gradient norm, for which the host waits once per step
+MEETING = (Stream.EP, Stream.TP, Stream.CP)  # streams in which ranks wait for each other inside a pass
 
 
 @dataclass(frozen=True, eq=False)

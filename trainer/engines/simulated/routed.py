@@ -12,10 +12,10 @@ from trainer.engines.simulated.routing import Copies, copies_of
 from trainer.measured.links import copies as copies_sent
 from trainer.model.layer import expert_width, matrices
 
-ROUTER_KERNELS = {True: 7, False: 22}  # with and without moe_router_fusion
+ROUTER_KERNELS = {True: 7, False: 22}  # kernels with and without moe_router_fusion
 ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # effects E054: 31 kernels of 72 are left
 PERMUTE_LAUNCHES = {True: 8.0, False: 20.0}
-FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # that fill the link
+FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # SMs that a library needs for the full rate of the link
 
 
 class Routed:
@@ -154,7 +154,7 @@ class Routed:
     def activation(self, load: float, launches: Callable[[float], float], *, backward: bool) -> list[Op]:
         width, gates = expert_width(self.model) / self.etp, matrices(self.model) - 1
         passes = 1.6 if backward else 1.0
-        biased = 8.0 if self.model.add_bias_linear else 0.0  # bias, clamp and gate as kernels of their own
+        biased = 8.0 if self.model.add_bias_linear else 0.0  # bias, clamp and gate are separate kernels
         us = (
             self.rates.memory_us(self.rows(load) * ((gates + 1) * width * passes + biased * width)) * self._fused_left()
         )

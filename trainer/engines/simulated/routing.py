@@ -14,7 +14,7 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
 SEED = 20_26
-TOKENS = 256  # drawn to see where copies of a token go
+TOKENS = 256  # tokens drawn to find the destinations of a token's copies
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1, seed: int = 
         moved = (1 - drift) * base + drift * _popularity(dice, base.shape, skew)
         drifting[step] = _loads(moved, ep).max(axis=1)[moe].mean() / mean
     capacity = recipe.knob("moe_expert_capacity_factor")
-    if capacity:  # what is above it is dropped
+    if capacity:  # tokens above the capacity are dropped
         hottest = np.minimum(hottest, max(1.0, float(capacity)))
     return Routing(hottest=hottest, own=np.where(moe[:, None], own, 1.0), drifting=drifting)
 

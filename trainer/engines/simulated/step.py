@@ -20,7 +20,7 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
-ENDS = 3.0  # embedding, head and loss, backward included, over forward
+ENDS = 3.0  # time of embedding, head and loss with their backward over that of forward alone
 
 
 class Simulation:
@@ -147,7 +147,7 @@ class Simulation:
         narrow = effective(self.recipe, "fp8_output_proj")
         for _ in range(heads):
             us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=not narrow)
-            if narrow:  # the input, in backward the gradient of the logits
+            if narrow:  # quantizes the input, in backward the gradient of the logits
                 us += rates.quantize_us(tokens * (model.hidden_size + model.vocab_size / tp)) / ENDS
             ops.append(Op(kernel="gemm", us=us, launches=10))
             ops.append(Op(kernel="loss", us=rates.memory_us(fused * 2 * tokens * model.vocab_size / tp), launches=20))

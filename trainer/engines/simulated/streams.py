@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trainer.engines.simulated.ops import Op, Stream
 
-TO_DEVICE_US = 3.0  # from a launch to the earliest start
+TO_DEVICE_US = 3.0  # time from a launch to the earliest start on the device
 ENDLESS = float("inf")
 
 
@@ -85,7 +85,7 @@ class _Player:
         self.queues: dict[Stream, list[int]] = {}
         for place in range(count - 1, -1, -1):
             self.queues.setdefault(ops[place].stream, []).append(place)
-        self.left: dict[int, float] = {}  # of what runs: its microseconds alone
+        self.left: dict[int, float] = {}  # microseconds left of each running operation, at its speed alone
         self.host, self.next = 0.0, 0
 
     def run(self) -> Played:

@@ -28,10 +28,10 @@ from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
-CLOUD = 300  # marks of layouts that fit
-BEYOND = 1.5  # times the limit: what needs more is no choice for anyone
-NAMED = 2  # parts of a step that a reason names
-NOTABLE = 0.005  # of a step: smaller differences are no reason
+CLOUD = 300  # most marks of layouts that fit
+BEYOND = 1.5  # times the memory limit: layouts that need more are not shown
+NAMED = 2  # most parts of a step that a reason names
+NOTABLE = 0.005  # fraction of a step: smaller differences are not a reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class Choice:
     spread: float  # relative half width of the interval
     peak_gib: float
     upper_gib: float
-    outside_gib: float  # what a GPU holds beside the allocator
+    outside_gib: float  # GPU memory outside the allocator
     fits: bool
-    pp_rank: int  # the hottest
-    time_by_part: dict[str, float]  # seconds, of STEP_PARTS: they add up to the step
+    pp_rank: int  # the pipeline rank that needs the most memory
+    time_by_part: dict[str, float]  # seconds by STEP_PARTS; they add up to the step
     memory_by_part: dict[str, float]
     because: str
 
@@ -75,7 +75,7 @@ class Point:
     """A layout with its best settings, as one point of throughput over memory."""
 
     recipe: Recipe
-    tokens: float  # a second and GPU
+    tokens: float  # tokens per second and GPU
     needs_gib: float
     fits: bool
 

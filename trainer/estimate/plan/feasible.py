@@ -7,7 +7,8 @@ from trainer.estimate.plan.search import can_fit
 from trainer.recipe.schema import Recipe
 
 MOST_GPUS = 16384
-_FOUND: dict[tuple[str, int, str], int | None] = {}  # seconds of search each, and a report asks in several places
+# results so far: each search takes seconds, and a report needs the same one in several places
+_FOUND: dict[tuple[str, int, str], int | None] = {}
 
 
 def fewest_nodes(recipe: Recipe, *, above: int = 0, learned: LearnedCluster = TABLES) -> int | None:

@@ -19,10 +19,10 @@ from trainer.recipe.rules.view import View
 from trainer.recipe.schema import Recipe
 from trainer.recipe.sections import TrainerSettings
 
-# What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
+# Kinds of findings that exclude a choice: it does not run, or would silently run as something else.
 KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
 BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)
-# What a release starts and then fails with: no choice either, unless nothing else fits.
+# Rules of recipes that a release starts and then fails with: they exclude a choice unless nothing else fits.
 FAILING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is Effect.FAILS and rule not in BINDING)
 
 

@@ -27,25 +27,26 @@ from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
 from trainer.recipe.schema import Recipe
 
-CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] stay in the cache's reach
-FINALISTS = 3000  # rows of the second stage that are crossed with the remaining settings
-PROMISING = 1500  # rows that do not fit, those that need least first, that are tried with every offload to the host
-ALIKE = 0.002  # throughputs closer than this are one: data parallelism and the lower need of memory go first
+CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] fit in the cache
+FINALISTS = 3000  # rows of the second stage that are combined with the remaining settings
+# rows that do not fit, those that need least memory first, that are tried with every offload to the host
+PROMISING = 1500
+ALIKE = 0.002  # throughputs closer than this fraction count as equal: then more data parallelism and less memory decide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """Estimates of every row, [N]."""
 
-    tokens: Floats  # a second and GPU
-    needs_gib: Floats  # the upper bound of the hottest rank, with what a GPU holds beside the allocator
+    tokens: Floats  # tokens per second and GPU
+    needs_gib: Floats  # upper bound of the hottest rank, with GPU memory outside the allocator
 
     def take(self, rows: Any) -> Figures:
         return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     @staticmethod
     def joined(tables: Sequence[Figures]) -> Figures:
-        """Returns the rows of all tables, one table behind the other."""
+        """Concatenates the rows of all tables."""
         names = [field.name for field in fields(Figures)]
         return Figures(
             **{name: np.concatenate([np.zeros(0), *(getattr(table, name) for table in tables)]) for name in names}
@@ -59,19 +60,19 @@ class Scored:
     candidates: Candidates
     figures: Figures
     fits: Flags
-    layout: Integers  # [N], which row of the layouts each came from
+    layout: Integers  # [N], index of the layout of each row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """The tables from which a plan is made."""
 
-    base: Recipe  # with what is always worth having
+    base: Recipe  # the recipe with settings that are always worth having
     layouts: Candidates
-    broken: dict[str, Flags]  # by rule, of the layouts: before any setting is chosen
+    broken: dict[str, Flags]  # layouts that violate each rule, before any setting is chosen
     outlined: Scored  # legal layouts x recompute, at the reference dispatcher
-    finals: Scored  # the best of those x every setting
-    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen
+    finals: Scored  # the best of these x every other setting
+    standing: frozenset[str]  # rules that the recipe violates whatever is chosen
     estimated: int
     learned: LearnedCluster = TABLES
 
@@ -93,11 +94,12 @@ class Outline:
     layouts: Candidates
     broken: dict[str, Flags]
     settings: Candidates
-    options: Integers  # rows of the settings that no rule stands against by themselves
-    mixed: tuple[Rule, ...]  # rules that read layout and settings both
-    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen: said, and set aside
-    rules: tuple[Rule, ...]  # the others
-    picks: Integers  # [N], which row of the settings each scored row has
+    options: Integers  # rows of the settings that no rule forbids by themselves
+    mixed: tuple[Rule, ...]  # rules that read both layout and settings
+    # rules that the recipe violates whatever is chosen: reported, and not applied to the choices
+    standing: frozenset[str]
+    rules: tuple[Rule, ...]  # the rules that are applied to the choices
+    picks: Integers  # [N], index of the settings of each scored row
     scored: Scored
 
 
@@ -153,10 +155,10 @@ def _outline(
 
 
 def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outline:
-    """Returns the outline with rows that fit by offload to the host alone and are faster than all that fit without, by
-    more than the interval is wider for it: no published run has it.
+    """Returns the outline with rows that fit only by offload to the host, if they are faster than all rows that fit
+    without it by more than the additional uncertainty of offload, which no published run has.
 
-    Offload only costs time, so that just rows can gain which are faster without it and do not fit.
+    Offload only costs time, so that only rows that do not fit, but would be faster, can gain.
     """
     places, base, scored = first.layouts, first.layouts.base, first.scored
     best = scored.figures.tokens[scored.fits].max() * (1 + FEATURE_SPREAD)
@@ -165,7 +167,8 @@ def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outlin
         return first
     faster = faster[np.argsort(scored.figures.needs_gib[faster], kind="stable")][:PROMISING]
     choices = settings(base, offload=True)
-    ways = choices.count // first.settings.count  # of offload: they vary fastest, the recipe's own is their first
+    # number of offload settings: they vary fastest, the recipe's own comes first
+    ways = choices.count // first.settings.count
     _, open_rules = broken(places, rules=first.rules, undecided=frozenset(choices.columns))
     possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
     allowed = _none(possible, choices.count)

@@ -24,11 +24,11 @@ from trainer.recipe.schema import Recipe
 MBS = "micro_batch_size"
 OUTPUT = "fp8_output_proj"
 SIZES = (TP, PP, VPP, CP, EP, ETP)
-MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone
-CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
+MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # the largest sizes of any published recipe
+CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)
 EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")
-LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it from about 8K, near seq/4096 (guides)
+LEAST_SHARE = 4096  # least tokens of a sequence per context rank: CP pays off from about 8K, near seq/4096 (guides)
 Option = dict[str, Any]
 OFFLOAD = (
     "optimizer_cpu_offload",

@@ -14,7 +14,8 @@ from trainer.model.flops import LayerFlops, layer_flops
 from trainer.recipe.architecture import Architecture
 
 
-@lru_cache(maxsize=1024)  # a search for the fewest nodes asks for the same ones on every number of nodes
+# cached, because a search for the fewest nodes needs the same layouts for every number of nodes
+@lru_cache(maxsize=1024)
 def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> tuple[str, ...]:
     """Returns layouts of PP·VPP stages, with and without a stage for MTP alone; () if a stage would be empty."""
     mtp = "m" * (model.mtp_num_layers or 0)

@@ -20,12 +20,13 @@ from typing import Any
 Function = Callable[..., Any]
 OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
 RECORD = os.environ.get("MOE_AUTOTUNE_RECORD")  # a file: how this run was started, for import
-RECORDS = 200  # of a rank's flight recorder that are kept
-WRITES_EVERY_S = 2.0  # of a phase that was seen before: the folder may be on a file system that all nodes share
+RECORDS = 200  # records that a rank's flight recorder keeps
+# least time between writes of a known phase: the folder may be on a file system that all nodes share
+WRITES_EVERY_S = 2.0
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANGES_FILE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "megatron", "ranges.py")
 
-# (module, class or None, attribute, phase the rank is in from then on)
+# (module, class or None, attribute, phase that its call starts)
 PHASES = (
     ("megatron.core.pipeline_parallel.schedules", None, "forward_step", "forward"),
     ("megatron.core.pipeline_parallel.schedules", None, "backward_step", "backward"),
@@ -33,13 +34,14 @@ PHASES = (
     ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer", "step", "optimizer"),
     ("megatron.core.optimizer.optimizer", "FP32Optimizer", "step", "optimizer"),
 )
-BEGINS = ("megatron.training.initialize", "megatron.bridge.training.initialize")  # loading it begins phase init
-MODELS = (  # process groups are up when one is built
+# importing one of these starts phase init
+BEGINS = ("megatron.training.initialize", "megatron.bridge.training.initialize")
+MODELS = (  # model classes: process groups exist when one is built
     ("megatron.core.models.gpt.gpt_model", "GPTModel"),
     ("megatron.core.models.mamba.mamba_model", "MambaModel"),
     ("megatron.core.models.hybrid.hybrid_model", "HybridModel"),
 )
-WARM_UP = "_warmup_jit_function"  # of the modules in BEGINS
+WARM_UP = "_warmup_jit_function"  # function of the modules in BEGINS
 STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.training.train", "train_step"))
 
 
@@ -114,15 +116,15 @@ class Rank:
     def __init__(self, out: str, rank: int) -> None:
         self.out, self.rank = out, rank
         self.last_step = int(os.environ.get("MOE_AUTOTUNE_LAST_STEP", "0"))
-        self.cpu_s: list[float] = []  # of each train_step, this process alone
+        self.cpu_s: list[float] = []  # CPU seconds of each train_step in this process
         self.file: int | None = None
         self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
         self.reported = False
         self.phase = self.written = ""
         self.written_at = 0.0
         self.seen: set[str] = set()
-        self.limits: tuple[int, int] | None = None  # of memory, before the recipe's was set
-        self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
+        self.limits: tuple[int, int] | None = None  # memory limits before the recipe's was set
+        self.baseline_kib = 0  # resident memory before training: the interpreter and its imports
 
     def claim(self) -> bool:
         """Returns whether this process trains: true for the first process of the rank that calls it."""
@@ -320,7 +322,7 @@ class Loader:
         self.loader.exec_module(module)
         try:
             self.touch(module)
-        except Exception as error:  # a name less in the trace, never a trainer that does not start
+        except Exception as error:  # an unnamed range is acceptable, a trainer that does not start is not
             print(f"moe-autotune: {module.__name__} is not instrumented: {error}", file=sys.stderr)
 
 

@@ -46,7 +46,7 @@ class Chunk:
     moments: tuple[Moment, ...]
     kept: float
     captured: float
-    graphs: int  # layers that a graph holds something of
+    graphs: int  # number of layers with tensors in a graph
     left_over: float
 
     @cached_property
@@ -94,7 +94,8 @@ def chunk_of(
     moments, level = [], 0.0
     for at, part in enumerate(parts):
         leaving = _in_flight(parts[at - 1], most_in_flight) if at else 0.0
-        coming = parts[at - 1].moved if at else 0.0  # the layer before it in the forward pass is the next one backward
+        # in backward, the next layer is the previous one of the forward pass
+        coming = parts[at - 1].moved if at else 0.0
         moments.append(
             Moment(
                 forward=level + leaving + part.forward,

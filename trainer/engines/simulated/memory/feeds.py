@@ -86,7 +86,7 @@ def _shared(tape: Tape, sizes: Sizes) -> None:
     gate = 2 if model.gated_linear_unit else 1
     tape.tensor("shared_hidden", sizes.wide_tensor(width * gate, AGAIN_SHARED))
     tape.tensor("shared_active", sizes.wide_tensor(width, AGAIN_SHARED))
-    # it saves the norm's output itself, which the router and the permutation keep anyway
+    # the linear layer saves the norm's output itself, which router and permutation keep anyway
     _linear(tape, sizes, "normed_again", "shared_hidden", 0.0, AGAIN_SHARED, gathered=sizes.gathered, original=True)
     tape.op(Op(reads=("shared_hidden",), writes=("shared_active",), saves=("shared_hidden",)))
     branch(tape, sizes, "shared")
@@ -115,7 +115,7 @@ def _dispatch(tape: Tape, sizes: Sizes) -> None:
         source = tape.tensor("latent", sizes.wide_tensor(sizes.along * seen, AGAIN))
         tape.op(Op(reads=("normed_again",), writes=("latent",), saves=("normed_again",), linear=True))
     if apart:
-        if kind == ALL_GATHER:  # into a buffer of the process: see `outside.py`
+        if kind == ALL_GATHER:  # gathers into a buffer of the process: see `outside.py`
             tape.tensor("sent", Tensor(0.0, _gathered_tokens(sizes) * seen * sizes.wide))
         if kind not in (ALL_GATHER, FLEX):
             tape.tensor("sent", sizes.wide_tensor(sizes.sent * seen))

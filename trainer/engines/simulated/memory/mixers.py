@@ -18,7 +18,7 @@ from trainer.model.mixers.mamba import MAMBA_EXPANSION
 from trainer.recipe.layout import layout_of
 
 ATTENTION, MAMBA = Modules(graph=("attn",)), Modules(graph=("mamba",))
-POSITION = 8.0  # bytes of a chosen position
+POSITION = 8.0  # bytes per chosen position
 OUTPUT = Modules(offload="attn_proj", graph=("attn",))
 LATENT_NORM = Modules(recompute=("layernorm",), offload="qkv_linear", graph=("attn",))
 
@@ -51,7 +51,7 @@ def fused_norm(tape: Tape, sizes: Sizes, read: str, write: str, modules: Modules
             writes=(write,),
             saves=(read, normed, statistics),
             forward=sizes.gathered,
-            backward=sizes.gathered * 2,  # its input gathered again, and its gradient before it is scattered
+            backward=sizes.gathered * 2,  # the input gathered again, and the gradient before it is scattered
             linear=True,
         )
     )

@@ -75,7 +75,7 @@ class _Stages:
         return cls(
             schedule=shown(schedule_of(recipe)),
             factor=machine.memory.activations * _unfused(recipe),
-            ahead=2 * sizes.hidden if arrives else 0.0,  # an input and a gradient
+            ahead=2 * sizes.hidden if arrives else 0.0,  # bytes of an input and of a gradient
             static=constant("graph_gradients") * sizes.hidden,
             early=bool(recipe.knob("ep_overlap_early_attn_memory_release")),
             pool_stays=recipe.knob("cuda_graph_impl") == "full_iteration",
@@ -86,7 +86,8 @@ class _Stages:
         sign = np.where(forward, 1.0, -1.0)
         kept = np.array([each.kept for each in chunks])[chunk]
         level = np.cumsum(sign * kept)
-        start = np.where(forward, level - kept, level)  # of the pass's own tensors, kept ones of backward included
+        # where the pass's own tensors start; those kept for backward are included
+        start = np.where(forward, level - kept, level)
         fullest = np.array([[each.backward for each in chunks], [each.forward for each in chunks]])
         peaks = start + fullest[forward.astype(int), chunk]
         if self.schedule.merged:

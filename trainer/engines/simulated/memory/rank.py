@@ -16,7 +16,8 @@ from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_rank
 from trainer.recipe.schema import Recipe
 
 WHOLE_LAYERS = ("attn", "mlp", "moe", "mamba")
-LATE_RELEASE = 0  # of TORCH_NCCL_AVOID_RECORD_STREAMS: what is exchanged is freed when the other stream is done
+# value of TORCH_NCCL_AVOID_RECORD_STREAMS with which exchanged tensors are freed when the other stream is done
+LATE_RELEASE = 0
 Parts = tuple[list[str], list[tuple[LayerKind, bool]], list[str]]
 
 

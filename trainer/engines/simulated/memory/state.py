@@ -31,7 +31,7 @@ class Held:
     experts: float
     quantized_dense: float = 0.0
     quantized_experts: float = 0.0
-    quantized_head: float = 0.0  # its 16-bit weights stay in any case
+    quantized_head: float = 0.0  # head whose 16-bit weights stay in any case
     tables: float = 0.0
     layers: int = 1
 
@@ -148,7 +148,7 @@ def _state(recipe: Recipe, held: Held) -> State:
         - _primary(recipe, quantized),
         gradients=(shard if splits_gradients else held.all) * buffer,
         masters=0.0 if late else optimizer * master,
-        # the hybrid optimizer moves moments to the host and keeps its master weights here
+        # the hybrid optimizer moves moments to the host and keeps master weights on the device
         moments=optimizer * (moments * (1 - _on_host(recipe)) + (master if late else 0.0)),
         units=_units(recipe, held, splits_weights, splits_gradients),
         step=optimizer * copied,

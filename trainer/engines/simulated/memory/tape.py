@@ -95,12 +95,12 @@ class LayerPlay:
     forward: float
     backward: float
     kept: float
-    left_over: float = 0.0  # after both passes, beside the gradient of its input: nothing, if all is freed
+    left_over: float = 0.0  # bytes left after both passes, without the gradient of its input; 0 if all is freed
     captured: float = 0.0
     moved: float = 0.0
     groups: tuple[float, ...] = ()
-    entered: float = 0.0  # its input
-    gradient: float = 0.0  # of its output
+    entered: float = 0.0  # bytes of its input
+    gradient: float = 0.0  # bytes of the gradient of its output
     early: float = 0.0
 
 
