@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from trainer.burst import Failure
-from trainer.launchers.rank_observer import RankObserver
-from trainer.rank_report import RankReport
+if TYPE_CHECKING:  # the supervisor of ranks, which every start starts, needs none of it
+    from trainer.burst import Failure
+    from trainer.launchers.rank_observer import RankObserver
+    from trainer.rank_report import RankReport
 
 
 class Launcher(Protocol):

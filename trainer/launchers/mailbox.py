@@ -23,12 +23,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trainer.launchers.processes import AGENT, Process, this_process
-from trainer.rank_report import RankReport, report_path
 from trainer.secrets import masked
+
+if TYPE_CHECKING:
+    from trainer.rank_report import RankReport  # imported where it is used: the supervisor and a rank start without
 
 STACKS = signal.SIGUSR1  # asks a rank for its threads' stacks, in its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
 POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
@@ -119,6 +122,8 @@ def log_to(path: Path) -> None:
 
 def reply(burst_folder: Path, report: RankReport) -> None:
     """Writes this rank's report of the burst, with secrets masked."""
+    from trainer.rank_report import report_path
+
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     path = report_path(burst_folder, report.rank)
@@ -156,6 +161,8 @@ def is_ready(control: Path, rank: int) -> bool:
 
 def report_of(burst_folder: Path, rank: int) -> RankReport | None:
     """Returns the rank's report; None until it has replied."""
+    from trainer.rank_report import RankReport, report_path
+
     try:
         content = report_path(burst_folder, rank).read_bytes()
     except FileNotFoundError:
