@@ -17,7 +17,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     type: str  # exception class, e.g. "RuntimeError"
     message: str
     phase: BurstPhase
-    at_s: float  # time.time(), to tell who was first
+    at_s: float  # time.time(), to find the first of several failing ranks
     traceback: str = ""
 
 
@@ -29,9 +29,9 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: list[float] = []
     loss: list[float] = []  # on ranks that hold the loss, else empty
     peak_gib: float = 0.0
-    outside_gib: float | None = None  # what its GPU holds beside the allocator
+    outside_gib: float | None = None  # memory of its GPU outside the allocator
     limit_gib: float | None = None
-    cores: float | None = None  # of the node, this rank's even share
+    cores: float | None = None  # this rank's equal share of the node's cores
     startup_s: float = 0.0
     setup_s: float = 0.0
     bursts_before: int = 0  # bursts this process had already run

@@ -19,13 +19,14 @@ _SURE = (
 _NAMES = re.compile(rf"(^|_)({_SURE})(_|$)|(^|_)(TOKEN|KEY|PAT|AUTH)$", re.IGNORECASE)
 _FLAGS = re.compile(rf"(^|_)({_SURE})(_|$)", re.IGNORECASE)
 _IS_PATH = re.compile(r"_(PATH|FILE|DIR)$", re.IGNORECASE)
-# how the keys of services begin, and a password inside an address
+# first characters of the keys of services, and a password inside an address
 _VALUES = re.compile(
     r"(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-)[\w-]{4,}|eyJ[\w-]{8,}\.|\S*://[^/\s:@]+:[^/\s@]+@"
 )
 _PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>(?:[^,]|,(?![A-Za-z_]\w*=))*)")
 
-# The same inside running text, where hf_config and sk-learn are words: whole keys only, and values behind sure names
+# The same inside running text, where hf_config and sk-learn are words: only whole keys, and values after unambiguous
+# names
 _KEYS_IN_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?<![\w-])(?:(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|nvapi-)[\w-]{16,}"
     r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w.-]{8,})|(?<=Bearer )[\w.~+/-]{8,}"
@@ -37,7 +38,7 @@ _TOLD_BY_NAME = re.compile(
     r"(?P<between>\s*[=:]\s*[\"']?|\s+\.{2,}\s*|(?<=\w)\s+[\"']?(?=\S{20}))(?P<value>[^\s\"',;&)}\]]+)"
 )
 _NO_VALUE = re.compile(r"None|null|True|False|not|<.*|\$.*|\*+|.{0,2}")
-SHORTEST = 8  # letters of a value that is looked for in texts: a shorter one would be found where it is not meant
+SHORTEST = 8  # least characters of a value that is searched in texts: a shorter one would match unrelated text
 
 
 def is_secret(name: str, value: str = "") -> bool:

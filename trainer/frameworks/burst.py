@@ -9,7 +9,8 @@ from trainer.frameworks.bounds import Bounds
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
-COMMAND, WRITTEN = "command.txt", "trainer"  # of a burst's folder: what a rank runs, and what the trainer writes
+# names in a burst's folder: the command of a rank, and the folder that the trainer writes to
+COMMAND, WRITTEN = "command.txt", "trainer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,20 +35,22 @@ class Framework:
     of a burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0.
     """
 
-    name: str  # in `trainer.kind`, `--to` and `--for`
-    title: str  # as its users write it
+    name: str  # its name in `trainer.kind`, `--to` and `--for`
+    title: str  # its name as users write it
     rank_command: Callable[[Recipe, str | None, Path | None], RankCommand]
     burst_argv: Callable[[BurstRequest], tuple[str, ...]]
     log_patterns: Mapping[str, str]  # regular expressions of the lines that a burst reads
-    acting_knobs: Callable[[Recipe, Path, str], dict[str, Plain]]  # knobs as the trainer says it runs with them
-    configuration: str | None = None  # the file of its own folder with everything that the trainer runs with
-    takes_mock_data: bool = False  # true for arguments that replace the user's data
-    variables: Callable[[Recipe], dict[str, str]] = lambda recipe: {}  # that it demands and the recipe leaves open
-    words_by_setting: Callable[[Sequence[str]], dict[str, str]] = words_by_flag  # of a command, as text for a shell
-    # everything that it refuses of a recipe in a version; None if no rule is its own
+    acting_knobs: Callable[[Recipe, Path, str], dict[str, Plain]]  # the knob values that the trainer reports
+    configuration: str | None = None  # the file in the trainer's folder with its final configuration
+    takes_mock_data: bool = False  # true if it has arguments that replace the user's data by mock data
+    # variables that it requires and the recipe does not set
+    variables: Callable[[Recipe], dict[str, str]] = lambda recipe: {}
+    # words of a command by setting, as text for a shell
+    words_by_setting: Callable[[Sequence[str]], dict[str, str]] = words_by_flag
+    # the findings that make it refuse a recipe in a version; None if it has no rules of its own
     findings: Callable[[Recipe, str | None], list[Finding]] | None = None
     command_findings: Callable[[Sequence[str], Recipe], list[Finding]] = lambda command, recipe: []
-    packing: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # its words that pack sequences
-    # the export of a recipe without a trainer of its own, under these lines of origin
+    packing: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # words of a command that pack sequences
+    # the exported script of a recipe without a trainer of its own; the last argument is lines on its origin
     script: Callable[[Recipe, str | None, Sequence[str]], str] | None = None
     reader: Reader | None = None

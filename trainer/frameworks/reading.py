@@ -43,12 +43,12 @@ class Reading:
     rest: tuple[str, ...] = ()  # words of a command that stay, in their order
     kept: tuple[Kept, ...] = ()
     passed: tuple[str, ...] = ()  # flags of the trainer that a recipe leaves alone
-    own: tuple[str, ...] = ()  # words of flags that the framework does not have: a fork's
-    missing: tuple[str, ...] = ()  # flags without which the trainer does not start
+    own: tuple[str, ...] = ()  # words of flags that only a fork of the framework has
+    missing: tuple[str, ...] = ()  # missing flags without which the trainer does not start
     unread: Mapping[str, str] = field(default_factory=dict)  # knob or field -> why a recipe does not hold its value
     sizes: Sizes = field(default_factory=Sizes)
     notes: tuple[str, ...] = ()
-    reported_tflops: float | None = None  # per GPU, as a log says: the median of its iterations
+    reported_tflops: float | None = None  # per GPU, as a log reports it: the median of its iterations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,12 @@ class Reader:
     # the release of the checkout that a command and the lines of shell before it name
     version_beside: Callable[[Sequence[str], Sequence[str]], str | None] = lambda command, setup: None
     frozen: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # knobs with a value that no recipe holds
-    keeps_defaults: bool = False  # true if a recipe says knobs at their default, which the trainer may not have
+    # true if a recipe keeps knobs at their default, since the trainer's default may differ
+    keeps_defaults: bool = False
     readable: str = ""  # the files that are read, as a hint names them
-    left_by_runs: str = ""  # the one that a run writes, as a hint names it
-    program: tuple[str, ...] = ()  # that a file of arguments alone is for; of the default framework
-    whole_flags: frozenset[str] = frozenset()  # whose value in a file of arguments is one word
-    tokenizer_flags: tuple[str, ...] = ()  # that name a file with the vocabulary
-    unused: frozenset[str] = frozenset()  # flags and paths that no burst needs: it saves and reports nothing
+    left_by_runs: str = ""  # the file that a run writes, as a hint names it
+    program: tuple[str, ...] = ()  # the program that is assumed for a file of arguments; set by the default framework
+    whole_flags: frozenset[str] = frozenset()  # flags whose value in a file of arguments is a single word
+    tokenizer_flags: tuple[str, ...] = ()  # flags that name a file with the vocabulary
+    # flags and paths that a burst does not need, since it saves and reports nothing
+    unused: frozenset[str] = frozenset()

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from trainer.launch_scripts.launchers import options, stands_alone
 from trainer.recipe.launching import SlurmSettings
 
-# as written -> the setting of `burst.launcher.slurm`
+# option of sbatch -> the setting of `burst.launcher.slurm`
 SETTINGS = {
     **dict.fromkeys(("--account", "-A"), "account"),
     **dict.fromkeys(("--partition", "-p"), "partition"),
     **dict.fromkeys(("--qos", "-q"), "qos"),
     **dict.fromkeys(("--constraint", "-C"), "constraint"),
 }
-# what `allocate` keeps of the rest; sizes, names and logs are the tuner's own
+# further options that `allocate` keeps; sizes, names and logs are the tuner's own
 ALLOCATES = {"--time": "--time", "-t": "--time", "--reservation": "--reservation", "--mem": "--mem",
              "--exclusive": "--exclusive", "--nodelist": "--nodelist", "-w": "--nodelist", "--exclude": "--exclude",
              "-x": "--exclude", "--switches": "--switches", "--segment": "--segment"}  # fmt: skip
 
-OURS = ("--exclusive", "--mem=0")  # of every job of the tuner's
+OURS = ("--exclusive", "--mem=0")  # options of every job of the tuner
 
 
 def job_settings(headers: Sequence[str]) -> dict[str, str]:

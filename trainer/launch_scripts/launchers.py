@@ -59,24 +59,25 @@ VERBS = {
     "uv": ("run",),
     "conda": ("run",),
 }
-LIVE = frozenset({"--no-capture-output", "--live-stream"})  # of conda run
-OF_RANKS = frozenset({"uv", "conda"})  # whose words every rank's command begins with: they say which Python it is
-TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
+LIVE = frozenset({"--no-capture-output", "--live-stream"})  # options of conda run
+OF_RANKS = frozenset({"uv", "conda"})  # launchers whose words begin the command of every rank: they select its Python
+# launchers with one more word before the command, an image or a time
+TAKES_ONE = frozenset({"singularity", "docker", "timeout"})
 TWO_VALUES = frozenset({"mca"})
-GLUES = frozenset({"srun"})  # -pgpu, -N2: every option with one dash is one letter
-# words behind these are names that people give, also that of a program
+GLUES = frozenset({"srun"})  # launchers whose options with one dash are one letter: -pgpu, -N2
+# options whose values are names that people choose, which may be that of a program
 NAMES = frozenset({"J", "job_name", "comment", "name", "o", "output", "e", "error", "rdzv_id", "run_id", "log_dir"})
-SETS_BEFORE = frozenset({"env", "time"})  # NAME=VALUE may stand before the command
+SETS_BEFORE = frozenset({"env", "time"})  # launchers that accept NAME=VALUE before the command
 PYTHON_ALONE = re.compile(r"-[uOBIsSEqvbP]+$")
 PYTHON_VALUED = frozenset({"-W", "-X"})
-# options that set variables, and what stands between several of them; sources as above
+# options that set variables, and the separator between several of them; sources as above
 SETTING: dict[str, tuple[tuple[str, ...], str | None]] = {
     "srun": (("--export",), r","),
     "mpirun": (("-x",), None),
     "singularity": (("--env",), r",(?=[A-Za-z_]\w*=)"),
     "docker": (("-e", "--env"), None),
 }
-TORCHRUNS = "PET_"  # torch/distributed/run.py 2.13: before the name of every option
+TORCHRUNS = "PET_"  # prefix of the variable of every option (torch/distributed/run.py 2.13)
 PYTHON = re.compile(r"(.*/)?(python[\d.]*|pypy3?)$")
 
 
@@ -109,9 +110,9 @@ class Start:
     """A command split into what one rank runs and what starts it."""
 
     command: tuple[int, ...]  # positions in the words that were given
-    python: str | None  # put in front: torchrun starts scripts with it
+    python: str | None  # the Python with which torchrun starts scripts, put in front
     peeled: tuple[Peeled, ...]
-    within: tuple[str, ...] = ()  # in front of that: uv run, conda run
+    within: tuple[str, ...] = ()  # words in front of that: uv run, conda run
     env: tuple[tuple[str, str], ...] = ()
 
 

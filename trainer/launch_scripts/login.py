@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-FIRST_LINE = "#!/usr/bin/env bash"  # of a script that asks for no login shell
+FIRST_LINE = "#!/usr/bin/env bash"  # first line of a script that needs no login shell
 _LOGIN = re.compile(r"#!\s*\S*(/env\s+-S\s+\S*|/)bash(\s+-\w+)*\s+(-[a-km-z]*l\w*|--login)(\s|$)")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer.launchers.nodes import folder
 from trainer.secrets import mask_file
 
-JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
+JOBS = "jobs"  # folder in an engine's folder: one start per burst, by the burst's name
 
 
 def new_control(folder: Path) -> Path:

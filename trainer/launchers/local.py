@@ -31,8 +31,8 @@ from trainer.launchers.supervisor import exit_path
 # How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
 # own polling nearly always comes first.
 MONITOR_S = "0.5"
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # unless set otherwise: a host name that resolves to nowhere would stop gloo
-_SUPERVISOR_S = 10.0  # for the supervisor to end everything; after that it is done from here
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # default: gloo fails if the host name does not resolve
+_SUPERVISOR_S = 10.0  # time for the supervisor to end everything; then this process does it
 
 
 @dataclass(frozen=True, kw_only=True)

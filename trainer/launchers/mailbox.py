@@ -33,9 +33,10 @@ from trainer.secrets import masked
 if TYPE_CHECKING:
     from trainer.rank_report import RankReport  # imported where it is used: the supervisor and a rank start without
 
-STACKS = signal.SIGUSR1  # asks a rank for its threads' stacks, in its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
-POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
-TAIL_BYTES = 64 * 1024  # of a log: what is looked through for the cause of a failure
+# signal that makes a rank write its threads' stacks to its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
+STACKS = signal.SIGUSR1
+POLL_S = 0.005  # interval of polling for a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
+TAIL_BYTES = 64 * 1024  # bytes at the end of a log that are searched for the cause of a failure
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -17,7 +17,7 @@ def oom_kills(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
     kept = (
         cgroups / own.get("", "") / "memory.events",
         first / own.get("memory", "") / "memory.oom_control",
-        first / "memory.oom_control",  # a container sees its own there
+        first / "memory.oom_control",  # path at which a container sees its own cgroup
         proc / "vmstat",
     )
     counts = (int(line.split()[1]) for file in kept for line in _lines(file) if line.startswith("oom_kill "))

@@ -14,7 +14,7 @@ from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.recipe import Recipe
 from trainer.recipe.launching import hosts_settings, slurm_settings
 
-# kind -> how it is opened: by what the recipe says, and a folder of this study alone
+# kind -> function that opens it, given the recipe and a folder of this study alone
 LAUNCHERS: dict[str, Callable[[Recipe, Path], Launcher]] = {
     "local": lambda recipe, home: _local(recipe),
     "slurm": slurm_launcher,

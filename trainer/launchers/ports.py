@@ -7,9 +7,10 @@ import random
 import socket
 from pathlib import Path
 
-_HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")  # by the kernel, to whoever connects
-_FIRST = 10_000  # below are the well-known ones
-_FEW = 1_000  # where the kernel leaves no more than that, one of its own has to do
+# range of ports that the kernel assigns to outgoing connections
+_HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST = 10_000  # first port to use: the well-known ones are below
+_FEW = 1_000  # if fewer ports than this are below the kernel's range, a port in that range is used
 _TRIES = 50
 
 

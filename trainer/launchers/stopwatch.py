@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-STOPPED_S = 60.0  # between two looks: more than what a look waits for (programs of Slurm that do not answer), as a rule
-_COUNTED_S = 30.0  # of more than that: less than a trainer's next line may take, so that a suspension is no hang
+# a longer time between two looks means that this process was stopped: a look itself waits less, even if Slurm's
+# programs do not answer
+STOPPED_S = 60.0
+# part of such a long time that counts: less than a trainer's next line may take, so that a suspension is not a hang
+_COUNTED_S = 30.0
 
 
 @dataclass(kw_only=True)

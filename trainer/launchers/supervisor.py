@@ -21,7 +21,7 @@ from trainer.launchers.processes import AGENT, Process, descendants, end_all
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 AWAITED = {signal.SIGTERM, signal.SIGCHLD}
-LOOK_S = 0.1  # how soon it is seen that the tuner is gone; a child's end and SIGTERM wake at once
+LOOK_S = 0.1  # interval of checking whether the tuner is gone; a child's end and SIGTERM are noticed at once
 
 
 def main(owner: int, control: Path, command: list[str]) -> None:

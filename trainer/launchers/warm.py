@@ -20,11 +20,12 @@ from trainer.launchers.stopwatch import Stopwatch
 from trainer.launchers.watch import Watch
 from trainer.secrets import masked
 
-STARTUP_S = 300.0  # how long ranks may take to import
-_GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
-_KILLED_S = 15.0  # after a rank was killed: what started it may have been, and says so once all of it has ended
-_NAMED_S = 60.0  # for an agent all of whose ranks have ended to name the one that failed
-_POLITE_S = 20.0  # for idle ranks to end by themselves: interpreters that end, on a machine that is busy
+STARTUP_S = 300.0  # time limit for the imports of ranks
+_GRACE_S = 1.5  # after the first error: time for the other ranks to report what they saw
+# after a rank was killed: its parent may have been killed too, and reports that once all of it has ended
+_KILLED_S = 15.0
+_NAMED_S = 60.0  # time for an agent whose ranks have all ended to name the one that failed
+_POLITE_S = 20.0  # time for idle ranks to end by themselves, on a busy machine
 
 
 def start_ranks(
@@ -157,7 +158,7 @@ class WarmRanks:
             time.sleep(POLL_S)
             watch.look()
         self.processes.check()
-        watch.look()  # what the ranks did before the supervisor ended
+        watch.look()  # observes what the ranks did before the supervisor ended
         return None
 
     def _cause_is_known(self, watch: Watch) -> bool:

@@ -14,7 +14,7 @@ from trainer.errors import refused
 from trainer.recipe.hardware import UNFITTED, Hardware, known_hardware
 
 Value = TypeVar("Value")
-WIDE = ("bf16", "fp16", "fp32")  # precisions whose products run at the BF16 rate
+WIDE = ("bf16", "fp16", "fp32")  # precisions whose GEMMs run at the BF16 rate
 
 
 def of_architecture(values: Mapping[str, Value], name: str, hardware: Hardware, what: str = "") -> Value:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 
-GROUP_S = 20.0  # of a group after start-up, at most
-PROBE_S = 120.0  # of all groups with their start-up, at most
+GROUP_S = 20.0  # most seconds of a group after start-up
+PROBE_S = 120.0  # most seconds of all groups together, start-up included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,5 +17,5 @@ class Group:
     """One group of micro-benchmarks. `rows` returns the rows it plans for a recipe, without figures."""
 
     name: str
-    order: int  # of the groups of a probe: the first are measured even where time is short
+    order: int  # position among the groups of a probe: the first ones are measured even if time is short
     rows: Callable[[Recipe], list[Row]]

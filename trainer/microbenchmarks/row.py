@@ -14,8 +14,8 @@ import msgspec
 
 from trainer.recipe import Recipe
 
-SLOW_GPU, SLOW_CPU = 1.05, 1.25  # times the median of the ranks: a rank that takes so long is named
-UNSTEADY = 1.25  # high over low of one rank's repeats: a neighbour, or clocks that move
+SLOW_GPU, SLOW_CPU = 1.05, 1.25  # a rank that takes this many times the median of the ranks is named
+UNSTEADY = 1.25  # ratio of highest to lowest repeat of one rank that shows a busy neighbour or changing clocks
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     measured: float | None = None
     low: float | None = None
     high: float | None = None
-    ranks: int = 0  # that measured it
+    ranks: int = 0  # number of ranks that measured it
     slow_rank: int | None = None
     slow_by: float | None = None
     failure: str | None = None
@@ -62,7 +62,8 @@ def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float |
     value, slow_rank, slow_by = of_rank[middle], None, None
     if slow is not None and len(of_rank) > 1 and value > 0:
         slowest = max(of_rank, key=lambda rank: min(repeats_by_rank[rank]))
-        if min(repeats_by_rank[slowest]) > slow * value:  # at its best: not one repeat that something disturbed
+        # its best repeat decides, so that a single disturbed one does not
+        if min(repeats_by_rank[slowest]) > slow * value:
             slow_rank, slow_by = slowest, of_rank[slowest] / value
     return msgspec.structs.replace(
         row,

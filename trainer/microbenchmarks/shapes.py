@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.recipe import Recipe
 
-# a layer as it is, on one rank: no neighbours, nothing recomputed, offloaded, captured or overlapped
+# a layer alone on one rank: no other ranks, nothing recomputed, offloaded, captured or overlapped
 ALONE: Mapping[str, Any] = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
@@ -42,8 +42,8 @@ ALONE: Mapping[str, Any] = {
     "use_megatron_fsdp": False,
 }
 ON_CPU: Mapping[str, Any] = {"moe_permute_fusion": False, "moe_router_fusion": False, "moe_grouped_gemm": False}
-WIDEST = 64  # EP that layers are measured at, at most
-FLEX = ("deepep", "hybridep")  # libraries of the flex dispatcher that estimates know
+WIDEST = 64  # largest EP at which layers are measured
+FLEX = ("deepep", "hybridep")  # libraries of the flex dispatcher that estimates model
 
 
 def alone(recipe: Recipe, **changes: Any) -> dict[str, Any]:

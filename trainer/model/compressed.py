@@ -15,7 +15,7 @@ from trainer.model.layer import LayerParameters, norm_parameters
 from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
-STATISTICS_BYTES = 4.0  # of one log-sum-exp
+STATISTICS_BYTES = 4.0  # bytes of one log-sum-exp
 
 
 def _head(model: Architecture) -> int:
@@ -124,7 +124,7 @@ def compressed_attention(name: str, ratio: int, not_priced: str) -> Mixer:
         modules={
             f"{name}_latents": TensorModules(graph="attn"),  # compressed queries and the key, before and after norms
             f"{name}_queries": TensorModules(offload="core_attn", graph="attn"),
-            f"{name}_compressed": TensorModules(graph="attn"),  # what compressor and indexer read
+            f"{name}_compressed": TensorModules(graph="attn"),  # inputs of compressor and indexer
             f"{name}_output": TensorModules(offload="attn_proj", graph="attn"),
         },
         attends=True,

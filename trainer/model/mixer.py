@@ -13,8 +13,8 @@ from trainer.recipe.architecture import Architecture
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-MASK_BYTES = 1.0  # of one entry of a dropout mask
-Tensors = dict[str, Floats]  # bytes a token of one layer, by tensor
+MASK_BYTES = 1.0  # bytes of one entry of a dropout mask
+Tensors = dict[str, Floats]  # bytes per token of one layer, by tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,11 @@ class SavedSizes:
     """Columns of candidates that decide the size of saved tensors: [N], or [] if all rows share one value."""
 
     tp: Floats
-    along: Floats  # ranks that share what lies between the tensor-parallel regions
-    wide_bytes: Floats  # of one entry that stays in the training precision
-    narrow_bytes: Floats  # of one entry of an input of a linear layer
+    along: Floats  # number of ranks that share the tensors between tensor-parallel regions
+    wide_bytes: Floats  # bytes of one entry that stays in the training precision
+    narrow_bytes: Floats  # bytes of one entry of an input of a linear layer
     seq_length: Floats
-    keeps_scores: Flags  # unfused attention
+    keeps_scores: Flags  # true for unfused attention
     quantizes: Flags
     delayed_scaling: Flags
 
@@ -35,7 +35,7 @@ class SavedSizes:
 class TensorModules:
     """Modules, as named in a list knob, that recompute, offload or capture a saved tensor."""
 
-    recompute: str = ""  # words apart by spaces, in each
+    recompute: str = ""  # here and below: words separated by spaces
     offload: str = ""
     graph: str = ""
 
@@ -68,7 +68,7 @@ class Mixer:
     flops: Callable[[Architecture, float], float]
     saved: Callable[[Architecture, SavedSizes], Tensors]
     modules: dict[str, TensorModules]
-    attends: bool = False  # to the positions before a token
+    attends: bool = False  # true if a token attends to the positions before it
     positions: Callable[[Architecture, float], float] | None = None
     scan: Callable[[Architecture], Scan] | None = None
     not_priced: str = ""

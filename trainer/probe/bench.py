@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from trainer.engines.megatron.device import Device
 
 REPEATS = 5
-EACH_S = 0.4  # of the repeats of one row: fewer where one takes long
+EACH_S = 0.4  # seconds for the repeats of one row: fewer repeats if one takes long
 LEAST_REPEATS = 2
 US = 1e6
 
 
 class NotHereError(Exception):
-    """Raised if something that a row measures is not installed, or this device cannot do it."""
+    """Raised if software that a row measures is not installed, or this device does not support it."""
 
 
 class Bench:

@@ -20,8 +20,8 @@ from trainer.probe.measures import measures
 from trainer.probe.probe import MEASURED, PLAN, Plan
 from trainer.recipe import Recipe
 
-TOLD = 300  # characters of an error
-ALONE = ("compute", "host")  # groups of which each rank's figure is its own: in a collective all wait for the last
+TOLD = 300  # most characters of an error
+ALONE = ("compute", "host")  # groups with a figure of each rank alone: in a collective all ranks wait for the last one
 NO_TIME = "no time was left"
 
 
@@ -50,7 +50,7 @@ def _measure(bench: Bench, row: Row) -> Row:
     repeats, error = None, None
     try:
         repeats = measures()[row.kind](bench, row)
-    except Exception as caught:  # of a part: the probe goes on without it
+    except Exception as caught:  # a failing part: the probe continues without it
         error = f"{type(caught).__name__}: {caught}".splitlines()[0][:TOLD]
     gc.collect()
     every: list[Any] = [None] * bench.world

@@ -26,8 +26,8 @@ from trainer.recipe import Recipe
 
 DEADLINE_S = 60.0
 FOUND, PLAN, MEASURED = "links.json", "plan.json", "rows.json"
-LATE_S = 20.0  # after its deadline until a probe that does not end by itself is ended
-UNSHARED = "is not seen on"  # in the words of a rank
+LATE_S = 20.0  # seconds after its deadline until a probe that does not end by itself is killed
+UNSHARED = "is not seen on"  # part of a rank's message
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STARTED_S = time.monotonic()
-ENOUGH_S = 25.0  # for all sizes; a size that would take longer than what is left is not begun
-SMALL, TIMES = 4 << 10, 20  # bytes, repetitions
+ENOUGH_S = 25.0  # seconds for all sizes; a size that would take longer than the time left is not started
+SMALL, TIMES = 4 << 10, 20  # bytes and repetitions of the latency measurement
 FIRST, LAST = 1 << 20, 256 << 20  # bytes of the first size and of the largest
-EACH = 3  # repetitions of a size
-BETTER = 1.03  # a size that gives less more than the one before is the last
-ROUNDS = 10  # of clocks compared
-SEEN_S = 40.0  # for a file to show on every node: NFS keeps what it knows of a folder for up to 30 s
+EACH = 3  # repetitions per size
+BETTER = 1.03  # the sizes end when one is faster than the previous one by less than this factor
+ROUNDS = 10  # comparisons of clocks
+SEEN_S = 40.0  # time for a file to appear on every node: NFS caches a folder for up to 30 s
 
 
 def main(control: Path) -> None:

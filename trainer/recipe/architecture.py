@@ -23,9 +23,9 @@ YARN = (
 )
 
 
-# Beyond what anybody trains, and small enough that every way to divide it can be looked at
+# Limits above every trained model, and small enough to enumerate all divisors
 MOST_LAYERS = 10_000
-MOST_PARTS = 100_000  # heads, experts
+MOST_PARTS = 100_000  # limit on heads and on experts
 
 
 class Section(BaseModel):
@@ -55,8 +55,9 @@ class Architecture(Section):
     moe_router_group_topk: int | None = Field(default=None, gt=0)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     moe_router_pre_softmax: bool = False  # softmax over all experts, before the choice
-    moe_router_topk_scaling_factor: float | None = Field(default=None, gt=0.0)  # of the chosen experts' weights
-    moe_router_enable_expert_bias: bool = False  # balances without a loss: the choice is by score plus bias
+    # factor on the weights of the chosen experts
+    moe_router_topk_scaling_factor: float | None = Field(default=None, gt=0.0)
+    moe_router_enable_expert_bias: bool = False  # balances load without a loss: experts are chosen by score plus bias
     moe_router_bias_update_rate: float = Field(default=1e-3, ge=0.0)
     moe_aux_loss_coeff: float = Field(default=1e-2, ge=0.0)
     multi_latent_attention: bool = False
@@ -69,12 +70,12 @@ class Architecture(Section):
     mtp_loss_scaling_factor: float = Field(default=0.1, ge=0.0)
     gated_linear_unit: bool = True
     activation_func: ActivationName | None = None  # None: see `activation`
-    activation_func_clamp_value: float | None = Field(default=None, gt=0.0)  # of the gated experts' halves
+    activation_func_clamp_value: float | None = Field(default=None, gt=0.0)  # clamps both halves of gated experts
     glu_linear_offset: float = 0.0
     qk_layernorm: bool = False
     qk_l2_norm: bool = False
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
-    use_fused_weighted_squared_relu: bool = False  # experts' activation, in a kernel that weighs as it computes
+    use_fused_weighted_squared_relu: bool = False  # experts' activation in a kernel that also applies the probabilities
     untie_embeddings_and_output_weights: bool = True
     add_bias_linear: bool = False
     add_qkv_bias: bool = False
@@ -88,9 +89,9 @@ class Architecture(Section):
     rotary_interleaved: bool = False
     # N: every N-th layer has no rotation; a tuple of 0/1: which layers have none
     no_rope_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[Literal[0, 1], ...], Field(strict=False)] | None = None
-    use_rope_scaling: bool = False  # Llama 3's, by rope_scaling_factor
+    use_rope_scaling: bool = False  # Llama 3's scaling, by rope_scaling_factor
     rope_scaling_factor: float = Field(default=8.0, gt=0.0)
-    rope_type: Literal["rope", "yarn"] = "rope"  # of latent attention; without it position_embedding_type says yarn
+    rope_type: Literal["rope", "yarn"] = "rope"  # for latent attention; without it position_embedding_type is yarn
     # YaRN, with latent attention or without; Megatron-Core's own defaults of latent attention
     rotary_scaling_factor: float = Field(default=40.0, gt=0.0)
     original_max_position_embeddings: int = Field(default=4096, gt=0)
@@ -105,10 +106,12 @@ class Architecture(Section):
     # (left, right) tokens a query sees; every N-th layer (or those of the tuple) sees all
     window_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     window_attn_skip_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[int, ...], Field(strict=False)] | None = None
-    attention_chunk_size: int | None = Field(default=None, gt=0)  # Llama 4's: Megatron-Core has no field for it
+    # Llama 4's chunked attention: Megatron-Core has no field for it
+    attention_chunk_size: int | None = Field(default=None, gt=0)
     moe_shared_expert_gate: bool = False
-    moe_latent_size: int | None = Field(default=None, gt=0)  # experts work in this width; None: in the hidden one
-    make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)  # times TP; None: vocab_size as it is
+    moe_latent_size: int | None = Field(default=None, gt=0)  # width in which experts work; None: the hidden size
+    # the vocabulary is padded to a multiple of this times TP; None: no padding
+    make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)
     experimental_attention_variant: Variant | None = None
     # N: every N-th layer keeps full attention; a tuple of 0/1: which layers have none
     linear_attention_freq: (
@@ -123,20 +126,21 @@ class Architecture(Section):
     mamba_head_dim: int = Field(default=64, gt=0)
     mamba_state_dim: int = Field(default=128, gt=0)
     mamba_num_groups: int = Field(default=8, gt=0)
-    mamba_dt_rank: int | None = Field(default=None, gt=0)  # of Mamba's first kind; None: a sixteenth of the hidden size
+    mamba_dt_rank: int | None = Field(default=None, gt=0)  # for Mamba-1; None: a sixteenth of the hidden size
     hybrid: str | None = None  # the layers in the letters of Megatron-Core's hybrid pattern, or in words
     mtp_hybrid_override_pattern: str | None = None  # letters of one MTP layer; None: as the last decoder layer
-    dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # of sparse attention's indexer
+    dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # heads of sparse attention's indexer
     dsa_indexer_head_dim: int | None = Field(default=None, gt=0)
     dsa_indexer_topk: int | None = Field(default=None, gt=0)  # positions a query attends to
     # DeepSeek-V4's attention (Megatron-LM's dev branch): 0 a window, 4 and 128 compressed keys; one a layer, MTP's last
     csa_compress_ratios: Annotated[tuple[Literal[0, 4, 128], ...], Field(strict=False)] | None = None
     csa_window_size: int = Field(default=128, gt=0)
-    o_groups: int | None = Field(default=None, gt=0)  # of heads, each with an output projection of rank o_lora_rank
+    # groups of heads, each with an output projection of rank o_lora_rank
+    o_groups: int | None = Field(default=None, gt=0)
     o_lora_rank: int | None = Field(default=None, gt=0)
     enable_hyper_connections: bool = False  # residual streams mixed before and after each sublayer
     num_residual_streams: int = Field(default=4, gt=0)
-    moe_n_hash_layers: int = Field(default=0, ge=0)  # first layers whose experts the token's own number chooses
+    moe_n_hash_layers: int = Field(default=0, ge=0)  # number of first layers that choose experts by the token's id
 
     @property
     def activation(self) -> ActivationName:
@@ -227,12 +231,12 @@ class LayerKind(NamedTuple):
     A layer of a hybrid model may lack one of them (`none`) with its norm.
     """
 
-    mixer: str  # the name of a file of trainer/model/mixers
+    mixer: str  # name of a file in trainer/model/mixers
     feed: Literal["dense", "moe", "none"]
 
 
-HYBRID_LETTERS = re.compile(r"[ME*-][ME*|-]*")  # of Megatron-Core's hybrid pattern, at the start of `hybrid`
-_OF_RATIO = {0: "window_attention", 4: "csa", 128: "hca"}  # of csa_compress_ratios
+HYBRID_LETTERS = re.compile(r"[ME*-][ME*|-]*")  # letters of Megatron-Core's hybrid pattern, at the start of `hybrid`
+_OF_RATIO = {0: "window_attention", 4: "csa", 128: "hca"}  # mixer by ratio of csa_compress_ratios
 _OF_LETTER = {
     "M": LayerKind("mamba", "none"),
     "*": LayerKind("attention", "none"),

@@ -21,7 +21,7 @@ def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> byte
             raise refused(where, "it is a directory", instead)
         if not stat.S_ISREG(mode):
             raise refused(where, "it is not a regular file", f"write it to a file and name that; {instead}")
-        with path.open("rb") as file:  # what /proc and the like hold has no size before it is read
+        with path.open("rb") as file:  # files of /proc and similar have no size before they are read
             content = file.read(most + 1)
     except FileNotFoundError:
         raise

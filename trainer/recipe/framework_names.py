@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-DEFAULT = "megatron-lm"  # where a recipe names no other
+DEFAULT = "megatron-lm"  # framework of a recipe that names no other
 FOLDERS = [Path(__file__).parents[1] / "frameworks"]
 
 

@@ -14,7 +14,7 @@ from trainer.recipe.rules.releases import NEWEST, is_among
 from trainer.recipe.rules.rule import CERTAIN, Finding, FindingKind, FrameworkName, Rule
 from trainer.recipe.schema import Recipe
 
-NOT_EXPRESSED = "not-expressed"  # id of the finding that no words say it: the job starts without
+NOT_EXPRESSED = "not-expressed"  # id of the finding that a setting cannot be expressed: the job would start without it
 
 
 def check_for(recipe: Recipe, framework: FrameworkName, version: str = NEWEST) -> list[Finding]:

@@ -24,20 +24,22 @@ class GpuFigures(Section):
     """Data-sheet figures of one GPU: dense peaks without sparsity, links one way."""
 
     name: str
-    memory_gib: Rate  # in all, as the driver tells programs
+    memory_gib: Rate  # total memory as the driver reports it
     bf16_tflops: Rate
     hbm_tb_s: Rate
-    nvlink_gb_s: Rate  # to the other GPUs of its node, all links together: NVLink, Infinity Fabric, …
-    network_gbit_s: Rate | None = None  # per GPU, between nodes
-    host_link_gb_s: Rate | None = None  # to the memory of its host: PCIe, NVLink-C2C
+    nvlink_gb_s: Rate  # rate to the other GPUs of its node, all links together: NVLink, Infinity Fabric, …
+    network_gbit_s: Rate | None = None  # rate per GPU between nodes
+    host_link_gb_s: Rate | None = None  # rate to the memory of its host: PCIe, NVLink-C2C
     fp8_tflops: Rate | None = None
     fp4_tflops: Rate | None = None
     vendor: str | None = Field(default=None, min_length=1)  # "nvidia", "amd", …
     compute_units: int | None = Field(default=None, gt=0)  # streaming multiprocessors
     nvlink_domain_gpus: int | None = Field(default=None, gt=0)  # None: those of a node
     compute_capability: Rate | None = None  # as torch reports it
-    precisions: Annotated[tuple[Precision, ...], Field(strict=False)] | None = None  # that its units compute in
-    fp8_copies: Literal[1, 2] | None = None  # of a weight under one scale a tensor: 2 where products need its transpose
+    # precisions in which its units compute
+    precisions: Annotated[tuple[Precision, ...], Field(strict=False)] | None = None
+    # copies of a weight with one scale per tensor: 2 if GEMMs need its transpose
+    fp8_copies: Literal[1, 2] | None = None
     flex_backends: Annotated[tuple[Literal["deepep", "hybridep", "ncclep"], ...], Field(strict=False)] | None = None
     host_cpu: Literal["x86", "grace"] | None = None
 
@@ -47,7 +49,7 @@ class GpuFigures(Section):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
             raise PydanticCustomError("gpu_name", "{name} is no name of a GPU", {"name": repr(name)})
         row = known_hardware().get(name.lower())
-        if row and row.fitted_as != UNFITTED:  # estimates and their intervals know these by name
+        if row and row.fitted_as != UNFITTED:  # estimates and their intervals have constants for these names
             message = "{name} is a GPU of the table, which has its figures"
             raise PydanticCustomError("gpu_of_the_table", message, {"name": name})
         return name

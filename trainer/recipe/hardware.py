@@ -37,27 +37,27 @@ class Hardware:
     Rates are datasheet peaks, one way unless the name says otherwise; None is an unknown figure.
     """
 
-    name: str  # as a recipe writes it: "h100"
+    name: str  # name in recipes: "h100"
     architecture: str  # "hopper", "blackwell", "cpu", …
     vendor: str | None  # "nvidia", "amd", …
     fitted_as: str  # the architecture in the names of fitted constants, or UNFITTED
-    memory_gib: float | None  # in all, as the driver tells programs; None: whatever the recipe says, else not limited
-    dense_tflops: dict[str, float]  # by precision; a missing one cannot run here or is not known
+    memory_gib: float | None  # total memory as the driver reports it; None: as the recipe says, else not limited
+    dense_tflops: dict[str, float]  # by precision; a missing one cannot run on the device or is not known
     memory_tb_s: float | None
-    nvlink_gb_s: float | None  # one way, per GPU, to the other GPUs of its node or rack
+    nvlink_gb_s: float | None  # rate one way, per GPU, to the other GPUs of its node or rack
     nvlink_domain_gpus: int
     gpus_per_node: int
     scaleout_gbit_s: float | None  # per GPU
-    host_link_gb_s: float | None  # one way, per GPU, to the memory of its host
-    sms: int | None  # compute units of other vendors
-    watts: float | None  # thermal design power: what long products sustain goes with it
-    reference: Hardware | None = None  # whose peak and power the fitted shares are of; None: its own
+    host_link_gb_s: float | None  # rate one way, per GPU, to the memory of its host
+    sms: int | None  # streaming multiprocessors, or compute units of other vendors
+    watts: float | None  # thermal design power, which limits the sustained rate of long GEMMs
+    reference: Hardware | None = None  # device whose peak and power the fitted shares refer to; None: this one
     compute_capability: float | None = None  # as torch reports it
-    precisions: tuple[str, ...] | None = None  # that its units compute in
+    precisions: tuple[str, ...] | None = None  # precisions in which its units compute
     emulated_precisions: tuple[str, ...] = ()
-    plan_precisions: tuple[str, ...] = ()  # below bf16, which plans and fixes try, the first one first
-    fp8_copies: int | None = None  # of a weight under one scale a tensor: 2 where products need its transpose
-    flex_backends: tuple[str, ...] | None = None  # of the flex dispatcher
+    plan_precisions: tuple[str, ...] = ()  # precisions below bf16 that plans and fixes try, in this order
+    fp8_copies: int | None = None  # copies of a weight with one scale per tensor: 2 if GEMMs need its transpose
+    flex_backends: tuple[str, ...] | None = None  # supported backends of the flex dispatcher
     host_cpu: str | None = None  # "x86" or "grace"
 
     @property
@@ -163,7 +163,7 @@ def _name(row: dict[str, str]) -> str:
     return row["gpu"].split()[0].lower()
 
 
-# Cells that estimates cannot go without on a GPU
+# Cells that estimates need for a GPU
 NEEDED = (
     "fitted_as",
     "bf16_dense_tflops",

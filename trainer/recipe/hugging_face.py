@@ -21,8 +21,8 @@ from trainer.recipe.source import nearest
 from trainer.recipe.tables import read_table
 
 Config = Mapping[str, Any]
-SHOWN = 60  # characters of a value in a message
-MOST_MIB = 8  # those with labels of 20,000 classes hold a few
+SHOWN = 60  # most characters of a value in a message
+MOST_MIB = 8  # a config.json with labels of 20,000 classes has a few MiB
 _YARN = {
     "factor": "rotary_scaling_factor",
     "original_max_position_embeddings": "original_max_position_embeddings",

@@ -33,8 +33,8 @@ from trainer.recipe.predicates import (
 from trainer.recipe.settings import Settings
 from trainer.recipe.tables import read_table
 
-# Fields that stand in every digest, at their defaults too. The table is closed: a field that is added to a recipe
-# later is left out at its default, so that the digests of recipes written before it was known stay as they are
+# Fields that are part of every digest, also at their defaults. The table is closed: a field that is added later is left
+# out at its default, so that the digests of older recipes do not change
 FIRST_FIELDS = frozenset(f"{row['section']}.{row['field']}" for row in read_table("digest_fields.csv"))
 
 
@@ -44,7 +44,7 @@ def _flex(backend: str) -> Test:
 
 NARROW = any_of(fp8, fp4)
 
-# knob -> when it can act; a knob that is not here always can
+# knob -> when it can have an effect; a knob that is not here always can
 ACTS_WHEN: dict[str, Test] = {
     "sequence_parallel": above_one("tensor_model_parallel_size"),
     "tp_comm_overlap": above_one("tensor_model_parallel_size"),
@@ -117,7 +117,7 @@ def _granularity(recipe: Settings, value: str | None) -> str | None:
     return None if value == "selective" and recipe.knob("recompute_modules") == () else value
 
 
-# knob -> the one spelling of what it is set to
+# knob -> function that returns the canonical spelling of its value
 SPELLING: dict[str, Callable[[Settings, Any], Any]] = {
     "expert_tensor_parallel_size": lambda recipe, _: recipe.expert_tensor_parallel_size,
     "virtual_pipeline_model_parallel_size": lambda _, value: value if value and value > 1 else None,
@@ -134,8 +134,8 @@ SPELLING: dict[str, Callable[[Settings, Any], Any]] = {
 }
 
 
-# Fields of the model that change only which numbers are computed: no shape, no kernel worth a name, no time. A
-# simulation cannot tell them apart, and to every engine a recipe without them is the one it was before they were known.
+# Fields of the model that change only the numbers that are computed: no shape, no main kernel, no time. A simulation
+# does not distinguish them, and a recipe without them has the digest it had before they were added.
 NUMBERS_ONLY = frozenset(
     {
         "moe_router_pre_softmax",

@@ -19,7 +19,7 @@ from trainer.recipe.tables import read_table
 SectionName = Literal["training", "parallelism", "knobs"]
 Numerics = Literal["training-equivalent", "numerics-changing", "benchmark-only"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
-TOGETHER = "axis"  # in the column `tries`
+TOGETHER = "axis"  # value in the column `tries`
 Kind = Literal["bool", "int", "float", "one", "any", "text", "sizes"]
 
 _PYTHON_TYPES: dict[Kind, type] = {
@@ -39,7 +39,7 @@ class Domain:
     numbers; `?` also allows null."""
 
     kind: Kind
-    words: tuple[str, ...] = ()  # of `one` and `any`
+    words: tuple[str, ...] = ()  # words of `one` and `any`
     low: float | None = None
     high: float | None = None
     nullable: bool = False
@@ -108,15 +108,17 @@ class Knob:
     domain: Domain
     default: Any
     default_from: Literal["megatron", "ours"]
-    megatron_core: str | None  # field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig
+    # name of its field in TransformerConfig, DistributedDataParallelConfig or OptimizerConfig
+    megatron_core: str | None
     since: str | None  # first Megatron-Core release with that field, where 0.16.1 lacks it
     megatron_lm: str | None  # flag
     megatron_bridge: str | None  # path into ConfigContainer
     phase: Literal["fit", "scale", "profile", "retune"]
     walls: tuple[str, ...]
     numerics: Numerics
-    tries: tuple[Any, ...]  # values worth a burst by themselves, in order; none: it moves with others, or not at all
-    together: bool  # it is tried together with others, as an axis of the policy's space
+    # values worth a burst by themselves, in order; (): it changes with other knobs, or not at all
+    tries: tuple[Any, ...]
+    together: bool  # true if it is tried together with others, as an axis of the policy's space
     note: str
 
     @property

@@ -21,22 +21,24 @@ class SlurmSettings(Section):
     would set.
     """
 
-    job: Literal["allocation", "per-burst"] = "allocation"  # allocation: of the salloc or sbatch around the tuner
-    allocate: str | None = None  # words of sbatch: one job for the whole study, with the tuner in it
-    partition: str | None = None  # this and the next three: of job per-burst and of allocate
+    # allocation: a step in the salloc or sbatch job that the tuner runs in
+    job: Literal["allocation", "per-burst"] = "allocation"
+    allocate: str | None = None  # options of sbatch: one job for the whole study, with the tuner in it
+    partition: str | None = None  # this and the next three: for job per-burst and for allocate
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    # of job per-burst; None: what the burst's own deadlines add up to
+    # for job per-burst; None: the sum of the burst's own deadlines
     time_limit_minutes: int | None = Field(default=None, gt=0)
-    queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: as long as it takes
+    queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: no limit
     exclude: Words = ()  # nodes never to use
-    interface: str | None = None  # network of gloo and NCCL between nodes; None: that by which nodes reach the first
-    srun: Words = ()  # further words, passed on as they are; so are the next
+    # network interface of gloo and NCCL between nodes; None: the one by which nodes reach the first
+    interface: str | None = None
+    srun: Words = ()  # further options of srun, and below of sbatch, passed on unchanged
     sbatch: Words = ()
-    container_image: str | None = None  # of pyxis: srun --container-image
+    container_image: str | None = None  # for pyxis: srun --container-image
     container_mounts: Words = ()
-    prefix: Words = ()  # before what runs on each node: [apptainer, exec, --nv, image.sif]
+    prefix: Words = ()  # words before the command on each node: [apptainer, exec, --nv, image.sif]
     python: str | None = None  # the interpreter on the nodes; None: that of the tuner
 
     @field_validator("allocate")
@@ -55,9 +57,10 @@ class HostsSettings(Section):
     """`{hosts: [n1, n2], …}`: settings of launcher hosts (ssh). Hosts beyond the recipe's nodes are spares."""
 
     hosts: Annotated[Words, Field(min_length=1)]
-    ssh: Words = ()  # further words of ssh: [-p, "2222"], [-F, cluster.conf]
-    interface: str | None = None  # network of gloo and NCCL between hosts; None: that by which they reach the first
-    prefix: Words = ()  # before what runs on each host: [apptainer, exec, --nv, image.sif]
+    ssh: Words = ()  # further options of ssh: [-p, "2222"], [-F, cluster.conf]
+    # network interface of gloo and NCCL between hosts; None: the one by which they reach the first
+    interface: str | None = None
+    prefix: Words = ()  # words before the command on each host: [apptainer, exec, --nv, image.sif]
     python: str | None = None  # the interpreter on the hosts; None: that of the tuner
 
 
@@ -71,7 +74,7 @@ def _form(value: Any) -> str:
     if isinstance(value, str):
         return "name"
     named = isinstance(value, HostsSettings) or (isinstance(value, Mapping) and "hosts" in value)
-    return "over ssh" if named else "settings"  # tags are no keys that could be written
+    return "over ssh" if named else "settings"  # tags of pydantic's union, different from every key
 
 
 Launcher = Annotated[

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trainer.recipe.settings import Settings
 
 _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
-MOST_LETTERS = 100_000  # of a layout written out
+MOST_LETTERS = 100_000  # most letters of a layout with its repetitions expanded
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 

@@ -40,7 +40,7 @@ _MLA_INTEGERS = {
 }
 
 
-NONE = "none"  # the model has no such thing; an empty cell is not known
+NONE = "none"  # cell of a model without the feature; an empty cell is an unknown value
 # Cells that every model has
 NEEDED = (
     *("layers", "moe_layer_pattern", "hidden", "heads", "attn", "vocab", "experts", "topk", "moe_ffn"),

@@ -7,7 +7,7 @@ import unicodedata
 
 SEPARATORS = "/\\"
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories of control characters, lone surrogates and line breaks
-MOST_BYTES = 200  # file systems take 255 for a folder, and a number comes behind the name
+MOST_BYTES = 200  # file systems allow 255 bytes for a folder's name, and a number is appended
 UNNAMED = "recipe"
 
 

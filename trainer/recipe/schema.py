@@ -37,14 +37,14 @@ from trainer.recipe.validation import validated
 
 class Recipe(Section):
     name: str
-    model: str | Architecture  # a preset's name, or the architecture itself
+    model: str | Architecture  # name of a preset, or the architecture itself
     cluster: Cluster
     training: Training = Training()
     parallelism: Parallelism = Parallelism()
     knobs: dict[str, KnobValue] = Field(default_factory=dict)
     burst: BurstSettings = BurstSettings()
     tune: TuneSettings = TuneSettings()
-    trainer: TrainerSettings | None = None  # of engine command
+    trainer: TrainerSettings | None = None  # the user's trainer, for engine command
 
     @field_validator("name")
     @classmethod

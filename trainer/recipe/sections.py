@@ -17,11 +17,11 @@ from trainer.recipe.knobs import KNOBS, Numerics
 from trainer.recipe.launching import Launcher, kind_of, slurm_settings
 from trainer.recipe.machine import Machine
 
-# Beyond any cluster and any batch, and small enough that every way to divide it can be looked at
+# Limits above any cluster and any batch, and small enough to enumerate all divisors
 MOST_RANKS = 2**20
-MOST_ROWS = 10_000_000  # sequences of a step
-MOST_TOKENS = 2**30  # of a sequence
-MOST_STEPS = 100_000  # of a burst
+MOST_ROWS = 10_000_000  # most sequences per step
+MOST_TOKENS = 2**30  # most tokens per sequence
+MOST_STEPS = 100_000  # most steps per burst
 Size = Annotated[int, Field(gt=0, le=MOST_RANKS)]
 Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 
@@ -92,13 +92,13 @@ class Parallelism(Section):
 class BurstSettings(Section):
     engine: str = "megatron"
     launcher: Launcher = "local"
-    machine: Machine | None = None  # of engine simulated; None: as published. Read from a packaged name or a file
+    machine: Machine | None = None  # for engine simulated; None: as published. Read from a packaged name or a file
     warmup_steps: Steps = 3
     measure_steps: int = Field(default=8, gt=0, le=MOST_STEPS)
     trace_steps: Steps = 2
     deadline_s: float = Field(default=900.0, gt=0)
-    probe_links: bool = True  # on several nodes: measure the links between them before the first burst
-    env: dict[str, str] = Field(default_factory=dict)  # variables of the ranks, of engine megatron
+    probe_links: bool = True  # true: on several nodes, measure the links between them before the first burst
+    env: dict[str, str] = Field(default_factory=dict)  # environment variables of the ranks, for engine megatron
 
     @property
     def launcher_kind(self) -> str:
@@ -137,7 +137,7 @@ class TrainerSettings(Section):
     """
 
     kind: str = DEFAULT
-    version: str | None = None  # of Megatron-LM, whose words change from one to the next; None: the newest
+    version: str | None = None  # version of Megatron-LM, whose flags change between versions; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
     # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; behind
@@ -146,11 +146,11 @@ class TrainerSettings(Section):
     # words of command and values of env that bash expands when the job starts, as between double quotes:
     # /ckpt/run-$SLURM_JOB_ID
     expand: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    mock_data: bool = False  # the trainer's own made-up data; false: the user's
-    inject: bool = True  # names ranges and reports memory of every rank through a sitecustomize of ours
+    mock_data: bool = False  # true: the trainer's own mock data; false: the user's data
+    inject: bool = True  # true: a sitecustomize of ours names ranges and reports the memory of every rank
     trace: Literal["torch", "nsys", "none"] = "torch"
     first_step_s: float = Field(default=1800.0, gt=0)  # deadline of the first iteration: imports, compilation, data
-    patterns: dict[str, str] = Field(default_factory=dict)  # of kind custom: what its lines look like
+    patterns: dict[str, str] = Field(default_factory=dict)  # for kind custom: regular expressions of its lines
 
     @field_validator("kind", mode="before")
     @classmethod
@@ -171,9 +171,11 @@ class TuneSettings(Section):
     freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
     allow: Numerics = "training-equivalent"
     objective: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
-    sampler: Literal["surrogate", "tpe", "gp", "random"] = "surrogate"  # of retune: the surrogate, or Optuna's
+    # sampler of the search: the surrogate, or one of Optuna's
+    sampler: Literal["surrogate", "tpe", "gp", "random"] = "surrogate"
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
-    planned_gpu_hours: float | None = Field(default=None, gt=0)  # of the training that the tuned recipe is for
+    # GPU-hours of the training that the tuned recipe is for
+    planned_gpu_hours: float | None = Field(default=None, gt=0)
     proxy_nodes: Size | None = (
         None  # most nodes of the proxies (smaller runs) that bursts may measure instead of the recipe; None: no proxies
     )

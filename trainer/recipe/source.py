@@ -16,7 +16,7 @@ from trainer.recipe.aliases import values_in
 from trainer.recipe.files import text_of
 
 KeyPath = tuple[str | int, ...]
-MOST_VALUES = 20_000  # of a document with its aliases written out; every knob with its own value takes 300
+MOST_VALUES = 20_000  # most values of a document with its aliases expanded; a recipe with every knob has 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def parse_source(text: str, *, name: str) -> Source:
     return Source(name=name, data=data, lines=lines)
 
 
-_SHOWN = 5  # files of a folder
+_SHOWN = 5  # most files of a folder that an error names
 
 
 def _read_file(path: Path) -> str:

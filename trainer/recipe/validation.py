@@ -30,7 +30,7 @@ from trainer.recipe.source import KeyPath, Source, nearest
 from trainer.secrets import is_secret, masked, secrets_in
 
 Model = TypeVar("Model", bound=Section)
-Known = Iterable[str]  # keys that may stand in a section
+Known = Iterable[str]  # keys that are valid in a section
 
 ALIASES = {
     "tp": "tensor_model_parallel_size",
@@ -166,7 +166,7 @@ def _number_hint(value: Any) -> str | None:
     if number is None or not math.isfinite(number):
         return None
     plain = int(number) if number.is_integer() else number
-    if "e" in str(plain):  # YAML takes an exponent behind a point alone
+    if "e" in str(plain):  # YAML reads an exponent only after a decimal point
         pointed = str(plain) if "." in str(plain) else str(plain).replace("e", ".0e")
         return f"YAML reads {value} as text here; write {pointed}, without quotes"
     return f"YAML reads {value} as text here; write {plain}, without quotes or exponent"
@@ -347,7 +347,7 @@ def _gpu_name(error: ErrorDetails, key: str, section: str, known: Known) -> tupl
     return error["msg"], "write letters, digits, '-', '_' and '.', 40 at most, such as mi300x"
 
 
-# What pydantic calls a thing -> what a YAML file calls it
+# pydantic's words -> the words for a YAML file
 WORDS = {"a tuple": "a list: [a, b]", "a string": "text, in quotes where it looks like a number"}
 
 

@@ -43,7 +43,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
             pieces.append(pair[2])
         elif first[at : at + 1] == second[other : other + 1]:
             if re.match(r"\w", first[at]) and pieces and re.fullmatch(r"\$[A-Z_]+", pieces[-1]):
-                pieces[-1] = f"${{{pieces[-1][1:]}}}"  # else the letter would be part of its name
+                pieces[-1] = f"${{{pieces[-1][1:]}}}"  # braces, since the letter would be part of the variable's name
             pieces.append(_SPECIAL.sub(r"\\\1", first[at]))
             at, other = at + 1, other + 1
         else:

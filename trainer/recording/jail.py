@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from trainer.recording import kernel
 
-BASE = "/sys"  # exists everywhere; hidden in the new mount namespace only
-SCRATCH = "/.moe-autotune"  # inside the namespaces
+BASE = "/sys"  # a folder that exists everywhere; it is hidden in the new mount namespace only
+SCRATCH = "/.moe-autotune"  # path of the scratch layer inside the namespaces
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MOST_OVERLAYS = 400
 MEMORY = 4 << 30  # bytes of address space of a process

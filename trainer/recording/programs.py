@@ -36,7 +36,7 @@ DOES = {does: frozenset(programs.split()) for does, programs in _rows(HERE / "pr
 FLAGS = {row[0] for path in (HERE.parent / "frameworks").glob("*/arguments.csv") for row in _rows(path)}
 TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
-LEAST_FLAGS = 2  # that a framework knows, for a program to be one that trains
+LEAST_FLAGS = 2  # least number of a framework's flags for a program to count as a training program
 MOST_PASSED = 12
 GIT_LOOKS = frozenset({"rev-parse", "log", "describe", "branch", "remote", "status", "config", "show", "ls-files"})
 # option letters with a value, before the host
@@ -55,7 +55,7 @@ class Values:
     nodes: int = 1
     gpus_per_node: int = 8
     gpu: str = "NVIDIA H100 80GB HBM3"
-    task: int = 0  # on its node, of what srun starts
+    task: int = 0  # number of the task on its node, for programs that srun starts
 
     @property
     def hosts(self) -> list[str]:
@@ -78,7 +78,7 @@ class Process:
     cwd: str
     layer: bool
     launched: tuple[Peeled, ...] = ()
-    root: bool = False  # what the user named, not what it starts
+    root: bool = False  # true for the program that the user named, false for programs that it starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return " ".join(words[at:]), tuple(words[:at])
 
 
-SUBMITTED = re.compile(r"/job\.\d+\.stdin$")  # where the script is that sbatch was given on standard input
+SUBMITTED = re.compile(r"/job\.\d+\.stdin$")  # file of a script that was passed to sbatch on standard input
 _IN_A_FILE = "job=${MOE_RECORD_JOB:-/tmp/job}.$$.stdin; cat >$job"
 
 
@@ -195,7 +195,7 @@ def _reached(process: Process, values: Values) -> Becomes:
     if answer := _ANSWERS.get(name):
         return answer(words, values)
     if name == "tail" and any(re.match(r"-[^-]*[fF]|--follow", word) for word in words[1:]):
-        return Becomes()  # it would never end
+        return Becomes()  # a program that would never end is not run
     if name in DOES["real"] or (name in DOES["layer"] and process.layer) or process.root:
         return Becomes(run=words)
     if _is_shell_script(os.path.join(process.cwd, words[0])):

@@ -18,8 +18,8 @@ from typing import Any
 from trainer.recording.jail import Isolation
 from trainer.recording.programs import Values, job_environment
 
-LIMIT_S = 60  # of one run of the user's script
-MOST_TESTS = 12  # of files that are decided the other way, to see which arguments hang on them
+LIMIT_S = 60  # seconds for one run of the user's script
+MOST_TESTS = 12  # most files for which the opposite answer is tried, to find the arguments that depend on them
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT = Path(__file__).parent.parent.parent
 FIRST = Values(time=1764590405, job="4242001", host="cn-a", pid=4711, seed=11353)
@@ -51,7 +51,8 @@ class Recording:
     first: dict[str, Any]
     second: dict[str, Any]
     otherwise: Mapping[str, dict[str, Any]]
-    pairs: tuple[tuple[str, str, str], ...]  # value in the first, in the second, the expression that it is of
+    # (value in the first run, value in the second, the expression that gives them)
+    pairs: tuple[tuple[str, str, str], ...]
 
 
 class NotIsolatedError(RuntimeError):

@@ -15,7 +15,7 @@ class Stop:
     """A process at a system call: its registers and memory."""
 
     pid: int
-    proc: int  # the /proc that knows its number
+    proc: int  # descriptor of the /proc in which its pid is valid
 
     def __post_init__(self) -> None:
         found = kernel.machine()

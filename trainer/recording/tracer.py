@@ -46,21 +46,23 @@ class Tracer:
     isolation: Isolation
     scratch: str
     proc: int
-    reported: int  # the file that bash tells
-    program: tuple[str, ...]  # what the user named
-    present: set[str]  # a folder's name ends with /
+    reported: int  # descriptor of the file to which bash reports
+    program: tuple[str, ...]  # the command that the user named
+    present: set[str]  # paths taken as present; a folder's name ends with /
     absent: set[str]
     parents: dict[int, int] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
     launched: dict[int, tuple[Peeled, ...]] = field(default_factory=dict)
-    apart: dict[int, int] = field(default_factory=dict)  # a process below a container or ssh -> the first of them
-    headers: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # of what sbatch was called with
+    apart: dict[int, int] = field(default_factory=dict)  # a process below a container or ssh -> the first such process
+    # words of #SBATCH lines by the arguments of sbatch
+    headers: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     trains: list[dict[str, Any]] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
     varying: list[tuple[str, str]] = field(default_factory=list)
     tests: dict[str, str] = field(default_factory=dict)  # a path -> the line that tests it
     testing: dict[int, str] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)  # what the script writes -> where it is written
+    # a path that the script writes -> the scratch file used instead
+    moved: dict[str, str] = field(default_factory=dict)
     rooted: bool = False
     calls: dict[int, str] = field(
         default_factory=lambda: {n: name for name in kernel.names("traced") if (n := kernel.number(name)) is not None}
@@ -71,7 +73,7 @@ class Tracer:
         os.waitpid(first, 0)
         options = kernel.TRACE_FORKS | kernel.TRACE_SECCOMP | kernel.TRACE_EXIT_KILLS
         kernel.ptrace(kernel.PTRACE_SETOPTIONS, first, options)
-        kernel.give_up_privileges()  # what it looks at and writes is what the script may
+        kernel.give_up_privileges()  # from now on this process may read and write no more than the script
         kernel.ptrace(kernel.PTRACE_CONT, first)
         self.alive, begun = {first}, {first}
         while True:
@@ -94,7 +96,7 @@ class Tracer:
                 self._call(Stop(pid=pid, proc=self.proc))
         elif event in kernel.EVENT_FORKS:
             child = self._child(pid)
-            if child in begun:  # it was seen before its parent's word of it, and waits
+            if child in begun:  # the child stopped before its parent's event was seen, and waits
                 return {pid: 0, child: 0}
         elif given == signal.SIGSTOP and pid not in begun:
             begun.add(pid)

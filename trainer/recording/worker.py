@@ -20,8 +20,8 @@ from trainer.recording.jail import SCRATCH, Isolation, enter_namespaces, first_p
 from trainer.recording.programs import Values
 from trainer.recording.tracer import StoppedError, Tracer
 
-REPORTED = 250  # the file descriptor that bash tells
-BACKGROUND_S = 3  # for what runs on when the script has ended
+REPORTED = 250  # the file descriptor to which bash reports
+BACKGROUND_S = 3  # seconds for background processes after the script has ended
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:

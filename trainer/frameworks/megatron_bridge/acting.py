@@ -14,7 +14,7 @@ from trainer.frameworks.megatron_lm.acting import acting_knobs
 from trainer.recipe import Recipe
 from trainer.recipe.identity import requested_knobs
 
-# Bridge puts torch's dtypes, a graph of the whole iteration and its own precision recipes in their place
+# knobs whose values Bridge replaces by torch's dtypes, a graph of the whole iteration or its own precision recipes
 OWN_WORDS = frozenset({"cuda_graph_impl", "moe_router_dtype", "pipeline_model_parallel_layout", "precision"})
 
 

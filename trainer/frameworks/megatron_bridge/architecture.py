@@ -17,15 +17,15 @@ RENAMED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "use_rope_scaling": ("rope_scaling", lambda value: value),
     "make_vocab_size_divisible_by": ("make_vocab_size_divisible_by", lambda value: value or 1),
 }
-# What no override can name: it is the Bridge recipe's, and an export says so
+# Fields that no override can set: the Bridge recipe decides them, and an export says so
 NOT_FIELDS = {
     "hybrid": "the layer pattern is that of the Bridge recipe",
     "activation_func": "a Python function, which no override can name: it is that of the Bridge recipe",
     "attention_chunk_size": "Megatron-Core has no field for it",
 }
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
-# Those of YARN are so named with latent attention; without it `yarn_` stands before the name
-# Of few models: written where the model says one, for most providers have no such field
+# YaRN's fields have these names with latent attention, and a prefix `yarn_` without it. Fields of few models: written
+# only if the model sets one, since most providers lack them
 RARE = frozenset(
     (
         "mamba_dt_rank",

@@ -36,6 +36,7 @@ def _burst_words(request: BurstRequest) -> Iterator[str]:
         "profile_step_end": bounds.profile_end,
         "profile_ranks": list(request.ranks),
     }
-    yield from ("profiling=null", f"++profiling={literal(profiling)}")  # a recipe may have none, or one of its own
+    # a Bridge recipe may have no profiling section, or one of its own
+    yield from ("profiling=null", f"++profiling={literal(profiling)}")
     if request.torch_trace:
         yield f"logger.tensorboard_dir={literal(str(request.folder / 'tensorboard'))}"

@@ -21,7 +21,7 @@ PLACE = "{args}"
 _OVERRIDE = re.compile(r"(?:~|\++)?([A-Za-z_][\w.]*)(?:=|$)")  # section.key=value
 OVERLAP = "comm_overlap"
 OF_OVERLAP = tuple(name for name, knob in KNOBS.items() if (knob.megatron_bridge or "").startswith(f"{OVERLAP}."))
-CONFIGURATION = "configuration.yaml"  # what Bridge ends with, in its own folder
+CONFIGURATION = "configuration.yaml"  # Bridge's final configuration, in its own folder
 _TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 

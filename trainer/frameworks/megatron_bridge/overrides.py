@@ -66,12 +66,13 @@ ALSO: dict[str, tuple[str, ...]] = {
     "use_megatron_fsdp": ("dist.use_megatron_fsdp",),
     "moe_router_padding_for_quantization": ("model.moe_router_padding_for_fp8",),
 }
-PROPERTIES = ("dataset.seq_length",)  # no field before 0.6, but a property that takes the value
+PROPERTIES = ("dataset.seq_length",)  # properties before 0.6, which can be set although they are not fields
 ATTENTION = "megatron.core.transformer.enums.AttnBackend."
 UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's own default, where null is no value of it
 GRAPHS = ("cuda_graph_impl", "cuda_graph_scope")
-OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")  # deprecated; a Bridge recipe's would be taken for ours
-# By hand below, or inside `mixed_precision`
+# deprecated; the values of a Bridge recipe would override ours
+OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")
+# written by separate code below, or inside `mixed_precision`
 NOT_BY_PATH = {"precision", "virtual_pipeline_model_parallel_size", *GRAPHS, *SM_COUNTS, *FIELDS}
 
 
@@ -117,7 +118,7 @@ def _by_path(recipe: Recipe, knob: Knob, version: Version) -> Iterator[Override]
     if not known and effective(recipe, knob.name) != knob.default:
         return
     value = _bridge_value(recipe, knob)
-    for each in (path, *ALSO.get(knob.name, ())):  # added: a field that some have
+    for each in (path, *ALSO.get(knob.name, ())):  # `++`, since only some providers have the field
         yield Override(what=knob.name, path=each, value=value, form="" if known and each not in PROPERTIES else "++")
 
 
@@ -167,7 +168,7 @@ def _graphs(recipe: Recipe, version: Version) -> Iterator[Override]:
     yield Override(what="cuda_graph_impl", path="model.cuda_graph_impl", value=kind)
     for name in OLD_GRAPHS:
         yield Override(what="cuda_graph_impl", path=f"model.{name}", value=False, form="++")
-    if whole:  # a captured iteration cannot look at its loss; config.py refuses it
+    if whole:  # a captured iteration cannot check its loss for NaN; config.py refuses it
         yield Override(what="cuda_graph_impl", path="rerun_state_machine.check_for_nan_in_loss", value=False)
         yield Override(what="cuda_graph_impl", path="ddp.check_for_nan_in_grad", value=False)
 
@@ -180,7 +181,7 @@ def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
     for name in SM_COUNTS:
         own = acts(recipe, name) or version < ONE_SM_COUNT
         yield Override(what=name, path=f"model.{name}", value=effective(recipe, name) if own else None)
-    if version >= ONE_SM_COUNT:  # added, for not every Megatron-Core beside it has the field
+    if version >= ONE_SM_COUNT:  # `++`, since not every Megatron-Core used with it has the field
         yield Override(what="moe_deepep_num_sms", path="model.moe_flex_dispatcher_num_sms", form="++")
 
 

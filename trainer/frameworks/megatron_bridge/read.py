@@ -22,9 +22,9 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
 
 OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
-_WHOLE = re.compile(r"[+~]{0,2}(mixed_precision)=(.*)", re.DOTALL)  # a section named by one word
+_WHOLE = re.compile(r"[+~]{0,2}(mixed_precision)=(.*)", re.DOTALL)  # a section given by a single word
 MODEL = "model."
-# Paths that say a knob beside the table's own: comm_overlap and mixed_precision are applied over ddp and model
+# Further paths that set a knob: comm_overlap and mixed_precision are applied over ddp and model
 OTHER_PATHS = {
     "model.cuda_graph_modules": "cuda_graph_scope",
     "ddp.overlap_grad_reduce": "overlap_grad_reduce",
@@ -44,7 +44,7 @@ _PRECISION_OF = {name: precision for precision, name in NAMES.items()}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
 
 
-# What overrides say for null, where Bridge has no null
+# Values that overrides use for null, where Bridge has no null
 _SAID_AS = {("transformer_impl", "transformer_engine"), *UNSET.items()}
 
 
@@ -67,7 +67,7 @@ def read_overrides(words: Sequence[str]) -> Reading:
         if not match or not _take(path, value, model, knobs, unread):
             rest.append(word)
     if knobs.get("pipeline_model_parallel_layout") is not None:
-        knobs.pop("virtual_pipeline_model_parallel_size", None)  # the layout says it
+        knobs.pop("virtual_pipeline_model_parallel_size", None)  # the layout implies it
     kept = (*_kept(unread), *kept_packing(packing_of(words)))
     return Reading(model=model, knobs=knobs, rest=tuple(rest), kept=kept, passed=_passed(rest))
 
@@ -117,7 +117,7 @@ def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], u
     if name == "precision":
         if isinstance(value, dict):
             return _take_precision(value, knobs)
-        value = "fp32" if value is None else value  # the model's own types are float32 then
+        value = "fp32" if value is None else value  # null means float32, the type of the model
         value = _PRECISION_OF.get(str(value), value)
     if name is not None:
         value = KNOBS[name].domain.canonical(_plain(value))
@@ -202,7 +202,7 @@ def _whole_model(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, 
     if "activation_func" in section:
         made["activation_func"] = _function(section["activation_func"])
     if made.get("activation_func") == ("silu" if made.get("gated_linear_unit") else "gelu"):
-        made.pop("activation_func")  # what the gate implies
+        made.pop("activation_func")  # the activation that the gate implies
     return {name: value for name, value in made.items() if value is not None}
 
 

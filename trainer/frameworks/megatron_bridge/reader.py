@@ -11,13 +11,13 @@ from trainer.frameworks.megatron_bridge.read import is_override, preset_of, read
 from trainer.frameworks.reading import Document, ImportRequest, Reader, Reading
 from trainer.recipe.models import presets
 
-SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # of a ConfigContainer
+SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # sections of a ConfigContainer
 _NOT_KNOWN = (
     "what {base} sets and the line does not is not known here. Bursts leave its knobs alone, but write layout, batch "
     "and precision as the recipe has them: correct those that the line does not name, or import the configuration "
     "that a run of yours dumped"
 )
-SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # without which there is no model
+SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # fields that every model needs
 SEQUENCE = ("--seq_length", "--seq-length")
 RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
 

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.frameworks.megatron_lm.arguments import read_arguments
 from trainer.frameworks.megatron_lm.settle import settled
 
-# Names that say one thing in two ways: only what they are settled to counts
+# Names that set one thing in two ways: only the settled values are compared
 SPELLINGS = {
     "recompute_activations",
     "num_layers_per_virtual_pipeline_stage",

@@ -26,7 +26,7 @@ class Argument:
     flag: str
     dest: str
     values: str
-    kind: str  # true or false of a switch, else int, float, text, pair or pattern
+    kind: str  # true or false: the value of a switch; else int, float, text, pair or pattern
     default: Any
 
     def value(self, words: Sequence[str]) -> Any:
@@ -49,7 +49,7 @@ class Read:
 
     words: Words
     argument: Argument | None = None
-    refused: str = ""  # why the parser would not take it
+    refused: str = ""  # why the parser would refuse it
 
 
 @dataclass(frozen=True, kw_only=True)

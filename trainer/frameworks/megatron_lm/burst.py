@@ -12,7 +12,7 @@ from trainer.frameworks.megatron_lm.command import with_recipe
 from trainer.frameworks.megatron_lm.flags import version_of
 from trainer.launch_scripts.argv import without
 
-# Of the user's command and none of a burst: it saves nothing, loads nothing, evaluates nothing and reports to nobody
+# Flags of the user's command that a burst leaves out: it saves, loads and evaluates nothing and reports to nobody
 LEFT_OUT = frozenset(
     f"--{name}"
     for name in (

@@ -23,8 +23,8 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 
 PLACE = "{args}"
-VOCABULARY = ("vocab_size", "make_vocab_size_divisible_by")  # the user's tokenizer decides them
-# A run that ends by itself: what a recipe does not decide and pretrain_gpt.py wants said
+VOCABULARY = ("vocab_size", "make_vocab_size_divisible_by")  # fields that the user's tokenizer decides
+# Arguments of a run that ends by itself: pretrain_gpt.py requires them and a recipe does not decide them
 SHORT = ("--train-iters", "50", "--lr", "3e-4", "--min-lr", "3e-5", "--lr-decay-style", "constant", "--eval-iters", "0",
          "--log-interval", "1", "--log-throughput", "--distributed-timeout-minutes", "60")  # fmt: skip
 
@@ -115,7 +115,7 @@ def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, s
             yield flag.field, flag.flag
 
 
-# Spellings that Megatron-LM keeps beside the flag of a field -> the knob they set: the recipe's word takes their place
+# Older flags that Megatron-LM still accepts -> the knob that they set: the recipe's flag replaces them
 DEPRECATED = {
     "--recompute-activations": "recompute_granularity",
     "--enable-cuda-graph": "cuda_graph_impl",

@@ -35,7 +35,7 @@ class Flag:
     field: str | None
     flag: str
     form: Form
-    means: Any  # of a switch: the field's value; None where it only stands beside another flag
+    means: Any  # value of the field that a switch sets; None if it only accompanies another flag
     since: str | None
     until: str | None
     note: str

@@ -14,7 +14,7 @@ from typing import Any
 _PLAIN = r"\d(?:[\d.,]*\d)?"  # a locale may put a comma where others have a point
 _NUMBER = rf"[-+]?(?:{_PLAIN}(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 
-# name -> pattern; the named groups are what is read
+# name -> pattern; its named groups are read
 LOG_PATTERNS = {
     "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?"
     rf"elapsed time per iteration \(ms\):\s*(?P<ms>{_PLAIN})",

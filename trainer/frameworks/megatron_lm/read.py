@@ -24,7 +24,7 @@ from trainer.recipe.knobs import KNOBS
 Values = Mapping[str, Any]
 Reader = Callable[[Values], Any]
 
-# Names that fill a field beside those of its flags: deprecated spellings, and what `settle` turns into it.
+# Further names that set a field: deprecated spellings, and names that `settle` converts.
 ALSO = {
     "recompute_granularity": ("recompute_activations",),
     "cuda_graph_impl": ("enable_cuda_graph", "external_cuda_graph"),
@@ -38,8 +38,9 @@ ALSO = {
     "gated_linear_unit": ("swiglu", "quick_geglu"),
     "num_query_groups": ("group_query_attention",),
 }
-OPEN = "moe_hybridep_num_sms_preprocessing"  # its default moves with the release: unwritten it stays unsaid
-TOKENIZER = frozenset({"vocab_size"})  # its flags stay where they are: the tokenizer decides
+# its default changes with the release: if it is not written, the recipe leaves it open
+OPEN = "moe_hybridep_num_sms_preprocessing"
+TOKENIZER = frozenset({"vocab_size"})  # names whose flags stay in the command, since the tokenizer decides
 LATENT = (
     "q_lora_rank",
     "kv_lora_rank",
@@ -69,7 +70,7 @@ def read_values(values: Values, *, world_size: int | None, written: frozenset[st
     for name, reader in _KNOBS.items():
         value = reader(final)
         if value is None and not KNOBS[name].domain.nullable:
-            continue  # nothing is said, and nothing follows
+            continue  # not set: the knob keeps its default
         value = KNOBS[name].domain.canonical(value)
         if problem := KNOBS[name].domain.problem(value):
             unread[name] = problem
@@ -157,7 +158,8 @@ _MODEL_BY_HAND: dict[str, Reader] = {
     "make_vocab_size_divisible_by": lambda values: (
         None if values["make_vocab_size_divisible_by"] == 1 else values["make_vocab_size_divisible_by"]
     ),
-    "add_qkv_bias": lambda values: values["add_qkv_bias"] and not values["add_bias_linear"],  # said by the other
+    # implied by the other field
+    "add_qkv_bias": lambda values: values["add_qkv_bias"] and not values["add_bias_linear"],
     "num_query_groups": lambda values: values["num_query_groups"] if values["group_query_attention"] else None,
     "rope_type": _when("multi_latent_attention", _position_or_none("rope_type")),
     "mtp_num_layers": lambda values: values["mtp_num_layers"] or None,

@@ -22,10 +22,10 @@ from trainer.launch_scripts.launchers import Sizes
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-LEAST_FLAGS = 2  # that Megatron-LM knows, for a command to be one of its
+LEAST_FLAGS = 2  # least number of known flags for a command to count as Megatron-LM's
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
-# A burst writes elsewhere and saves nothing: what nobody fills in may stay as it was written.
+# Flags that a burst does not use, since it saves nothing and writes elsewhere: their values need not be known.
 UNUSED = frozenset(
     f"--{name}"
     for name in (
@@ -84,7 +84,7 @@ def read_log(text: str, request: ImportRequest) -> Reading:
 
 
 def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
-    """Reads the arguments that a trainer had inside, from a launcher that makes them in Python and has no command
+    """Reads the arguments recorded inside a trainer, for launchers that make them in Python and have no command
     line."""
     world = values.get("world_size")
     per_node = request.ranks_per_node or (min(8, world) if world else None)

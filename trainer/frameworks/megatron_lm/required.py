@@ -22,14 +22,14 @@ class Required:
 
     words: tuple[str, ...]
     because: str
-    demanded: bool = True  # what the recipe asks for does not go without, also in a command of the user's own
+    demanded: bool = True  # true if the recipe's settings need it, also in the user's own command
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     asked: Callable[[Recipe], bool]
     demanded: bool = True
-    until: str | None = None  # the first version that does not ask for it
+    until: str | None = None  # the first version that does not require it
     words: Callable[[Recipe], tuple[str, ...]]
     because: str
 
@@ -61,7 +61,7 @@ def _local_graphs_of_experts(recipe: Recipe) -> bool:
 _ROWS = (
     _Row(
         asked=lambda recipe: True,
-        demanded=False,  # of a command that starts it is said already
+        demanded=False,  # the user's own command has it already
         words=lambda recipe: ("--max-position-embeddings", str(recipe.training.seq_length)),
         because="not shorter than the sequences",
     ),

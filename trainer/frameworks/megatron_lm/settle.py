@@ -16,7 +16,7 @@ from trainer.recipe.rules.precision import STATE_DTYPES
 
 Values = dict[str, Any]
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "uint8"}
-# of DeepEP (token_dispatcher.py of main: None is 20) and HybridEP (transformer_config.py of 0.16.1)
+# defaults of DeepEP (token_dispatcher.py of main: None is 20) and HybridEP (transformer_config.py of 0.16.1)
 SMS = {"moe_deepep_num_sms": 20, "moe_hybridep_num_sms": 16}
 LISTS_OF_ONE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff", "cp_comm_type")
 
@@ -140,7 +140,7 @@ def _hybrid(values: Values) -> None:
     values["hybrid_layer_pattern"] = values["hybrid_layer_pattern"] or values["hybrid_override_pattern"]
     if pattern := values["hybrid_layer_pattern"]:
         values["hybrid_layer_pattern"], *predicted = pattern.split("/")
-        if predicted:  # a part each layer of MTP
+        if predicted:  # one part per MTP layer
             values["mtp_hybrid_override_pattern"], values["mtp_num_layers"] = predicted[0], len(predicted)
         values["num_layers"] = len(re.sub(r"[^A-Z*-]", "", pattern.split("/")[0])) or values["num_layers"]
 

@@ -115,7 +115,7 @@ SPELLED: dict[str, Spell] = {
     "virtual_pipeline_model_parallel_size": _virtual_stages,
     "overlap_p2p_comm": lambda recipe, value, version: () if value else ("--no-overlap-p2p-communication",),
     "align_param_gather": _align_param_gather,
-    "cpu_offloading": lambda recipe, value, version: (),  # said by --cpu-offloading-num-layers
+    "cpu_offloading": lambda recipe, value, version: (),  # implied by --cpu-offloading-num-layers
     "cuda_graph_impl": _graph_impl,
     "cuda_graph_scope": _graph_scope,
 }

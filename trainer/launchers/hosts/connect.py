@@ -17,7 +17,7 @@ import msgspec
 from trainer.launchers.nodes import folder
 
 _LOOK_S = 0.1
-_OTHERS_S = 8.0  # for other keepers to see the failure and to write down how their ranks ended
+_OTHERS_S = 8.0  # time for other keepers to see the failure and to record how their ranks ended
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):

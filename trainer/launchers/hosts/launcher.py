@@ -23,12 +23,12 @@ from trainer.launchers.processes import sweep
 from trainer.recipe import Recipe
 from trainer.recipe.launching import HostsSettings, hosts_settings
 
-# What the other hosts do not have of the tuner's own environment, and a trainer may obey: facts on trainers' variables
+# Variables of the tuner's environment that the other hosts lack and a trainer may use
 PASSED_ON = (
     *("NCCL_", "TORCH_", "PYTORCH_", "NVTE_", "GLOO_", "UCX_", "CUDA_", "OMP_", "HF_", "NVSHMEM_", "TRITON_"),
     *("USE_MNNVL", "NVLINK_DOMAIN_SIZE", "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "LD_LIBRARY_PATH"),
 )
-# A connection that is broken is seen within half a minute, and none ever asks for a password
+# A broken connection is noticed within half a minute, and ssh never asks for a password
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=10", "ServerAliveCountMax=3", "LogLevel=ERROR")
 SSH = ("ssh", "-n", "-T", *(word for option in _OPTIONS for word in ("-o", option)))
 

@@ -12,7 +12,7 @@ from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 
 LOST = re.compile(r"moe-autotune: host (?P<host>\S+) is lost: ssh ended with (?P<code>-?\d+)")
-# what no further try helps with, in the words of ssh(1) and of the other host's shell
+# errors that another try does not change, in the words of ssh(1) and of the other host's shell
 REFUSED = re.compile(
     r".*(?:Permission denied|Host key verification failed|Could not resolve hostname|Bad configuration option"
     r"|No such file or directory|[Nn]o module named|command not found).*"

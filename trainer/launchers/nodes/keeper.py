@@ -33,13 +33,13 @@ from trainer.launchers.supervisor import AWAITED, adopt_orphans, family, reap, s
 
 UNSEEN_WORDS = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
 UNSEEN = 79  # exit code of a keeper that does not see the control folder
-_SEEN_S = 30.0  # for a file to show on another node: NFS keeps what it knows of a folder for up to 30 s
-_MEET_S = 120.0  # for the first node to come
-_LOOK_S = 0.02  # at the ranks: more often than the agent, which takes the dead away
-_NOTES_S = 0.1  # at the control folder
-LEASE_S = 30.0  # without a sign of the tuner's side
-_STOPPED_S = 5.0  # between two looks at the lease: this process was stopped itself, and perhaps the tuner with it
-_OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to say what they saw
+_SEEN_S = 30.0  # time for a file to appear on another node: NFS caches a folder for up to 30 s
+_MEET_S = 120.0  # time for the first node to start
+_LOOK_S = 0.02  # interval of observing the ranks: shorter than the agent's, which reaps dead ones
+_NOTES_S = 0.1  # interval of reading the control folder
+LEASE_S = 30.0  # time without a renewed lease after which everything is ended
+_STOPPED_S = 5.0  # a longer time between two looks means that this process was stopped, and perhaps the tuner with it
+_OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to report what they saw
 
 
 def main(control: Path, token: str, number: int, name: str) -> int:
@@ -256,6 +256,6 @@ class Keeper:
 
 if __name__ == "__main__":
     if sys.argv[3:]:
-        sweep()  # no scheduler did so after a keeper that was killed
+        sweep()  # without a scheduler nobody else cleans up after a killed keeper
     own = sys.argv[3:] or [os.environ["SLURM_PROCID"], os.environ.get("SLURMD_NODENAME", os.uname().nodename)]
     sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(own[0]), own[1]))

@@ -12,7 +12,7 @@ from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.keeper import LEASE_S
 
 _POLL_S = 0.1
-_GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that time
+_GONE_S = LEASE_S + 10.0  # a live keeper ends by itself in this time
 
 
 def end_leftovers(home: Path) -> None:

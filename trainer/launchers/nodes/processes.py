@@ -26,8 +26,8 @@ from trainer.launchers.nodes.rank_observer import NodeRankObserver
 from trainer.launchers.processes import POLL_S
 from trainer.launchers.supervisor import exit_path
 
-_SUPERVISE_S = 90.0  # for `supervise` to end everything: keepers, then scancel, then Slurm's own KillWait
-_LOOK_S = 1.0  # at the monitor, by whoever polls often
+_SUPERVISE_S = 90.0  # time for `supervise` to end everything: keepers, then scancel, then Slurm's own KillWait
+_LOOK_S = 1.0  # least interval between two looks at the monitor, however often it is polled
 
 
 class Monitor(Protocol):

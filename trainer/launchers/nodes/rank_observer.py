@@ -12,7 +12,7 @@ from trainer.launchers.mailbox import POLL_S
 from trainer.launchers.nodes import folder
 from trainer.launchers.rank_observer import Asked
 
-_ANSWER_S = 10.0  # for keepers to pass the question on, over a shared file system
+_ANSWER_S = 10.0  # time for keepers to pass the request on, over a shared file system
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from trainer.launchers.nodes import folder
 from trainer.launchers.processes import MARK
 
 KEEPER = "trainer.launchers.nodes.keeper"
-OURS = ("PYTHONPATH", "PYTHONSAFEPATH")  # by which ranks import the packages that this process runs
+OURS = ("PYTHONPATH", "PYTHONSAFEPATH")  # variables by which ranks import the same packages as this process
 
 
 @dataclass(frozen=True, kw_only=True)

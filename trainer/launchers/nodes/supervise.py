@@ -24,7 +24,7 @@ from trainer.launchers.nodes import folder
 from trainer.launchers.processes import end_all
 from trainer.launchers.supervisor import AWAITED, LOOK_S, adopt_orphans, exit_path, family, reap, start, wait
 
-POLITE_S = 8.0  # for the keepers to end everything on their nodes, and for the command to see it
+POLITE_S = 8.0  # time for the keepers to end everything on their nodes, and for the command to notice
 _RENEW_S = 1.0
 _LAST_WORDS_S = 80.0
 STAYS, GOES = "stays", "goes"

@@ -15,9 +15,9 @@ from trainer.errors import OverError
 from trainer.launchers.slurm import clients, states
 
 WARNED_S = 120  # a job that we submit signals its tuner so long before its time is over
-_EARLY_S = 65.0  # that Slurm may tell it before, by sbatch(1)
-_SOON_S = 5.0  # for an answer when all may be killed any moment
-SETTLES_S = 20.0  # until a job that is ending, or whose step was cancelled, says why
+_EARLY_S = 65.0  # time by which Slurm may send the signal earlier (sbatch(1))
+_SOON_S = 5.0  # time limit for an answer when everything may be killed at any moment
+SETTLES_S = 20.0  # time until the state of a job that is ending, or whose step was cancelled, shows why
 
 
 def over(job: str, *, ask: clients.Run = clients.run) -> str | None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from trainer.launchers.slurm.queue import slurm_log
 from trainer.recipe.launching import SlurmSettings
 
-# Variables of the job around the tuner that a step of ours would obey: one GPU a task, a memory that --mem contradicts
+# Variables of the tuner's own job that srun would apply to our step: one GPU per task, a memory limit that contradicts
+# --mem
 OBEYED = (
     *("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS", "SLURM_NPROCS"),
     *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE"),

@@ -19,10 +19,10 @@ from trainer.launchers.slurm.states import refusal
 
 CLIENT_S = 20.0
 _GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
-_ANSWER_S = 600.0  # for a controller that is restarted, or whose machine is
+_ANSWER_S = 600.0  # time for a controller, or its machine, to restart
 POLL_S = 0.5
 
-# what Slurm's programs print where no controller can be reached, or none has taken over yet
+# messages of Slurm's programs if no controller can be reached, or none has taken over yet
 _SILENT = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection (?:refused|reset|timed out)"
     r"|connect(?:ion)? failure|Zero Bytes were transmitted|essage (?:send|receive) failure|in standby mode"

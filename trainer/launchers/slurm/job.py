@@ -20,7 +20,7 @@ from trainer.launchers.slurm.clients import CLIENT_S, is_gone, job_record, step_
 from trainer.launchers.slurm.queue import Queue, queue_path
 from trainer.launchers.slurm.states import PENDING, RUNNING, settled
 
-SOON_S, LATE_S = 0.5, 5.0  # between two questions: the first ones, those after a minute
+SOON_S, LATE_S = 0.5, 5.0  # seconds between two queries: at first, and after a minute
 _SUBMIT_S = 3 * CLIENT_S
 
 

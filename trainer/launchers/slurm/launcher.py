@@ -31,7 +31,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
 _FOLLOW = (sys.executable, "-m", "trainer.launchers.slurm.job")
-_SPARE_S = 900.0  # of a job's time limit above what the burst's deadlines add up to: start, trace, end
+_SPARE_S = 900.0  # part of a job's time limit beyond the sum of the burst's deadlines: for start, trace and end
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from trainer.launchers.slurm import clients, states
 from trainer.launchers.slurm.allocation import SETTLES_S, ending, over, refuse_over
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
-_ASK_S = 10.0  # between two questions for the state of an allocation
-_SHORT_S = 3.0  # a wait that is not worth a word
+_ASK_S = 10.0  # least seconds between two queries for the state of an allocation
+_SHORT_S = 3.0  # a shorter wait is not reported
 
 
 @dataclass(kw_only=True)
@@ -162,7 +162,7 @@ class SlurmMonitor:
     def end(self) -> None:
         ended = clients.cancel(self.name)
         left = [each for each in clients.listed(self.name) or () if "." in each] if ended else []
-        if left:  # steps; of a job that is listed still, the epilogue runs
+        if left:  # remaining entries are steps; a job that is still listed runs its epilogue
             raise ToolError(
                 f"Slurm does not end {', '.join(left)}",
                 hint="see `squeue`; a process blocked in the kernel keeps its node until the node is restarted",

@@ -16,7 +16,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     nodes: str = ""
     waited_s: float = 0.0
-    steps: list[str] = []  # states of its steps, where accounting tells
+    steps: list[str] = []  # states of its steps, if accounting is on
 
 
 def queue_path(control: Path) -> Path:

@@ -16,7 +16,7 @@ from trainer.launchers.slurm.queue import Queue
 
 _OOM, _INFRA, _INTERRUPTED = FailureKind.OOM, FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED
 
-# states of squeue(1) and sacct(1) -> what they mean; others tell nothing that the ranks do not tell better
+# states of squeue(1) and sacct(1) -> kind of failure; for other states the ranks' own evidence is better
 STATES = {
     "NODE_FAIL": _INFRA,
     "BOOT_FAIL": _INFRA,
@@ -25,7 +25,7 @@ STATES = {
     "REVOKED": _INFRA,
     "OUT_OF_MEMORY": _OOM,
     "PREEMPTED": _INFRA,
-    "TIMEOUT": FailureKind.HANG,  # a job a burst has a time limit that the recipe set: another try has no more of it
+    "TIMEOUT": FailureKind.HANG,  # a job per burst has the recipe's time limit, which another try would exceed as well
     "DEADLINE": _INTERRUPTED,
     "CANCELLED": _INTERRUPTED,
 }
@@ -33,9 +33,9 @@ SUSPENDED = "SUSPENDED"
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", SUSPENDED, "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 
-NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
-# Reasons of squeue(1) that lie in what the job asks for: it waits for ever, until it is asked for otherwise. A hold, a
-# partition that is down, or other jobs of the user (AssocMaxJobsLimit) pass without that.
+NEVER_S = 30.0  # a reason to wait forever must last this long: the scheduler's first answer may be wrong
+# Reasons of squeue(1) that follow from the job's own request: it would wait forever. A hold, a partition that is down,
+# or other jobs of the user (AssocMaxJobsLimit) are temporary.
 NEVER = re.compile(
     r"BadConstraints|Partition(?:Node|Time)Limit|Invalid(?:Account|QOS)|(?:Account|QOS)NotAllowed"
     r"|(?:Assoc|QOS)Max\w+PerJob(?:Limit)?"
@@ -75,7 +75,7 @@ LINES = (
 CANCELLED = SlurmMessage(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
 TASK_DIED = SlurmMessage(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
 
-# what srun and sbatch print when no further try can help: the recipe asks for what is not there
+# messages of srun and sbatch that another try does not change: the recipe requests something that does not exist
 REFUSED = re.compile(
     r"Only allocated \d+ nodes asked for \d+|[Ii]nvalid (?:partition|account|qos|feature|constraint|wckey)\b.*"
     r"|Requested (?:node configuration|partition configuration) .*|(?:sbatch|srun): (?:unrecognized|invalid) option.*"
@@ -87,7 +87,7 @@ REFUSED = re.compile(
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
 
-# what srun prints where the job around it is being ended
+# message of srun if its job is being ended
 _ENDING = re.compile(r"Job/step already completing or completed")
 
 _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}

@@ -23,10 +23,10 @@ from trainer.launchers.slurm.queue import Queue
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
-_LOOK_S, _SEEN_S = 1.0, 0.2  # at the job's state, at its log
+_LOOK_S, _SEEN_S = 1.0, 0.2  # seconds between looks at the job's state, and at its log
 _SUBMIT_S = 3 * clients.CLIENT_S
-_UNANSWERED_S = 60.0  # Slurm's programs fail for so long before it is said
-_PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
+_UNANSWERED_S = 60.0  # seconds without an answer of Slurm's programs before the user is informed
+_PATIENCE_S = 90.0  # time for the tuner to end its burst and write its report
 
 
 def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
@@ -161,7 +161,7 @@ class Follower:
         return seen.state not in states.PENDING + states.RUNNING
 
     def _unanswered(self) -> None:
-        """Tells the user, once, if the state of the job stays unknown, and why."""
+        """Reports to the user, once, if the state of the job stays unknown, and why."""
         silent_s = time.monotonic() - self._answered_at
         if self._said_unanswered or silent_s <= _UNANSWERED_S:
             return

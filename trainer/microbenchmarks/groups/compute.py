@@ -13,7 +13,7 @@ from trainer.recipe import Recipe
 STEPPED = 1e8  # parameters of the optimizer step
 ON_CPU = 1e6
 WIDE = ("bf16", "fp16", "fp32")
-PER_LAYER = {  # kinds measured once: forward and backward of a layer, and what they are called
+PER_LAYER = {  # kinds measured once, forward and backward of a layer, with their names
     "attention": "attention of a layer",
     "memory_bound": "norms, residuals and activation of a layer",
     "permute": "routing and permutation of a layer",

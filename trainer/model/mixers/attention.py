@@ -8,7 +8,7 @@ from trainer.model.layer import LayerParameters, attention_channels, norm_parame
 from trainer.model.mixer import MASK_BYTES, Mixer, SavedSizes, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
-STATISTICS_BYTES = 4.0  # of one log-sum-exp
+STATISTICS_BYTES = 4.0  # bytes of one log-sum-exp
 
 
 def _parameters(model: Architecture) -> LayerParameters:
@@ -38,7 +38,8 @@ def _latent_inputs(model: Architecture) -> LayerParameters:
     query, key, value = attention_channels(model)
     q_rank, kv_rank, rope = model.q_lora_rank or 0, model.kv_lora_rank or 0, model.qk_pos_emb_head_dim or 0
     norms = norm_parameters(model, q_rank + kv_rank) if model.qk_layernorm else 0
-    up = (q_rank or hidden) * query + kv_rank * (key - heads * rope + value)  # rotary keys: one for all heads, direct
+    # rotary keys: one for all heads, projected directly
+    up = (q_rank or hidden) * query + kv_rank * (key - heads * rope + value)
     return LayerParameters(split=up, whole=hidden * (q_rank + kv_rank + rope) + norms)
 
 
@@ -113,11 +114,11 @@ MIXER = Mixer(
         "latents_normed": TensorModules(
             recompute="mla_up_proj", graph="attn"
         ),  # their norms' outputs: inputs of the up projections
-        # what attention reads
+        # inputs of attention
         "queries_keys_values": TensorModules(offload="core_attn", graph="attn"),
         "up_projected": TensorModules(
             recompute="mla_up_proj", offload="core_attn", graph="attn"
-        ),  # what MLA's attention reads: queries and keys after the rotation and values
+        ),  # inputs of MLA's attention: queries and keys after the rotation, and values
         # queries and keys before their own norms (QK layernorm)
         "unrotated": TensorModules(graph="attn"),
         "scores": TensorModules(

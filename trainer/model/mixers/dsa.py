@@ -15,7 +15,7 @@ from trainer.model.mixer import SavedSizes, TensorModules, Tensors
 from trainer.model.mixers.attention import MIXER as ATTENTION
 from trainer.recipe.architecture import Architecture
 
-INDEX_BYTES = 8.0  # of one chosen position, an int64
+INDEX_BYTES = 8.0  # bytes of one chosen position, an int64
 
 
 def _index_width(model: Architecture) -> int:

@@ -6,13 +6,13 @@ from trainer.model.layer import LayerParameters, norm_parameters
 from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
-DELTA_PASSES = 4.0  # of gated delta net's state: decay, read, write, query
-DELTA_CHUNK = 64  # tokens a chunk of the gated delta rule, whose products by head are kept
+DELTA_PASSES = 4.0  # passes over the state of gated delta net: decay, read, write, query
+DELTA_CHUNK = 64  # tokens per chunk of the gated delta rule, whose products by head are kept
 
 
 def _parameters(model: Architecture) -> LayerParameters:
     hidden, heads = model.hidden_size, model.linear_num_value_heads
-    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim  # and queries, as wide
+    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim  # keys and queries, equally wide
     values = heads * model.linear_value_head_dim
     projections = hidden * (keys + 2 * values + 2 * heads) + values * hidden  # values and their gate; beta and alpha
     convolution = (keys + values) * model.linear_conv_kernel_dim
@@ -68,7 +68,7 @@ MIXER = Mixer(
         "delta_convolved": TensorModules(
             graph="attn"
         ),  # into the convolution of the gated delta net, and its queries and keys before their norms
-        # what the gated delta rule reads
+        # inputs of the gated delta rule
         "delta_read": TensorModules(graph="attn"),
         # output of the rule and its gate
         "delta_gated": TensorModules(graph="attn"),

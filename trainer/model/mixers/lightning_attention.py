@@ -10,8 +10,8 @@ from trainer.model.layer import LayerParameters, norm_parameters
 from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
-STATE_PASSES = 2.0  # write, read
-CHUNK = 256  # tokens a chunk (modeling_minimax.py: block_size)
+STATE_PASSES = 2.0  # passes over the state: write, read
+CHUNK = 256  # tokens per chunk (modeling_minimax.py: block_size)
 
 
 def _width(model: Architecture) -> int:

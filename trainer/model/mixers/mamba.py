@@ -6,10 +6,10 @@ from trainer.model.layer import LayerParameters, norm_parameters
 from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
-MAMBA_EXPANSION = 2  # inner over hidden width where the heads are not given (mamba_mixer.py: expand)
+MAMBA_EXPANSION = 2  # ratio of inner to hidden width if the heads are not given (mamba_mixer.py: expand)
 MAMBA_CONVOLUTION = 4  # width of its causal convolution (mamba_mixer.py: d_conv)
-MAMBA_CHUNK = 128  # tokens a chunk of its scan (mamba_mixer.py: chunk_size)
-SCAN_PASSES = 3.5  # of Mamba's state, as weights a token: 7 operations each in the published count
+MAMBA_CHUNK = 128  # tokens per chunk of its scan (mamba_mixer.py: chunk_size)
+SCAN_PASSES = 3.5  # passes over Mamba's state, as weights per token: 7 operations each in the published count
 
 
 def _sizes(model: Architecture) -> tuple[int, int, int]:
@@ -68,7 +68,7 @@ MIXER = Mixer(
     modules={
         "mamba_projected": TensorModules(
             graph="mamba"
-        ),  # output of Mamba's first projection: what its convolution and scan read
+        ),  # output of Mamba's first projection: input of its convolution and scan
         # output of the scan and after its gate
         "mamba_scanned": TensorModules(graph="mamba"),
         # output of Mamba's own norm: input of its last projection

@@ -13,7 +13,7 @@ from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.model.mixers.mamba import MAMBA_CONVOLUTION, MAMBA_EXPANSION, SCAN_PASSES
 from trainer.recipe.architecture import Architecture
 
-HIDDEN_OF_RANK = 16  # hidden size over the rank of the step sizes, where that is not given
+HIDDEN_OF_RANK = 16  # ratio of hidden size to the rank of the step sizes, if that is not given
 
 
 def _sizes(model: Architecture) -> tuple[int, int]:
@@ -68,9 +68,9 @@ MIXER = Mixer(
     flops=_flops,
     saved=_saved,
     modules={
-        "mamba1_projected": TensorModules(graph="mamba"),  # into the convolution, and the gate
-        "mamba1_chosen": TensorModules(graph="mamba"),  # the convolved, the step sizes, B and C
-        "mamba1_scanned": TensorModules(graph="mamba"),  # out of the scan
+        "mamba1_projected": TensorModules(graph="mamba"),  # inputs of the convolution, and the gate
+        "mamba1_chosen": TensorModules(graph="mamba"),  # output of the convolution, step sizes, B and C
+        "mamba1_scanned": TensorModules(graph="mamba"),  # output of the scan
         "mamba1_gated": TensorModules(graph="mamba"),  # input of the last projection
     },
     scan=_scan,

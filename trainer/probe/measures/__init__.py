@@ -10,7 +10,8 @@ from pkgutil import iter_modules
 from trainer.microbenchmarks.row import Row
 from trainer.probe.bench import Bench
 
-Measure = Callable[[Bench, Row], list[float] | None]  # a rank's repeats, in the row's unit; None: it takes no part
+# returns a rank's repeats, in the row's unit; None if the rank takes no part
+Measure = Callable[[Bench, Row], list[float] | None]
 
 
 @cache

@@ -13,8 +13,8 @@ from trainer.recipe import Recipe
 
 Work = Callable[[], object]
 WIDE = ("bf16", "fp16", "fp32")
-QUANTIZED = 3  # inputs of products that a layer quantizes, forward and backward
-INPUTS = 2  # of a layer's experts
+QUANTIZED = 3  # number of inputs of GEMMs that a layer quantizes, forward and backward
+INPUTS = 2  # number of different inputs of the experts' GEMMs
 
 
 def tokens_of(recipe: Recipe) -> int:

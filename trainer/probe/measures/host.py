@@ -8,7 +8,7 @@ import time
 from trainer.microbenchmarks.row import Row
 from trainer.probe.bench import REPEATS, US, Bench
 
-FEW_TOKENS = 16  # of a sequence: the device has next to nothing to do
+FEW_TOKENS = 16  # tokens of a sequence so short that the device has almost nothing to do
 LAUNCHES = 200
 
 

@@ -8,7 +8,7 @@ from trainer.microbenchmarks.row import Row
 from trainer.probe.bench import Bench, NotHereError
 
 GIB = 2**30
-STEPS = 2  # of a layer before fragmentation is read
+STEPS = 2  # steps of a layer before fragmentation is read
 
 
 def layer_kept(bench: Bench, row: Row) -> list[float]:
@@ -61,7 +61,8 @@ def second_step(bench: Bench, row: Row) -> list[float]:
     moe = bench.recipe.architecture.num_moe_experts is not None
     bench.torch.cuda.empty_cache()
     with one_layer(bench.recipe, bench.device, moe=moe) as found:
-        optimizer = bench.torch.optim.Adam(found.model.parameters(), fused=True)  # as Megatron's: no temporaries
+        # fused like Megatron's: no temporary tensors
+        optimizer = bench.torch.optim.Adam(found.model.parameters(), fused=True)
         first = _peak_gib(bench, lambda: found.forward().backward())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

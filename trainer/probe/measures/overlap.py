@@ -10,14 +10,14 @@ from trainer.probe.bench import REPEATS, US, Bench
 from trainer.probe.measures.compute import OF_A_LAYER, Work
 from trainer.probe.measures.links import dispatching
 
-SIDE = 4096  # of a square product
-LONG = 4  # times that what goes on beside takes longer
-EXCHANGES = 4  # of a layer, forward and backward
+SIDE = 4096  # side of a square GEMM
+LONG = 4  # ratio of the concurrent work's duration to that of the measured work
+EXCHANGES = 4  # number of exchanges of a layer, forward and backward
 REDUCED_BYTES = 1 << 28
 
 
 def beside(bench: Bench, row: Row) -> list[float]:
-    """Returns the µs until both are done of a layer's kernels and, in a second stream, its expert exchanges."""
+    """Returns the µs until a layer's kernels and, in a second stream, its expert exchanges are both done."""
     recipe = row.recipe(bench.recipe)
     works = [build(bench, recipe) for build in OF_A_LAYER.values()]
     exchange, stream = dispatching(bench, recipe), bench.torch.cuda.Stream()

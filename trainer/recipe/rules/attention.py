@@ -31,7 +31,7 @@ from trainer.recipe.settings import Settings
 IMPL = "transformer_impl"
 SCOPE = "cuda_graph_scope"
 MODULES = "recompute_modules"
-LINEAR = ("gated_delta_net", "lightning_attention", "mamba1")  # in all but some layers
+LINEAR = ("gated_delta_net", "lightning_attention", "mamba1")  # mixers of all but some layers
 DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 _GRAPHED: dict[str, Any] = {
     "cuda_graph_impl": "transformer_engine",

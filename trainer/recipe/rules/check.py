@@ -22,7 +22,7 @@ def _discovered() -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = _discovered()
-# of every recipe whatever will run it; what is slightly off is said where the framework and its release are known
+# rules for every recipe, whatever runs it; slight inaccuracies are reported only for a known framework and release
 GENERAL: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is not Effect.INACCURATE)
 ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 
@@ -51,13 +51,14 @@ def _errors_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class _Answer(NamedTuple):
-    """Answer of one rule about one recipe: broken or not, and the knobs that the rule read to say so."""
+    """Answer of one rule about one recipe: violated or not, and the knobs that the rule read."""
 
     broken: bool
     read: frozenset[str]
 
 
-_KNOWN: OrderedDict[int, tuple[Recipe, tuple[_Answer, ...]]] = OrderedDict()  # by the id of the recipe, which it keeps
+# answers by the id of the recipe, with the recipe, so that the id stays unique
+_KNOWN: OrderedDict[int, tuple[Recipe, tuple[_Answer, ...]]] = OrderedDict()
 MOST_KNOWN = 256
 
 

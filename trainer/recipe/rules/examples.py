@@ -30,7 +30,7 @@ KNOBS: dict[str, Any] = {
     "moe_grouped_gemm": True,
     "moe_router_dtype": "fp32",
 }
-# Settings that only stand together, for examples that need them
+# Settings that are only legal together, for examples that need them
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
 FULL: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 PIPELINE: dict[str, Any] = {

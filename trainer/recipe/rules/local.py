@@ -13,9 +13,10 @@ from trainer.recipe.rules.rule import OURS, Rule, Suggestion, example
 from trainer.recipe.settings import Settings
 
 IMPL = "transformer_impl"
-# knob -> values of it that Transformer Engine alone can do; () means any value that is not off
+# knob -> its values that need Transformer Engine; () means any value that is not off
 NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
-    "precision": ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"),  # ignored: trains in bf16
+    # ignored without it: trains in bf16
+    "precision": ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"),
     "fp8_param_gather": (),
     "tp_comm_overlap": (),  # ignored by local layers
     "moe_permute_fusion": (),

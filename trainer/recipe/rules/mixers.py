@@ -9,7 +9,7 @@ from trainer.recipe.rules.rule import LM_AND_BRIDGE, OURS, FindingKind, Rule, ex
 from trainer.recipe.settings import Settings
 
 SIZES = ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk")
-# mixer -> fields that no default suits
+# mixer -> fields that have no suitable default
 NEEDED: dict[str, tuple[str, ...]] = {
     "dsa": SIZES,
     "dsv4_hybrid": (*SIZES, "csa_compress_ratios", "q_lora_rank", "v_head_dim", "o_groups", "o_lora_rank"),

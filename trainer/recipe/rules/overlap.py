@@ -25,7 +25,7 @@ from trainer.recipe.settings import Settings
 OVERLAP = "overlap_moe_expert_parallel_comm"
 EARLY = "ep_overlap_early_attn_memory_release"
 BACKWARD = "overlap_dispatch_backward_with_experts_wgrad"
-ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its own says no
+ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on CPUs another rule refuses it
 no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
 
 

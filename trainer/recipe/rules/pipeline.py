@@ -36,7 +36,7 @@ def _even(recipe: Settings, pp: int) -> bool:
 def _middle_uneven(recipe: Settings) -> bool:
     if layout_of(recipe).pp == 1:
         written = [recipe.knob(name) for name in UNEVEN[:2] if recipe.knob(name)]
-        return written != [recipe.architecture.num_layers]  # no stage is left for layers in the middle
+        return written != [recipe.architecture.num_layers]  # a single stage has no layers between first and last
     counts = layers_by_stage(recipe)
     return sum(counts) != recipe.architecture.num_layers or min(counts) < 1
 

@@ -19,9 +19,9 @@ from trainer.recipe.rules.nearest import LAYOUT, divisors, even_layout
 from trainer.recipe.rules.rule import Finding, Rule, Suggestion
 from trainer.recipe.schema import Recipe
 
-MOST_CHECKED = 400  # sets of changes looked at: about a third of a second at most
-MOST_STEPS = 24  # suggestions followed one by one: a recipe so far off needs its author
-# How much a change weighs, in changes of a knob that leaves training as it is
+MOST_CHECKED = 400  # most sets of changes examined: about a third of a second
+MOST_STEPS = 24  # most suggestions followed one by one: a recipe that needs more must be fixed by its author
+# Weight of a change to training's numerics, relative to a training-equivalent change
 NUMERICS_WEIGHT = 3
 
 Errors = Callable[[Recipe], list[Finding]]

@@ -15,13 +15,13 @@ from trainer.recipe.predicates import Test
 from trainer.recipe.rules.releases import EVERY_RELEASE, EVERY_RELEASE_WORD, releases_text
 from trainer.recipe.settings import Settings
 
-SIZES = ("world", "tp", "pp", "cp", "dp", "ep", "etp", "edp", "vpp")  # of a Layout, as messages name them
+SIZES = ("world", "tp", "pp", "cp", "dp", "ep", "etp", "edp", "vpp")  # sizes of a Layout, as messages name them
 Suggestion = dict[str, Any]  # knob -> nearest valid value
 
 
 class FindingKind(StrEnum):
     ERROR = "error"  # it does not run, or trains wrongly
-    WARNING = "warning"  # it runs, and something is probably not meant
+    WARNING = "warning"  # it runs, but something is probably not intended
     AUTOSET = "autoset"  # Megatron changes the value on its own
     FALLBACK = "fallback"  # Megatron does something else instead
 
@@ -29,13 +29,15 @@ class FindingKind(StrEnum):
 class Effect(StrEnum):
     """Effect of a recipe that no check refuses, in the releases that the rule holds for."""
 
-    FAILS = "fails"  # no check says so: it hangs or crashes after its start
-    TRAINS_WRONGLY = "trains-wrongly"  # nothing stops it: its gradients or its updates are wrong
-    MAY_TRAIN_WRONGLY = "may-train-wrongly"  # nothing stops it: wrong by timing, by the data, or in one report
-    INACCURATE = "inaccurate"  # nothing stops it: it trains, and a norm, a scale or a count is off
+    FAILS = "fails"  # no check refuses it: it hangs or crashes after its start
+    TRAINS_WRONGLY = "trains-wrongly"  # no check refuses it: its gradients or its updates are wrong
+    # no check refuses it: wrong depending on timing or data, or in a single report
+    MAY_TRAIN_WRONGLY = "may-train-wrongly"
+    INACCURATE = "inaccurate"  # no check refuses it: it trains, but a norm, a scale or a count is inaccurate
 
 
-CERTAIN = (None, Effect.FAILS, Effect.TRAINS_WRONGLY)  # no release that is known to do so should be started
+# effects for which a recipe must not be started in a release that has them
+CERTAIN = (None, Effect.FAILS, Effect.TRAINS_WRONGLY)
 
 
 class FrameworkName(StrEnum):
@@ -139,12 +141,13 @@ class Rule:
     passing: Example
     kind: FindingKind = FindingKind.ERROR
     binds: tuple[FrameworkName, ...] = CORE
-    refuses: tuple[FrameworkName, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
+    refuses: tuple[FrameworkName, ...] = ()  # frameworks that refuse the recipe, although it runs elsewhere
     versions: SpecifierSet = EVERY_RELEASE
-    versions_note: str = ""  # about the releases, for people
+    versions_note: str = ""  # a note on the releases, for people
     effect: Effect | None = None
-    core_refuses: SpecifierSet | None = None  # releases that refuse what the frameworks of `binds` mend
-    hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
+    # releases of Megatron-Core that refuse what the frameworks of `binds` correct
+    core_refuses: SpecifierSet | None = None
+    hint: str = ""  # what to do if no knob can satisfy the rule; else a hint is made from the suggestion
 
     @property
     def releases_text(self) -> str:

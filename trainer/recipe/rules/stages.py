@@ -40,7 +40,7 @@ def _mtp_misplaced(recipe: Settings) -> bool:
     """
     stages, now = stages_of(recipe), layout_of(recipe)
     if len(stages) % now.pp:
-        return False  # another rule's
+        return False  # another rule reports that
     holding = [stage for stage, text in enumerate(stages) if "m" in text]
     return len(holding) > 1 or any(stage // now.pp < now.vpp - 1 for stage in holding)
 
