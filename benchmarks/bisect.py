@@ -24,10 +24,10 @@ from policies.bisect.steps import next_step
 from policies.noise import median_error
 
 CASES, SINGLE_CASES, BUDGET = 200, 60, 40
-NOISE, STEP_NOISE, STEPS = 0.02, 0.02, 8  # of a burst, and of each of its steps
+NOISE, STEP_NOISE, STEPS = 0.02, 0.02, 8  # relative noise of a burst and of each of its steps, and number of steps
 INERT = 0.002  # spread of the effect of a difference that is not guilty
-EFFECTS = (0.06, 0.40)  # of a guilty one, a fraction of time
-PREDICTION_ERROR = 0.05  # of a predicted effect, log cost
+EFFECTS = (0.06, 0.40)  # range of a guilty difference's effect, a fraction of time
+PREDICTION_ERROR = 0.05  # standard deviation of a predicted effect, log cost
 KINDS = ("alone", "alone", "alone", "only together", "more together", "three together")
 
 

@@ -32,7 +32,8 @@ from trainer.recipe import Recipe
 from trainer.recipe.rules.check import errors_of
 
 CASES, BUDGET, NOISE = 40, 42, 0.02
-GUILTY, INERT = 0.05, 0.01  # more time per token than A, as fractions
+# additional time per token of a guilty change (at least) and of one without effect (at most), as fractions
+GUILTY, INERT = 0.05, 0.01
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 CHANGES: tuple[dict[str, Any], ...] = (
     FULL | {"recompute_modules": None},

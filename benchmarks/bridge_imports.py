@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from benchmarks.exports.checkout import checkout, tree_of
 from trainer.frameworks.megatron_bridge.versions import core_of, version_of
 
-_KEPT = ExitStack()  # the core's files, until the process ends
+_KEPT = ExitStack()  # keeps the unpacked files of Megatron-Core until the process ends
 REPLACED = frozenset(
     (
         *("transformer_engine", "transformer_engine_torch", "modelopt", "nvidia_resiliency_ext", "megatron.energon"),
@@ -120,7 +120,7 @@ def missing() -> str | None:
 
 def _unpacked(folder: str) -> None:
     """Adds an unpacked wheel to the path, with the Megatron-Core of its release if a checkout of that is given."""
-    if not hasattr(typing, "override"):  # of Python 3.12, which 0.4 and later are written for
+    if not hasattr(typing, "override"):  # exists since Python 3.12, which 0.4 and later require
         typing.override = lambda method: method  # type: ignore[attr-defined]
     if (named := checkout()) is not None:
         version = re.search(r"megatron_bridge-([\d.]+\d)\.dist-info", " ".join(os.listdir(folder)))

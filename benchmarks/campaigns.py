@@ -34,7 +34,7 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.models import presets
 
 SLOWED = ("dense_gemm", "grouped_gemm", "attention", "memory_bound")
-FURTHEST = 8.0  # times slower or faster a machine is made
+FURTHEST = 8.0  # a machine is made at most this many times slower or faster
 HALVINGS = 24
 SEED = 7
 BUDGET = 20
@@ -129,7 +129,7 @@ class Replay:
     case: Case
     machine: Machine
     expert: list[float]
-    tuned: list[float]  # after the base's bursts and after every one that follows
+    tuned: list[float]  # rate after the base's bursts and after every later burst
     found: list[int | None]
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = "CPU_BY_TEST_FOLDER"  # environment variable: where the figures go; nothing is recorded without it
+FOLDER = "CPU_BY_TEST_FOLDER"  # environment variable with the folder of the figures; nothing is recorded without it
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

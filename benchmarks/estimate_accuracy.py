@@ -60,9 +60,9 @@ CALIBRATION = TABLES / "memory" / "memory_calibration.csv"
 PEERS = (
     "published peers: Primus 7.4 % mean over 4 rows, one of them MoE; SimuMax -13.5 to +0.1 %; Calculon 3.65 % (dense)"
 )
-WORST = 0.08  # errors printed one by one
+WORST = 0.08  # runs with a larger error are printed one by one
 SPEED_ROWS = 100_000
-LONG = 16384  # tokens of a sequence
+LONG = 16384  # tokens of a sequence that counts as long
 
 
 def memory(facts: Path, *, write: bool) -> None:
@@ -184,7 +184,7 @@ def step_time(facts: Path, *, write: bool) -> None:
     )
     for why, count in Counter(each.why for each in left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
-    # matched pairs are fitted to in addition to the runs, and not judged on
+    # constants are fitted to matched pairs too, but errors are not computed on them
     found = judge_runs(runs, read_pairs(facts=facts))
     errors = {
         "cell left out": found.held_out,

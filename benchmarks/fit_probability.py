@@ -1,8 +1,8 @@
 """Compares P(fits) before any burst with the outcome: each measured run is given limits around what it needed.
 
-A run's peak is what torch's allocator gave to tensors; memory outside the allocator was not measured, and is taken for
-none. A GPU must also hold what fragmentation takes. P(fits) is therefore judged twice: on what was allocated, with
-fragmentation known to be none, which judges the estimate of tensors alone; and as the tuner uses it, on each run
+A run's peak is the memory that torch's allocator gave to tensors; memory outside the allocator was not measured and
+counts as zero. A GPU must also hold what fragmentation takes. P(fits) is therefore judged twice: on what was allocated,
+with fragmentation known to be none, which judges the estimate of tensors alone; and as the tuner uses it, on each run
 together with each share that `reserved_memory.csv` has of other runs. The limits are LIMITS times the peak, evenly
 spaced in log. Cases count alike, however many runs they have.
 """
@@ -29,11 +29,11 @@ from trainer.recipe import Recipe
 
 LIMITS: Floats = np.geomspace(0.8, 1.25, 41)
 EDGES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-NOTHING = (0.0,)  # shares that fragmentation takes, where only what was allocated counts
-CERTIFIED = 0.9  # confidence of the interval that so many cases certify
-TIMES = (0.25, 0.5, 0.75, 1.0, 1.5)  # spreads of the prior, over its own
-KNOWN_SPREAD = 1e-6  # of a factor that is known: positive, as its inverse is needed
-SURE = 1e-4  # least and most P(fits) that log loss counts with: one surprise is not infinite
+NOTHING = (0.0,)  # shares lost to fragmentation if only allocated memory counts
+CERTIFIED = 0.9  # confidence of the interval of an observed share
+TIMES = (0.25, 0.5, 0.75, 1.0, 1.5)  # factors on the spreads of the prior
+KNOWN_SPREAD = 1e-6  # spread of a known factor: positive, because its inverse is computed
+SURE = 1e-4  # P(fits) is clipped to this and one minus this in the log loss, so that a single surprise is not infinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Peak:
 class Reserved:
     """One published run: what torch reserved beyond what it allocated, as a share of it.
 
-    `ran_out` is true if memory was used up; otherwise the allocator had room to keep what it did not need.
+    `ran_out` is true if memory was used up; otherwise the allocator had room to keep memory that it did not need.
     """
 
     run: str
@@ -127,7 +127,7 @@ def allocated_prior() -> MemoryPrior:
 
 def scaled(prior: MemoryPrior, times: float) -> MemoryPrior:
     """Returns the prior with `times` the spreads of the estimate's own parts."""
-    own = [name not in EXTRA for name in GROUPS] + [False]  # the last is memory outside the allocator
+    own = [name not in EXTRA for name in GROUPS] + [False]  # the last element is memory outside the allocator
     return replace(prior, spread=np.where(own, times, 1.0) * prior.spread)
 
 
@@ -238,6 +238,6 @@ def _chances(each: Peak, prior: MemoryPrior) -> Floats:
     alone = replace(prior, outside_gib=-float(table.outside_gib[0]))
     need, deviation = fit_memory([], None, alone).needs(rows, rank=each.rank)
     by_rank = sum(table.by_part.values(), np.zeros(1))[0]
-    # the table's constants know the case, `estimated_gib` does not
+    # the table's constants were fitted with this case, `estimated_gib` without it
     left_out = each.estimated_gib / float(by_rank.max() if each.rank is None else by_rank[each.rank])
     return fit_probability(need * left_out, deviation, LIMITS * each.measured_gib)

@@ -32,7 +32,7 @@ from trainer.measured.software import latest
 
 LEADS, FIRST = "the dearest spoilt thing leads", "all spoilt things are first"
 SHOWN = 4
-EITHER = 0.02  # of the step: of two that cost as much, either may lead
+EITHER = 0.02  # fraction of the step: of two slowdowns that differ by less, either may lead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Result:
     named: tuple[Loss, ...]
     places: tuple[int | None, ...]
     row: str
-    step_s: float  # of the spoilt run, in the simulation
+    step_s: float  # step of the slowed run in the simulation
 
     @property
     def holds(self) -> list[bool]:

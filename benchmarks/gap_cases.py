@@ -22,10 +22,10 @@ from trainer.recipe import Recipe
 from trainer.recipe.machine import Links, Machine, Routing
 from trainer.recipe.rules import FindingKind
 
-LEAST = 0.08  # of the spoilt step, what each spoilt thing costs
+LEAST = 0.08  # least cost of each planted slowdown, as a fraction of the slowed step
 RELEASES = ("26.02", "26.04", "26.06")
-SKEW, RATE = (0.6, 1.2), (0.25, 0.6)  # of a spoilt router; of a spoilt link
-TWO, ROUTER, LINK = 2, 3, 4  # kinds of cases, by the seed's place in five
+SKEW, RATE = (0.6, 1.2), (0.25, 0.6)  # ranges of a router's skew, and of a slow link's share of its rate
+TWO, ROUTER, LINK = 2, 3, 4  # kinds of cases, by the seed modulo five
 TRIES, TRIES_OF_ONE = 2000, 80
 ENDLESS_GIB = 1e5
 
@@ -95,7 +95,7 @@ def drawn(seed: int) -> Case:
             found = _router(dice, run)
         elif seed % 5 == LINK:
             found = _link(dice, run)
-        else:  # every setting in turn: few cost enough of every run
+        else:  # tries every setting in turn, since few cost enough in any run
             first = SETTINGS[(seed + at // TRIES_OF_ONE) % len(SETTINGS)]
             found = _settings(run, [first, dice.choice(SETTINGS)] if seed % 5 == TWO else [first])
         if found is not None:

@@ -22,7 +22,7 @@ from trainer.recipe.identity import NUMBERS_ONLY
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import parse_layer_freq
 
-GPT2_VOCABULARY = 50257  # the tokenizer of rows that name a BPE vocabulary file
+GPT2_VOCABULARY = 50257  # vocabulary size of rows that name a BPE vocabulary file
 GPUS = {"dgx_h100": "h100", "dgx_h100_2nd": "h100", "dgxh100_dgxc": "h100", "dgx_gb200": "gb200"}
 PRECISIONS = {"tensorwise": "fp8_current", "delayed": "fp8_delayed", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 AMPERE = ("dgx_a100", "")  # rows without a platform equal those of A100
@@ -61,7 +61,7 @@ class GoldenRun:
 
     @property
     def family(self) -> str:
-        """The kind of model: hybrid, MLA, MoE or dense."""
+        """Returns the kind of model: hybrid, MLA, MoE or dense."""
         model = self.recipe.architecture if self.recipe else None
         if model and model.hybrid is not None:
             return "hybrid"
@@ -155,7 +155,7 @@ def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
         fields["moe_layer_freq"] = parse_layer_freq(str(flags.get("moe_layer_freq", "all")).strip("()"))
     pattern = flags.get("hybrid_layer_pattern") or flags.get("hybrid_override_pattern")
     if pattern:
-        letters = pattern.split("/")[0].replace("|", "")  # the rest are MTP layers
+        letters = pattern.split("/")[0].replace("|", "")  # the rest of the pattern is MTP layers
         fields |= {"hybrid": letters, "num_layers": len(letters)}
         fields["moe_layer_freq"] = tuple(int(letter == "E") for letter in letters)
     if not fields.get("multi_latent_attention"):

@@ -21,8 +21,8 @@ from tests.analyzers.moe_steps.judge import Judged, judge
 from tests.analyzers.moe_steps.scenarios import SCENARIOS, draw
 
 FIRST_SEED = 1_000_000
-MIN_NAMED_SHARE = 0.01  # of the step: bounds below are not compared
-TOO_LOW = 0.03  # of the step: a bound this far below the real gain is wrong
+MIN_NAMED_SHARE = 0.01  # fraction of the step: smaller bounds are not compared
+TOO_LOW = 0.03  # fraction of the step: a bound this far below the true gain is wrong
 
 
 def main() -> None:

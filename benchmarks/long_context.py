@@ -19,7 +19,7 @@ from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
 
 SEQUENCES = (4096, 32768, 131072, 262144)
-SHOWN = 3  # layouts of each sequence
+SHOWN = 3  # layouts shown per sequence length
 HEADER = """\
 # Long context: what `plan` proposes
 
@@ -41,7 +41,7 @@ class Case:
     gpu: str
     nodes: int
     precision: str
-    tokens: int  # of a step
+    tokens: int  # tokens of a step
 
     def recipe(self, sequence: int) -> Recipe:
         data = {

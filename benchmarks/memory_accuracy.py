@@ -22,9 +22,10 @@ from trainer.estimate.memory.state import step_bytes
 
 GIB = 2.0**30
 LARGE_GIB = 20.0
-CONTRADICTING = 0.2  # of the median peak of the same recipe: such runs are listed, and judged apart
-SLACK = 0.95  # share of the small runs that it covers
-COVERED = 0.98  # share of new cases for whose worst run the bound should hold
+# deviation from the median peak of the same recipe: runs with more are listed, and judged separately
+CONTRADICTING = 0.2
+SLACK = 0.95  # share of the small runs that the slack covers
+COVERED = 0.98  # share of new cases whose worst run should be below the bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class _Predicted:
     after_step: float  # the optimizer's copy of its gradients, which stays until the next step starts
     moving: float
     routed: float  # 0 if an even load is forced
-    widened: float  # share that the bound adds for what was never measured
+    widened: float  # share that the bound adds for features that were never measured
 
     def at_rest(self, fit: Fit) -> float:
         return self.resting + fit.blas_workspace + self.after_step

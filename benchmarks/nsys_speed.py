@@ -31,7 +31,7 @@ from analyzers import analyze
 from analyzers.readers.nsys_export import ROWS_AT_ONCE, opened
 
 KERNELS, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
-PERIOD_NS = 5_000  # from one launch to the next
+PERIOD_NS = 5_000  # time from one launch to the next
 STEPS = 100
 PROCESS = (1 << 48) + (4242 << 24)
 CREATE = f"""

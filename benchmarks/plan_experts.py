@@ -42,7 +42,7 @@ TARGET = 0.80
 class Judged:
     cell: str
     expert: Recipe
-    own: Recipe | None  # its layout with the best settings that fit
+    own: Recipe | None  # the expert's layout with the best settings that fit
     ours: Choice
     rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
     as_written: float | None  # the same of the fastest recipe whose row has all of WRITTEN, even if it does not fit

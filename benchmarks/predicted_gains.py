@@ -32,7 +32,7 @@ from policies.tuner.tuner import Tuner
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 
-SHOWN = 50  # characters of the changes
+SHOWN = 50  # most characters of a trial's changes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.probe_keys [--scenarios N]
 
 A key that differs from the published machine is compared with the machine file that `probe --machine` would write:
-|log| of its value over the true one, beside that of the published machine. Seconds and GPU-hours are the probes'.
+|log| of its value over the true one, next to that of the published machine. Seconds and GPU-hours are the probes'.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.engines.simulated.probe import play_probe
 from trainer.microbenchmarks.groups import rows_of
 from trainer.recipe.machine import Machine
 
-Errors = dict[str, list[tuple[float, float]]]  # key -> (of the probe, of the published machine) by scenario
+Errors = dict[str, list[tuple[float, float]]]  # key -> (error of the probe, error of the published machine) by scenario
 
 
 def errors_of(machine: Machine, found: Machine) -> dict[str, tuple[float, float]]:

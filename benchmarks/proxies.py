@@ -48,8 +48,8 @@ from trainer.engines.simulated import SimulatedEngine
 from trainer.errors import ToolError
 from trainer.recipe.rules import check
 
-GPUS = 256  # of the smallest target
-SHARE = 0.97  # of the best known throughput
+GPUS = 256  # GPUs of the smallest target
+SHARE = 0.97  # share of the best known throughput that counts as reached
 SMALLER, FULL = "smaller", "full"
 
 

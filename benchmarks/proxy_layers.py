@@ -1,4 +1,4 @@
-"""Measures what proxies tell of their targets, by their number of layers.
+"""Measures how well proxies predict the errors of their targets, by the proxies' number of layers.
 
     python -m benchmarks.proxy_layers [--scenarios 9] [--recipes 10]
 
@@ -30,8 +30,8 @@ from trainer.fidelity import fidelities_of
 from trainer.recipe import Recipe
 
 GPUS, MOST_NODES = 256, 8
-BOUNDS = (1, 4, 8, 12, 24)  # layers at which a group of proxies begins
-LEAST = 3  # recipes of a scenario with proxies of a group
+BOUNDS = (1, 4, 8, 12, 24)  # least number of layers of each group of proxies
+LEAST = 3  # least number of recipes of a scenario with proxies of a group
 
 
 def main() -> None:

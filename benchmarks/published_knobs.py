@@ -119,7 +119,7 @@ def published_knobs(
         knobs["moe_router_force_load_balancing"] = "natural" not in row["routing"]
         knobs["moe_grouped_gemm"] = True
     knobs["sequence_parallel"] = sizes["tp"] > 1
-    knobs["grad_reduce_in_fp32"] = False  # in all of NVIDIA's performance recipes
+    knobs["grad_reduce_in_fp32"] = False  # set in all of NVIDIA's performance recipes
     knobs |= {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
     knobs["tp_comm_overlap"] = sizes["tp"] > 1
     knobs["cross_entropy_loss_fusion"] = True
@@ -130,7 +130,7 @@ def published_knobs(
             knobs |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
         if known_hardware()[row["gpu"]].is_rack_scale:
             knobs["overlap_moe_expert_parallel_comm"] = False
-    if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
+    if not knobs.get("recompute_modules"):  # an empty list in that recipe; no list would mean core attention
         knobs["recompute_granularity"] = None
     knobs |= _recorded(row)
     if row["fsdp"] not in ("", "0"):
@@ -168,7 +168,7 @@ def _recorded(row: dict[str, str]) -> dict[str, Any]:
         found["cuda_graph_impl"] = "none"
     if "token-drop" in row["routing"]:
         found |= {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
-        found["moe_token_dispatcher_type"] = "alltoall"  # Megatron-Bridge drops tokens with no other
+        found["moe_token_dispatcher_type"] = "alltoall"  # the only dispatcher with which Megatron-Bridge drops tokens
     return found
 
 

@@ -72,7 +72,7 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-COUNTS_AGREE = 0.025  # integer-rounded tokens move TFLOP a token by up to 1.8 %
+COUNTS_AGREE = 0.025  # tokens rounded to integers change FLOPs per token by up to 1.8 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,13 @@ class Run:
     """One published measurement. `flops_per_token` is the row's own count if it gives tokens too."""
 
     row: str
-    cell: str  # model × GPU
+    cell: str  # model and GPU
     release: str  # a row of software.csv
     recipe: Recipe
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     trusted: bool
-    matched: bool = False  # a side of a matched pair
+    matched: bool = False  # true for one side of a matched pair
 
     @property
     def family(self) -> str:
@@ -298,7 +298,7 @@ def _precision(row: dict[str, str]) -> str:
     return "fp8_blockwise" if row["gpu"] == "h100" else "mxfp8"
 
 
-CONTRADICTING = 0.2  # of the other's rate
+CONTRADICTING = 0.2  # fraction of the other's rate
 
 
 def contradicting(runs: Sequence[Run]) -> list[Run]:

@@ -40,17 +40,18 @@ from tests.trainer.launchers.slurm.network import Network
 from trainer.launchers.nodes.start import KEEPER
 from trainer.launchers.processes import Process, status_of
 
-# way -> what may be killed
+# way -> kinds of processes that may be killed
 VICTIMS = {
     "allocation": ("tuner", "srun", "slurmd", "rank"),
     "per-burst": ("tuner", "srun", "slurmd", "rank"),
     "hosts": ("tuner", "ssh", "keeper", "rank"),
 }
-WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}  # found in their commands
+# words by which their commands are found
+WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}
 OVER = ("budget", "converged", "infeasible")
-PAUSE_S = (1.0, 75.0)  # between two kills: a cold start of ranks takes most of it on a busy machine
+PAUSE_S = (1.0, 75.0)  # range of seconds between two kills: on a busy machine a cold start of ranks takes most of them
 DOWN_S = (1.0, 15.0)  # downtime of a slurmd: Slurm marks a node down after 10
-GONE_S = 90.0  # for remaining processes to end by themselves: the lease, Slurm's own KillWait
+GONE_S = 90.0  # seconds for remaining processes to end by themselves: the lease, Slurm's own KillWait
 
 
 @dataclass(kw_only=True)
@@ -63,7 +64,7 @@ class KilledRun:
     way: str
     dice: random.Random
     kills: Counter[str] = field(default_factory=Counter)
-    starts: int = 0  # of the tuner
+    starts: int = 0  # starts of the tuner
     allocations: int = 0
     known: dict[int, BurstFinished] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)

@@ -79,7 +79,7 @@ PLANTS = (
         named="burst.env.MALLOC_MMAP_THRESHOLD_",
         env={"MALLOC_MMAP_THRESHOLD_": "4096"},
     ),
-    # The longer sequence alone does not fit; so many rows of the old length do
+    # The longer sequence alone does not fit; the same number of shorter sequences does
     Plant(name="memory", named="seq_length", training={"micro_batch_size": 8, "seq_length": 4096}),
 )
 

@@ -111,7 +111,7 @@ class Scene:
     cause: str = ""
     late: tuple[int, ...] = ()
     model: Mapping[str, int] = field(default_factory=dict)
-    cure: Mapping[str, Any] = field(default_factory=dict)  # of knobs, as the cause's fix makes it
+    cure: Mapping[str, Any] = field(default_factory=dict)  # change of knobs that the cause's fix makes
 
     @property
     def recipe(self) -> Recipe:

@@ -50,8 +50,8 @@ class Scene:
     wall: Wall
     mistake: str
     fixed_by: frozenset[str]
-    rate: str | None = None  # of each node's link
-    nodes: int = NODES  # one alone has both processors
+    rate: str | None = None  # rate of each node's link
+    nodes: int = NODES  # number of nodes; a single one has both processors
     memory_gib: float = 2.0
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)

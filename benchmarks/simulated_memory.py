@@ -31,9 +31,10 @@ from trainer.recipe.machine import Machine
 
 FACTS = Path("../shared/facts")
 GIB = 2.0**30
-MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})  # torch's figures do not include it
-EXPERT_OUTPUTS = 26.3  # GiB that table 3 counts and the memory-efficient permutation drops
-EVERY = 3  # one in EVERY of the tuned recipes
+# without fragmentation, which torch's figures do not include
+MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})
+EXPERT_OUTPUTS = 26.3  # GiB of expert outputs, which table 3 counts and the memory-efficient permutation drops
+EVERY = 3  # one of so many tuned recipes is used
 WORST = 6
 
 

@@ -28,7 +28,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.load_machine import load_machine, packaged_machines
 from trainer.recipe.machine import Compute, Host, Links, Machine, Memory, Noise
 
-EITHER = 0.02  # of the step
+EITHER = 0.02  # fraction of the step: of two walls that differ by less, either is right
 SURE = 0.05
 ENDLESS_GIB = 1e5
 NOT_WRONG = "no wall is named where two are close, or where bubble or waiting is as large"
@@ -38,7 +38,7 @@ NO_LINKS = Links(nvlink=100.0, network=100.0, latency=0.01, half_message=0.01)
 @dataclass(frozen=True, kw_only=True)
 class Case:
     machine: str
-    truth: dict[str, float]  # share of the step that each wall's removal gives back
+    truth: dict[str, float]  # share of the step that the removal of each wall saves
     named: str
     margin: float
     because: str

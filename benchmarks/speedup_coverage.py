@@ -21,10 +21,11 @@ from policies.trial import Phase, Proposal, Status, Trial
 from trainer.burst import Outcome
 from trainer.recipe import Recipe, load_recipe
 
-STUDIES = 250  # of every case
-STEPS, JITTER = 8, 0.01  # measured steps of a burst, and their relative standard deviation
-DEVIATIONS = (0.003, 0.02, 0.07)  # between bursts: pinned nodes, shared nodes, busy CPU ranks
-BURSTS = (1, 2, 3, 4)  # a side
+STUDIES = 250  # studies per case
+STEPS, JITTER = 8, 0.01  # measured steps per burst, and their relative standard deviation
+# relative standard deviations between bursts: pinned nodes, shared nodes, busy CPU ranks
+DEVIATIONS = (0.003, 0.02, 0.07)
+BURSTS = (1, 2, 3, 4)  # bursts per side
 MACHINES = ("gaussian", "drifting")
 MEMORY = math.exp(-1 / 4)  # correlation of a drifting machine's level from burst to burst
 

@@ -1,4 +1,4 @@
-"""CPU seconds of a test run: the whole tree of processes that a command starts, and each test file's share.
+"""Measures the CPU seconds of a test run: of the whole tree of processes that a command starts, and of each test file.
 
     python -m benchmarks.test_cost                          # make test
     python -m benchmarks.test_cost --tests 20 -- make test-full
@@ -32,7 +32,7 @@ import psutil
 from benchmarks import cpu_by_test
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-GRACE_S = 10.0  # between SIGTERM and SIGKILL of what the command left running
+GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL for processes that the command left running
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Cost:
     exit_code: int
     wall_s: float
     cpu_s: float
-    by_test: Counter[str]  # CPU seconds by node id: what the worker and the children it waited for took
+    by_test: Counter[str]  # CPU seconds by node id, of the worker and of the children it waited for
 
     def by_file(self) -> Counter[str]:
         """Returns the CPU seconds by test file."""

@@ -21,7 +21,7 @@ from trainer.model.flops import model_flops_per_token
 from trainer.recipe.knobs import KNOBS
 
 FAMILIES = ("MoE", "hybrid", "dense")
-SEVERAL = 3  # different configurations that make a rank correlation worth stating
+SEVERAL = 3  # least number of different configurations for a rank correlation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class JudgedRuns:
     runs: list[Run]
     held_out: Floats
     fitted: Floats
-    table: Floats  # with those that estimates use now
+    table: Floats  # errors with the constants that estimates use now
     values: Mapping[str, float]
     apart: list[Run]
     apart_errors: Floats

@@ -17,16 +17,16 @@ from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Floats
 from trainer.measured.constants import Constant
 
-HUBER = 0.10  # relative error from which on a row's weight falls
-PRIOR_SPREAD = 0.7  # of a constant's logarithm around its prior
-ROW_SPREAD = 0.08  # of a run around the model
+HUBER = 0.10  # relative error above which the weight of a row decreases
+PRIOR_SPREAD = 0.7  # standard deviation of a constant's logarithm around its prior
+ROW_SPREAD = 0.08  # standard deviation of a run around the model
 LOW_TRUST_WEIGHT = 0.25
-PAIR_WEIGHT = 3.0  # of each side of a matched pair: it alone separates what whole recipes confound
+PAIR_WEIGHT = 3.0  # weight of each side of a matched pair, which separates effects that whole recipes confound
 STEPS = 12
 FOLD_STEPS = 6
-LONGEST_STEP = 0.4  # of a logarithm
+LONGEST_STEP = 0.4  # largest change of a logarithm in one step
 SLOPE = 0.02
-CONVERGED = 3e-3  # of a logarithm
+CONVERGED = 3e-3  # change of a logarithm below which the fit has converged
 
 
 # log tokens/s/GPU at each set of constants of every run, [K, runs]

@@ -1,4 +1,5 @@
-"""NVIDIA's tuned recipes as they are run: adds settings that `data/tuned_recipes.json` has no column or no value for.
+"""Completes NVIDIA's tuned recipes as they are run: adds settings for which `data/tuned_recipes.json` has no column or
+no value.
 
 For all: routing is forced even, as in the tables of throughput that these recipes belong to (`published_runs.csv`,
 `routing`), the loss is Transformer Engine's (`rules.csv` R241), gradients are reduced in BF16 unless a row sets

@@ -52,18 +52,18 @@ STARTS = (  # the study's recipe, by the machine of its row in scenarios.csv: mo
         "drawn-8",
     ),
 )
-FIRST_SEED = 500  # of machines: none of benchmarks.policy
-DISTANCES = (1.6, 2.5)  # a key of the machine lies up to so many times from the published one, by turns
+FIRST_SEED = 500  # first seed of the machines, none of which benchmarks.policy has
+DISTANCES = (1.6, 2.5)  # largest ratio of a machine's key to the published one, alternating
 MODELS = (
     *("qwen3-30b-a3b", "mixtral-8x7b", "mixtral-8x22b", "deepseek-v3", "gpt-oss-120b", "qwen3-235b-a22b"),
     *("glm-4.5-air", "moonlight-16b-a3b", "qwen2-57b-a14b", "glm-4.5", "kimi-k2", "gpt-oss-20b"),
 )
-TIMES = (1, 4, 16)  # the nodes of the study
+TIMES = (1, 4, 16)  # numbers of nodes, over that of the study
 OTHER_MODELS = 5
 SEQ_LENGTHS = (4096, 8192)
 MOST_BATCH = 16384
 KEPT_KNOBS = ("moe_router_dtype", "use_distributed_optimizer", "moe_grouped_gemm")
-EVERY = 5  # one in so many recipes is asked for its interval, which takes one estimate a factor
+EVERY = 5  # the interval is computed for one of so many recipes, since it takes one estimate per factor
 TARGET = {"median": 0.05, "p90": 0.12}
 
 

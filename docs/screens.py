@@ -24,7 +24,7 @@ from autotune.tuning.standing import standing_of
 
 WIDTHS = (1280, 600)
 SCHEMES = {"light": 1, "dark": 0}  # Chromium's values of preferredColorScheme
-HEIGHTS = {"studies": 1800, "status": 400}  # of pages shorter than the others
+HEIGHTS = {"studies": 1800, "status": 400}  # heights of pages shorter than the others
 HEIGHT = 2600
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND")

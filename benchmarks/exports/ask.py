@@ -19,7 +19,7 @@ from trainer.recipe import Recipe
 PARSER = Path(__file__).with_name("real_parser.py")
 # flags that every job needs and no recipe decides
 JOB = ("--train-iters", "50", "--lr", "3e-4", "--eval-iters", "0", "--log-interval", "1", "--log-throughput")
-CPU_CAPABILITY = 9.0  # what the parser is told where there is no GPU
+CPU_CAPABILITY = 9.0  # compute capability given to the parser for recipes without a GPU
 
 
 def capability(recipe: Recipe) -> tuple[int, int]:

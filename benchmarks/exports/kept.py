@@ -18,7 +18,7 @@ Options = Mapping[str, Mapping[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     name: str
-    said: Any  # by the recipe, in the parser's terms
+    said: Any  # the recipe's value, in the parser's terms
     found: Any
 
     @property
@@ -91,7 +91,7 @@ def _value(recipe: Recipe, name: str) -> Any:
         chunks = layout_of(recipe).vpp
         return chunks if chunks > 1 else None
     if name in ("cuda_graph_impl", "cuda_graph_scope") and whole_iteration(recipe):
-        return None  # one setting in two flags: the refusals show whether it was accepted
+        return None  # one setting in two flags: refusals show whether it was accepted
     return recipe.knob(name)
 
 

@@ -122,7 +122,7 @@ class _Device:
 
 
 def _arguments(tree: str) -> Any:
-    if not hasattr(typing, "override"):  # of Python 3.12, which 0.18 and later are written for
+    if not hasattr(typing, "override"):  # exists since Python 3.12, which 0.18 and later require
         typing.override = lambda method: method  # type: ignore[attr-defined]
     sys.path.insert(0, tree)
     os.chdir(tree)

@@ -25,7 +25,7 @@ EVEN_LOAD: dict[str, Any] = {
 }  # settings that tuned runs of the guides share
 
 
-UNKNOWN = ("no published run has", "no calibrated run has")  # what notes of estimates on it begin with
+UNKNOWN = ("no published run has", "no calibrated run has")  # first words of an estimate's notes on unmodelled features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,9 @@ def compared(found: Sequence[float], published: Sequence[float], *, within: floa
 
 
 def timed(recipes: Sequence[Recipe], published: Sequence[float], *, within: float) -> Answer:
-    """Returns the answer of TFLOPS/GPU that should lie within a share of the published ones. Where all that do not lie
-    inside their estimates' intervals, `unknown` is what those name that no published run has."""
+    """Returns the answer of TFLOPS/GPU that should lie within a share of the published ones. If all figures that do not
+    are inside their estimates' intervals, `unknown` has the features that these estimates name as in no published
+    run."""
     found = [estimate_time(recipe) for recipe in recipes]
     rates = [time.model_tflops_per_gpu for time in found]
     answer = compared(rates, published, within=within)

@@ -22,12 +22,12 @@ from trainer.recipe.load import recipe_from
 from trainer.recipe.rules.check import errors_of
 from trainer.recipe.source import Source
 
-TOKENS = 2**25  # of a step: the guides write none, and shrink the batch as the sequence grows
-OPEN = 0.25  # for the best plausible layout, where none is published
+TOKENS = 2**25  # tokens of a step: the guides give none, and reduce the batch for longer sequences
+OPEN = 0.25  # accepted error of the best plausible layout, if none is published
 DEEPSEEK = {4: (1, 300), 16: (4, 320), 32: (8, 320), 64: (16, 310), 128: (32, 300), 256: (64, 300)}  # K: CP, TFLOPS
 FIRST = 10
-SHARE = 4096  # tokens of a sequence on a context rank, TP in the place of some of them
-NEIGHBOURS = 8  # that exchange heads among themselves in a hierarchy: those of a node
+SHARE = 4096  # tokens of a sequence per context rank, where TP may replace some of the context ranks
+NEIGHBOURS = 8  # ranks of a node, which exchange heads in hierarchical context parallelism
 
 
 def _tflops(recipe: Recipe) -> float:
@@ -133,8 +133,8 @@ def _apart(recipe: Recipe, rate: float, gigabytes: float) -> float:
 
 
 def qwen_on_gb200() -> Answer:
-    """The 128K layout in both precisions that its source names, "BF16 or MXFP8": in MXFP8 and without graphs it is also
-    that of the model zoo on GB300 (1,150 TFLOPS)."""
+    """Compares the 128K layout in both precisions that its source names, "BF16 or MXFP8": in MXFP8 and without graphs
+    it is also that of the model zoo on GB300 (1,150 TFLOPS)."""
     knobs: dict[str, Any] = EVEN_LOAD | {
         "moe_token_dispatcher_type": "flex",
         "moe_flex_dispatcher_backend": "hybridep",

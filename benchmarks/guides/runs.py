@@ -21,7 +21,7 @@ from trainer.recipe.source import Source
 OFFLOADED = {0.25: (1.871, 3.8), 0.5: (2.484, 7.6), 0.75: (3.187, 11.6), 1.0: (4.189, 15.3)}  # share: step s, GB saved
 PLAIN_S = 0.996  # the same recipe without offload
 GB = 1e9
-OPEN = 0.25  # where part of the settings is not published
+OPEN = 0.25  # accepted error if some settings are not published
 
 
 BATCHES = (4, 8, 12, 16, 24, 32, 64)
@@ -171,8 +171,9 @@ ENGINEERS: tuple[tuple[int, int, int, dict[str, Any], float], ...] = (
 
 
 def engineers_log() -> Answer:
-    """Qwen3-235B on 256 H800, PP32 VPP3 EP8, in the software of 2025-09: issue 658 of Pai-Megatron-Patch with what its
-    example script sets, which does not fuse the permutation. Part of what the issue adds to the script is not known."""
+    """Compares Qwen3-235B on 256 H800, PP32 VPP3 EP8, in the software of 2025-09: issue 658 of Pai-Megatron-Patch with
+    what its example script sets, which does not fuse the permutation. Part of what the issue adds to the script is not
+    known."""
     knobs: dict[str, Any] = {
         "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": True,

@@ -19,7 +19,7 @@ from docs.site.reference.outputs import schema_files
 
 HERE = Path(__file__).parent
 PICTURES = (".png", ".svg")
-SUMMARY = 160  # characters
+SUMMARY = 160  # most characters of a page's summary
 
 
 @dataclass(frozen=True, kw_only=True)

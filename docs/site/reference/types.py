@@ -17,7 +17,7 @@ def type_words(hint: Any) -> str:
         return "list of " + ", ".join(dict.fromkeys(type_words(part) for part in parts if part is not Ellipsis))
     if origin is dict:
         return f"{type_words(parts[0])} → {type_words(parts[1])}"
-    if parts:  # of a Literal
+    if parts:  # the values of a Literal
         return ", ".join(map(str, parts))
     name = str(getattr(hint, "__name__", hint))
     return PLAIN.get(name, "anything" if name == "Any" else name)
