@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 
 from autotune.gap.comparing import Compared, compared
 from autotune.gap.inputs import Beside, side_of
@@ -46,11 +47,15 @@ class Result:
     step_s: float  # step of the slowed run in the simulation
 
     @property
+    def planted(self) -> list[tuple[Loss, float]]:
+        """Returns the cause of each planted slowdown that is listed, and its true seconds."""
+        pairs = zip(self.case.spoilt, self.places, strict=True)
+        return [(self.named[place], spoilt.cost * self.step_s) for spoilt, place in pairs if place is not None]
+
+    @property
     def holds(self) -> list[bool]:
         """Returns whether the 90 % interval of each cause contains its cost in the simulation."""
-        pairs = zip(self.case.spoilt, self.places, strict=True)
-        named = [(spoilt.cost * self.step_s, self.named[place].time) for spoilt, place in pairs if place is not None]
-        return [abs(true_s - time.s) <= Z_90 * time.deviation_s for true_s, time in named]
+        return [abs(true_s - loss.time.s) <= Z_90 * loss.time.deviation_s for loss, true_s in self.planted]
 
     @property
     def leads(self) -> bool:
@@ -121,6 +126,15 @@ def _row(name: str, results: Sequence[Result]) -> str:
     return f"{name:13} {len(results):3} cases  {'  '.join(shares)}  intervals hold {sum(holds)} of {len(holds)}"
 
 
+def medians(results: Sequence[Result]) -> Iterator[str]:
+    """Yields for each cause that was planted: the median of its seconds as listed over its true ones."""
+    found: dict[str, list[float]] = {}
+    for loss, true_s in (each for result in results for each in result.planted):
+        found.setdefault(loss.name, []).append(loss.time.s / true_s)
+    for name, ratios in sorted(found.items(), key=lambda each: -len(each[1])):
+        yield f"{name:30} {len(ratios):3} cases  {median(ratios):.2f} of its true cost in the median"
+
+
 def described(result: Result) -> str:
     case = result.case
     spoilt = "; ".join(f"{each.what} ({each.cost:.0%})" for each in case.spoilt)
@@ -144,7 +158,7 @@ def main() -> None:
     for result in results:
         if asked.all or not (result.leads and result.first_are_spoilt):
             print(("leads  " if result.leads else "MISSED ") + described(result))
-    print("\n".join(rows(results)))
+    print("\n".join([*rows(results), *medians(results)]))
 
 
 if __name__ == "__main__":

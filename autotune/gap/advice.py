@@ -10,7 +10,7 @@ from autotune.gap.comparing import Compared
 from trainer.errors import BadInputError
 from trainer.estimate.gap.losses import FORCED, Loss
 from trainer.estimate.gap.parts import Cause as PartCause
-from trainer.estimate.gap.waterfall import Gap, Kind
+from trainer.estimate.gap.waterfall import Gap, Kind, LevelName
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.frameworks.megatron_lm.spelling import knob_spellings
 from trainer.legality import findings_of
@@ -49,7 +49,7 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
     changed = own.replace({name: there for name, (_, there) in change.knobs.items()})
     add, remove = _words(own, changed)
     return Advice(
-        gain=_gain(change, found),
+        gain=_gain(loss, change, found),
         legal=errors_of(changed) <= errors_of(own),
         fits=_fits(changed),
         numerics=_numerics(change),
@@ -65,13 +65,15 @@ def errors_of(recipe: Recipe) -> set[str]:
     return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
-def _gain(change: Gap, found: Compared) -> float | None:
-    """Returns the gain of throughput by the change alone, as a fraction of the estimated throughput of the user's
-    recipe."""
-    own = next((level.time.s for level in found.levels if level.name == "own_estimate"), None)
-    if own is None or change.alone is None or change.alone.s >= own:
+def _gain(loss: Loss, change: Gap, found: Compared) -> float | None:
+    """Returns the gain of throughput by the change alone, as a fraction: of the measured step where traced parts
+    correct what the change saves, else of the estimate of the user's recipe."""
+    name = LevelName.MEASURED if found.rank is not None else LevelName.OWN
+    step_s = next((level.time.s for level in found.levels if level.name is name), None)
+    if step_s is None or change.alone is None:
         return None
-    return own / (own - change.alone.s) - 1
+    saved_s = change.alone.s + sum(gap.time.s for gap in loss.gaps if gap.kind is Kind.PART)
+    return step_s / (step_s - saved_s) - 1 if saved_s < step_s else None
 
 
 def _fits(recipe: Recipe) -> bool | None:

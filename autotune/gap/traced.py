@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from analyzers.diagnosis import Analysis, Partition, TraceReport
-from autotune.looks.segments import counted_steps, mean_of, mean_segments, mean_us, slowest
+from autotune.looks.segments import PIPELINE, counted_steps, mean_of, mean_segments, mean_us, slowest
 from policies.situation import EP_KINDS
 from policies.surrogate.evidence import PARTS as READS
 from policies.surrogate.evidence import WAITED
@@ -90,15 +90,16 @@ def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
     """
     steps = counted_steps(trace)
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in READS.items() if name != "ep"}
+    mean[OTHER] = mean_us(steps) / 1e6 - sum(mean.values())
     for kind, us in mean_of(steps, lambda step: _waits(step, even)).items():
-        part = next(iter(name for name in WAITED.get(kind, ()) if name != "ep"), None)
-        if part is not None:
-            moved = min(us / 1e6, mean[part])
-            mean[part] -= moved
-            into = EXPERTS_WAIT if kind in EP_KINDS else "waiting"
-            mean[into] = mean.get(into, 0.0) + moved
-    whole = mean_us(steps) / 1e6
-    return mean | {OTHER: whole - sum(mean.values())}
+        if kind == PIPELINE:  # it waits already
+            continue
+        part = next((name for name in WAITED.get(kind, ()) if name != "ep"), OTHER)
+        moved = min(us / 1e6, mean[part])
+        mean[part] -= moved
+        into = EXPERTS_WAIT if kind in EP_KINDS else "waiting"
+        mean[into] = mean.get(into, 0.0) + moved
+    return mean
 
 
 def _waits(step: Partition, even: bool) -> Mapping[str, float]:

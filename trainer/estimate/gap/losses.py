@@ -1,9 +1,10 @@
 """The causes of a gap, the largest first; each consists of one or several gaps of a waterfall.
 
-Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. The
-excess of a traced part counts to the settings that change this part, up to MOST_OFF times their predicted effect: an
-effect is more often underrated than a machine slow in only that part. A part is measured, but how much of it belongs to
-a cause is not: that is known to EFFECT_OFF.
+Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
+traced part that differs from its estimate corrects the settings that change it: an excess counts to them up to their
+predicted effect, for an effect is more often underrated than a machine slow in only that part; a shortfall in
+proportion, for no setting gives back time that the trace does not show. A part is measured, but how much of it belongs
+to a cause is not: that is known to EFFECT_OFF.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, Leve
 
 FORCED = "moe_router_force_load_balancing"
 LEAST = 0.005  # of the first level: smaller causes are not listed
-MOST_OFF = 3.0  # judged: permutation and offload were predicted to a half or a third of what the simulation takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,22 @@ def _loss(name: str, gaps: list[Gap], off: float) -> Loss:
 
 
 def _divided(gap: Gap, changes: Container[str]) -> Iterator[tuple[str, Gap]]:
-    """Yields (name, share of the gap) for every name that it counts to: the excess of a traced part counts also to the
-    changes that move it."""
+    """Yields (name, share of the gap) for every name that it counts to: the difference of a traced part counts also to
+    the changes that move it."""
     movers = {name: s for name, s in gap.moved_by.items() if name in changes}
     moved_s, left_s = sum(movers.values()), gap.time.s
     for name, s in movers.items():
-        share_s = max(0.0, min(gap.time.s, MOST_OFF * moved_s)) * s / moved_s
+        share_s = _movers_s(gap, moved_s) * s / moved_s
         left_s -= share_s
-        if share_s > 0:
-            yield name, _share(gap, share_s)
+        yield name, _share(gap, share_s)
     yield gap.name, _share(gap, left_s) if movers else gap
+
+
+def _movers_s(gap: Gap, moved_s: float) -> float:
+    """Returns the seconds of a part's difference that count to the changes that move it, by `moved_s` in all."""
+    if gap.time.s > 0 or not gap.expected_s:
+        return max(0.0, min(gap.time.s, moved_s))
+    return gap.time.s * min(1.0, moved_s / gap.expected_s)
 
 
 def _share(gap: Gap, s: float) -> Gap:

@@ -148,14 +148,30 @@ def test_routing_is_one_cause_whether_forced_there_or_waited_for_here() -> None:
     assert (loss.name, loss.time.s) == ("router", 1.5)
 
 
-def test_a_part_that_is_too_long_counts_to_the_setting_that_moves_it() -> None:
-    setting = Gap(
-        kind=Kind.SETTING, name="dispatcher", time=Interval(s=1.0), knobs={"moe_permute_fusion": (False, True)}
+def of_dispatcher(s: float) -> Gap:
+    return Gap(kind=Kind.SETTING, name="dispatcher", time=Interval(s=s), knobs={"moe_permute_fusion": (False, True)})
+
+
+def test_an_excess_of_a_part_counts_to_the_setting_that_moves_it_up_to_what_it_moves() -> None:
+    part = Gap(kind=Kind.PART, name="memory_bound", time=Interval(s=4.0), seen_s=9.0, moved_by={"dispatcher": 1.5})
+    first, second = losses(drawn(part, of_dispatcher(1.0)))
+    assert (first.name, first.time.s) == ("dispatcher", 2.5)
+    assert (second.name, second.time.s) == ("memory_bound", 2.5)
+
+
+def test_no_setting_gives_back_time_that_the_trace_does_not_show() -> None:
+    part = Gap(
+        kind=Kind.PART,
+        name="host",
+        time=Interval(s=-6.0),
+        seen_s=2.0,
+        expected_s=8.0,
+        moved_by={"dispatcher": 4.0, "pipeline": 2.0},
     )
-    part = Gap(kind=Kind.PART, name="memory_bound", time=Interval(s=4.0), seen_s=9.0, moved_by={"dispatcher": 1.0})
-    first, second = losses(drawn(part, setting))
-    assert (first.name, first.time.s) == ("dispatcher", 4.0)  # as much as it takes at most MOST_OFF times over
-    assert (second.name, second.time.s) == ("memory_bound", 1.0)
+    pipeline = Gap(kind=Kind.SETTING, name="pipeline", time=Interval(s=2.0), knobs={"overlap_p2p_comm": (False, True)})
+    first, second = losses(drawn(part, of_dispatcher(5.0), pipeline))
+    assert (first.name, first.time.s) == ("dispatcher", 2.0)  # 4 of the 8 s expected, a quarter of which is there
+    assert (second.name, second.time.s) == ("pipeline", 0.5)
 
 
 def test_a_gain_is_no_loss() -> None:
