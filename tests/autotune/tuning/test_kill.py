@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import random
-import subprocess
-import sys
-from contextlib import suppress
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -16,35 +14,37 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from tests.autotune.outside import SMALL
 from tests.draws import few
-from tests.places import ROOT
 
 BUDGET = "3"
 SEEDS = 6
 
 
-def tuner(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune.cli", "run", "base.yaml", "--budget", BUDGET, "--study", "s", *words],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+@pytest.fixture(scope="module")
+def processes() -> ForkServerContext:
+    """Returns what starts processes that have imported the tuner already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["autotune.commands.run", "autotune.session.session", "policies.search.sampler"])
+    return context
+
+
+def arguments(folder: Path, *words: str) -> list[str]:
+    return ["run", str(folder / "base.yaml"), "--budget", BUDGET, "--study", str(folder / "s"), *words]
 
 
 def finish(folder: Path, *words: str) -> History:
     """Runs the tuner to its end in this process, which spares its start."""
-    assert main(["run", str(folder / "base.yaml"), "--budget", BUDGET, "--study", str(folder / "s"), *words]) == 0
+    assert main(arguments(folder, *words)) == 0
     return read_study(folder / "s")
 
 
-def kill_when_the_journal_has(run: subprocess.Popen[bytes], journal: Path, size: int) -> None:
-    """Kills the tuner once its journal has so many bytes: a moment that does not depend on the machine's speed."""
-    while run.poll() is None and not (journal.exists() and journal.stat().st_size >= size):
-        with suppress(subprocess.TimeoutExpired):
-            run.wait(timeout=0.02)
+def kill_when_the_journal_has(run: ForkServerProcess, journal: Path, size: int) -> None:
+    """Starts the tuner and kills it once its journal has so many bytes: a moment that does not depend on the machine's
+    speed."""
+    run.start()
+    while run.is_alive() and not (journal.exists() and journal.stat().st_size >= size):
+        run.join(timeout=0.02)
     run.kill()
-    run.communicate()
+    run.join()
 
 
 def decided(history: History) -> list[object]:
@@ -65,14 +65,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, int]:
 
 
 @pytest.mark.parametrize("seed", few(range(SEEDS), 1, later=pytest.mark.faults))
-def test_a_killed_study_ends_as_it_would_have(seed: int, tmp_path: Path, whole: tuple[History, int]) -> None:
+def test_a_killed_study_ends_as_it_would_have(
+    seed: int, tmp_path: Path, whole: tuple[History, int], processes: ForkServerContext
+) -> None:
     uninterrupted, size = whole
     (tmp_path / "base.yaml").write_text(SMALL)
     journal = tmp_path / "s" / JOURNAL
     moments = sorted(random.Random(seed).sample(range(size), 2))
-    kill_when_the_journal_has(tuner(tmp_path), journal, moments[0])
+    first = processes.Process(target=main, args=[arguments(tmp_path)])
+    kill_when_the_journal_has(first, journal, moments[0])
     resumed = ["--resume"] if journal.exists() else []
-    kill_when_the_journal_has(tuner(tmp_path, *resumed), journal, moments[1])
+    second = processes.Process(target=main, args=[arguments(tmp_path, *resumed)])
+    kill_when_the_journal_has(second, journal, moments[1])
     history = finish(tmp_path, "--resume")
     assert decided(history) == decided(uninterrupted)
     assert history.best is not None
