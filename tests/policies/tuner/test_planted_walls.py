@@ -69,7 +69,7 @@ def test_a_base_that_does_not_fit_ends_fitting(tmp_path: Path) -> None:
     ("base", "budget"),
     [
         (cpu_recipe(FULL), 5),
-        pytest.param(gpu_recipe(FULL | {"micro_batch_size": 4}), 12, marks=pytest.mark.thorough),
+        pytest.param(gpu_recipe(FULL | {"micro_batch_size": 4}), 7, marks=pytest.mark.thorough),
     ],
     ids=["cpu, short", "gpu"],
 )
