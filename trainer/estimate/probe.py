@@ -29,7 +29,7 @@ from trainer.recipe.architecture import Architecture
 
 US = 1e6
 EVEN = 1.0  # even load of the hottest expert rank, over the mean
-OF_A_LAYER = ("gemm", "grouped", "attention", "memory_bound", "permute", "quantize")  # fields of LayerTime
+LAYER_FIELDS = ("gemm", "grouped", "attention", "memory_bound", "permute", "quantize")  # fields of LayerTime
 
 
 class Expected:
@@ -165,7 +165,7 @@ def _filled(value: Callable[[_Rows], float | Floats]) -> Callable[[_Rows], Float
 
 
 KINDS: dict[str, Callable[[_Rows], Floats]] = {
-    **{name: _of_a_layer(name) for name in OF_A_LAYER},
+    **{name: _of_a_layer(name) for name in LAYER_FIELDS},
     "attention": _attention,
     "optimizer": _optimizer,
     **dict.fromkeys(("host_dense", "host_few", "host_many"), _host),

@@ -111,7 +111,7 @@ class Processes(Protocol):
         """Returns the files with a rank's stdout and stderr; [] before there are any."""
         ...
 
-    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+    def run_on_every_node(self, module: str, *words: str, timeout_s: float) -> None:
         """Runs a module of ours once on every machine of the ranks, and waits for it at most `timeout_s`."""
         ...
 

@@ -186,7 +186,7 @@ class LocalProcesses:
     def outputs(self, rank: int) -> list[Path]:
         return outputs_in(self.control, rank)
 
-    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+    def run_on_every_node(self, module: str, *words: str, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run([sys.executable, "-m", module, *words], timeout=timeout_s, check=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 # range of ports that the kernel assigns to outgoing connections
 _HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_000  # first port to use: the well-known ones are below
-_FEW = 1_000  # if fewer ports than this are below the kernel's range, a port in that range is used
+_MIN_PORTS = 1_000  # if fewer ports than this are below the kernel's range, a port in that range is used
 _TRIES = 50
 
 
@@ -21,7 +21,7 @@ def free_port(address: str = "") -> int:
     `infrastructure`.
     """
     end = _first_handed_out()
-    drawn = random.SystemRandom().sample(range(_FIRST, end), _TRIES) if end - _FIRST > _FEW else []
+    drawn = random.SystemRandom().sample(range(_FIRST, end), _TRIES) if end - _FIRST > _MIN_PORTS else []
     with contextlib.closing(_listener(address, [*drawn, 0])) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -97,7 +97,7 @@ class WarmRanks:
             self._ask(mailbox.Request(stop=True))
         return self._await(watch, deadline_s, kills_before)
 
-    def take_up(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
+    def resume(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
         """Waits for the burst that another tuner gave to these ranks; returns the same as `run`."""
         return self._await(Watch(self.processes, burst_folder.resolve()), deadline_s, kills_before=0)
 

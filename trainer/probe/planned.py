@@ -20,7 +20,7 @@ from trainer.probe.measures import measures
 from trainer.probe.probe import MEASURED, PLAN, Plan
 from trainer.recipe import Recipe
 
-TOLD = 300  # most characters of an error
+MAX_ERROR_CHARACTERS = 300  # most characters of an error
 ALONE = ("compute", "host")  # groups with a figure of each rank alone: in a collective all ranks wait for the last one
 NO_TIME = "no time was left"
 
@@ -51,7 +51,7 @@ def _measure(bench: Bench, row: Row) -> Row:
     try:
         repeats = measures()[row.kind](bench, row)
     except Exception as caught:  # a failing part: the probe continues without it
-        error = f"{type(caught).__name__}: {caught}".splitlines()[0][:TOLD]
+        error = f"{type(caught).__name__}: {caught}".splitlines()[0][:MAX_ERROR_CHARACTERS]
     gc.collect()
     every: list[Any] = [None] * bench.world
     bench.dist.all_gather_object(every, (repeats, error))

@@ -57,7 +57,7 @@ def _with_machine(source: Source) -> Source:
     if not isinstance(named, str):
         return source
     folder = Path(source.name).parent
-    machine = load_machine(named, beside=folder, where=source.where(("burst", "machine")))
+    machine = load_machine(named, folder=folder, where=source.where(("burst", "machine")))
     read = machine.model_dump(mode="json", exclude_defaults=True)
     return replace(source, data=source.data | {"burst": burst | {"machine": read}})
 

@@ -21,20 +21,20 @@ def packaged_machines() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
 
 
-def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = "burst.machine") -> Machine:
+def load_machine(name_or_file: str, *, folder: Path | None = None, where: str = "burst.machine") -> Machine:
     """Returns the part of `load_machine_file` that a simulation uses."""
-    return load_machine_file(name_or_file, beside=beside, where=where).machine
+    return load_machine_file(name_or_file, folder=folder, where=where).machine
 
 
-def load_machine_file(name_or_file: str, *, beside: Path | None = None, where: str = "--machine") -> MachineFile:
-    """Loads a packaged machine or a file; a relative path starts at `beside`, the recipe's folder.
+def load_machine_file(name_or_file: str, *, folder: Path | None = None, where: str = "--machine") -> MachineFile:
+    """Loads a packaged machine or a file; a relative path starts at `folder`, the recipe's folder.
 
     Raises BadInputError with every problem of the file; `where` is the key or option that names it.
     """
     if name_or_file in packaged_machines():
         packaged = files("trainer.recipe") / "machines" / f"{name_or_file}.yaml"
         return validated(MachineFile, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
-    path = (beside or Path()) / name_or_file
+    path = (folder or Path()) / name_or_file
     if not path.exists():
         near = nearest(name_or_file, packaged_machines())
         meant = f"did you mean {near}? " if near else ""

@@ -21,12 +21,12 @@ from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
 POLL_S = 0.2
-LAST = 3.0  # after the burst's time limit, the next line may take this many median steps
-BOTH = 2  # output files per rank: stdout and stderr
+LAST_LINE_STEPS = 3.0  # after the burst's time limit, the next line may take this many median steps
+OUTPUT_FILES = 2  # output files per rank: stdout and stderr
 BLOCK = 1 << 20  # bytes of a log that are read at a time; also the limit of an unfinished line
 _LINE_END = re.compile(rb"[\r\n]")
 # up to this number all ranks are followed; of more, the first and the last, which print, and the others at the end
-FEW = 16
+MAX_FOLLOWED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Follower:
         first: float | None = None
         seen = 0
         world = self.processes.world_size
-        printing = range(world) if world <= FEW else (0, world - 1)
+        printing = range(world) if world <= MAX_FOLLOWED else (0, world - 1)
         while self.processes.running:
             self.sleep(POLL_S)
             self.processes.check()
@@ -104,7 +104,7 @@ class Follower:
         steps = self.reading.iterations.values()
         median_s = statistics.median(step.ms for step in steps) / 1e3
         over = now - first > self.patience.all_s
-        limit_s = max(self.patience.least_s, (LAST if over else self.patience.medians) * median_s)
+        limit_s = max(self.patience.least_s, (LAST_LINE_STEPS if over else self.patience.medians) * median_s)
         if self.bounds.traced and max(self.reading.iterations) + 1 >= self.bounds.measures.stop:
             limit_s = max(limit_s, self.patience.writing_s)
         return limit_s, moved
@@ -112,7 +112,7 @@ class Follower:
     def read(self, ranks: Iterable[int] | None = None) -> None:
         """Reads the lines that these ranks (None: all ranks) have written since the last call."""
         for rank in range(self.processes.world_size) if ranks is None else ranks:
-            if len(self._tails.get(rank, ())) < BOTH and not self.reading.iterations:
+            if len(self._tails.get(rank, ())) < OUTPUT_FILES and not self.reading.iterations:
                 known = {tail.path: tail for tail in self._tails.get(rank, ())}
                 self._tails[rank] = [known.get(path) or _Tail(path) for path in self.processes.outputs(rank)]
             for tail in self._tails.get(rank) or [_Tail(path) for path in self.processes.outputs(rank)]:

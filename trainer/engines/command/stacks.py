@@ -26,7 +26,9 @@ _ALL_S = 60.0  # time limit for all ranks of a machine
 def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
     """Collects the stacks of the job's ranks on every machine; see `stacks_here`."""
     how = "injected" if injected else "bare"
-    processes.beside("trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S)
+    processes.run_on_every_node(
+        "trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S
+    )
 
 
 def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:

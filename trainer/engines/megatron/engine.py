@@ -58,7 +58,7 @@ class MegatronEngine:
             return self._reported(burst)
         ranks = WarmRanks(processes=processes, once=True)
         try:
-            result = ranks.take_up(burst.folder, deadline_s=recipe.burst.deadline_s)
+            result = ranks.resume(burst.folder, deadline_s=recipe.burst.deadline_s)
         finally:
             ranks.end()
         return _outcome(burst, result, warm=False, cost_s=processes.ran_s)

@@ -28,9 +28,9 @@ from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
-CLOUD = 300  # most marks of layouts that fit
-BEYOND = 1.5  # times the memory limit: layouts that need more are not shown
-NAMED = 2  # most parts of a step that a reason names
+MAX_MARKS = 300  # most marks of layouts that fit
+MAX_LIMIT_RATIO = 1.5  # times the memory limit: layouts that need more are not shown
+MAX_NAMED_PARTS = 2  # most parts of a step that a reason names
 NOTABLE = 0.005  # fraction of a step: smaller differences are not a reason
 
 
@@ -81,15 +81,15 @@ class Point:
 
 
 def cloud(found: Search) -> list[Point]:
-    """Returns the fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the
-    limit."""
+    """Returns the fastest layouts of those that fit and, half as many, of those that need at most MAX_LIMIT_RATIO times
+    the limit."""
     finals, outlined = found.finals, found.outlined
     limit = found.learned.limit_gib(found.base) or np.inf
-    over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
+    over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= MAX_LIMIT_RATIO * limit))
     over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
     _, first = np.unique(outlined.layout[over], return_index=True)
-    picked = [(finals, row) for row in found.ranking[:CLOUD]] + [
-        (outlined, row) for row in over[np.sort(first)][: CLOUD // 2]
+    picked = [(finals, row) for row in found.ranking[:MAX_MARKS]] + [
+        (outlined, row) for row in over[np.sort(first)][: MAX_MARKS // 2]
     ]
     return [
         Point(
@@ -189,10 +189,10 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
     choice."""
     step = sum((first or parts).values())
     if first is None:
-        largest = sorted(parts, key=lambda name: -parts[name])[: NAMED + 1]
+        largest = sorted(parts, key=lambda name: -parts[name])[: MAX_NAMED_PARTS + 1]
         return ", ".join(f"{STEP_PARTS[name]} {100 * parts[name] / step:.0f} %" for name in largest)
     slower = {name: (parts[name] - first[name]) / step for name in parts}
-    largest = sorted(slower, key=lambda name: -slower[name])[:NAMED]
+    largest = sorted(slower, key=lambda name: -slower[name])[:MAX_NAMED_PARTS]
     named = [f"{STEP_PARTS[name]} {100 * slower[name]:+.1f} %" for name in largest if slower[name] > NOTABLE]
     return ", ".join(named) or "as fast within the estimate's accuracy"
 

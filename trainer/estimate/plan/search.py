@@ -31,7 +31,9 @@ CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] fit in the cac
 FINALISTS = 3000  # rows of the second stage that are combined with the remaining settings
 # rows that do not fit, those that need least memory first, that are tried with every offload to the host
 PROMISING = 1500
-ALIKE = 0.002  # throughputs closer than this fraction count as equal: then more data parallelism and less memory decide
+EQUAL_WITHIN = (
+    0.002  # throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +345,7 @@ def _places(tokens: Floats) -> Integers:
     places = np.zeros(len(tokens), dtype=np.int64)
     first, place = 0, 0
     while first < len(tokens):
-        beyond = int(np.searchsorted(falling, falling[first] + ALIKE, side="right"))
+        beyond = int(np.searchsorted(falling, falling[first] + EQUAL_WITHIN, side="right"))
         places[order[first:beyond]] = place
         first, place = beyond, place + 1
     return places

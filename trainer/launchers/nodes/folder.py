@@ -1,7 +1,7 @@
 """Files in the control folder of a start on several nodes, in addition to the ranks' own (see `mailbox`).
 
 The tuner writes `start.json` (the command), `lease` (a count that grows while it lives), `stop` (end now),
-`stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
+`stacks-<n>.json` (ranks asked for their stacks) and `module-<n>.json` (a module to run on every node). The keeper of
 node n writes `node<n>.json` when it has started, `node<n>.oom` when the kernel kills for lack of memory, `rank<r>.end`
 for each rank that it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs are in `node<n>/`.
 """
@@ -65,7 +65,7 @@ class StacksAnswer(msgspec.Struct, frozen=True, kw_only=True):
     stopped: list[int]
 
 
-class BesideAsked(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleAsked(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     words: list[str]
 
@@ -110,12 +110,12 @@ def stacks_answer_path(control: Path, number: int, node: int) -> Path:
     return control / f"stacks-{number}.node{node}"
 
 
-def beside_path(control: Path, number: int) -> Path:
-    return control / f"beside-{number}.json"
+def module_path(control: Path, number: int) -> Path:
+    return control / f"module-{number}.json"
 
 
-def beside_done_path(control: Path, number: int, node: int) -> Path:
-    return control / f"beside-{number}.node{node}"
+def module_done_path(control: Path, number: int, node: int) -> Path:
+    return control / f"module-{number}.node{node}"
 
 
 def write(path: Path, note: msgspec.Struct) -> None:

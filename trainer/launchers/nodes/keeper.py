@@ -174,7 +174,7 @@ class Keeper:
             self._look()
             exited = reap()
             for pid in exited.keys() & self._further.keys():
-                write_whole(folder.beside_done_path(self.control, self._further.pop(pid), self.number), b"")
+                write_whole(folder.module_done_path(self.control, self._further.pop(pid), self.number), b"")
             if agent in exited:
                 return exited[agent]
             if received is not None and received.si_signo == signal.SIGTERM:
@@ -208,7 +208,7 @@ class Keeper:
 
     def _must_end(self) -> bool:
         self._answer_stacks()
-        self._start_beside()
+        self._start_module()
         self._count_kills()
         return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
 
@@ -236,8 +236,8 @@ class Keeper:
                 self._fell_at = time.monotonic()
         return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
 
-    def _start_beside(self) -> None:
-        asked = folder.read(folder.beside_path(self.control, self._further_count), folder.BesideAsked)
+    def _start_module(self) -> None:
+        asked = folder.read(folder.module_path(self.control, self._further_count), folder.ModuleAsked)
         if asked is not None:
             self._further[start([self.start.python, "-m", asked.module, *asked.words])] = self._further_count
             self._further_count += 1

@@ -84,7 +84,7 @@ class NodesProcesses:
     _ended_here: bool = field(default=False, init=False)
     _looked_at: float = field(default=-_LOOK_S, init=False)
     _pending: str | None = field(default=None, init=False)
-    _besides: int = field(default=0, init=False)
+    _modules: int = field(default=0, init=False)
 
     @property
     def world_size(self) -> int:
@@ -200,13 +200,13 @@ class NodesProcesses:
         killed = [node for node in _first_bad(ends) if (ends[node].code or 0) < 0]
         return hosts.get(killed[0]) if killed else None
 
-    def beside(self, module: str, *words: str, timeout_s: float) -> None:
-        number, self._besides = self._besides, self._besides + 1
-        folder.write(folder.beside_path(self.control, number), folder.BesideAsked(module=module, words=list(words)))
+    def run_on_every_node(self, module: str, *words: str, timeout_s: float) -> None:
+        number, self._modules = self._modules, self._modules + 1
+        folder.write(folder.module_path(self.control, number), folder.ModuleAsked(module=module, words=list(words)))
         waited = {came.number for came in folder.started_nodes(self.control, self.nodes)}
         give_up = time.monotonic() + timeout_s
         while self.running and time.monotonic() < give_up:
-            if all(folder.beside_done_path(self.control, number, node).exists() for node in waited):
+            if all(folder.module_done_path(self.control, number, node).exists() for node in waited):
                 return
             time.sleep(POLL_S)
 

@@ -12,7 +12,7 @@ from tests.rows import filled
 from trainer.estimate.candidates import table
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices, missing
-from trainer.estimate.plan.search import ALIKE, Figures, Scored, Search, best_of_each_layout, search
+from trainer.estimate.plan.search import EQUAL_WITHIN, Figures, Scored, Search, best_of_each_layout, search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import load_recipe
 from trainer.recipe.load import recipe_from
@@ -123,7 +123,7 @@ def test_what_cannot_fit_says_how_much_it_needs() -> None:
 def test_of_layouts_alike_in_throughput_one_with_data_parallelism_goes_first() -> None:
     base = recipe(model="qwen3-30b-a3b", cluster={"gpu": "h100", "nodes": 1})
     rows = table(base, {"tensor_model_parallel_size": [8, 4, 2]})  # DP 1, 2, 4
-    tokens = np.array([100.0, 100.0 * (1 - ALIKE / 2), 99.0])
+    tokens = np.array([100.0, 100.0 * (1 - EQUAL_WITHIN / 2), 99.0])
     figures = Figures(tokens=tokens, needs_gib=np.array([10.0, 20.0, 5.0]))  # by which the first would go first
     scored = Scored(candidates=rows, figures=figures, fits=np.ones(3, dtype=bool), layout=np.arange(3))
     assert best_of_each_layout(scored).tolist() == [1, 0, 2]

@@ -78,7 +78,7 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
         (burst / "go").touch()
-        result = ranks.take_up(burst, deadline_s=HANG_S)
+        result = ranks.resume(burst, deadline_s=HANG_S)
         ranks.end()
     assert result.failure is None
     assert [report.rank for report in result.reports] == [0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_a_job_that_ended_without_its_tuner_reports_how(reachable: Cluster, tmp_
         processes = adopted(tmp_path)
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
-        failure = ranks.take_up(tmp_path / "0001", deadline_s=HANG_S).failure
+        failure = ranks.resume(tmp_path / "0001", deadline_s=HANG_S).failure
     assert failure is not None
     assert "rank 3 was killed by SIGSEGV in backward" in failure.evidence
 
