@@ -128,7 +128,8 @@ def _each(traces: Sequence[Path], stretch: Stretch, progress: Progress, kept: Ke
             yield _digest_file(path, stretch=stretch, kept=kept)
             progress(number, len(traces))
         return
-    longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that the last trace is a short one
+    # longest traces first, so that the last one to end is short
+    longest_first = sorted(traces, key=lambda path: -sizes[path])
     found = {}
     digest_file = partial(_digest_file, stretch=stretch, kept=None)
     for path, done in processes.each(digest_file, longest_first, at_once=cores):

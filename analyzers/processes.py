@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-GRACE_S = 2.0  # between SIGTERM, after which a process removes its temporary files, and SIGKILL
+GRACE_S = 2.0  # time between SIGTERM, after which a process removes its temporary files, and SIGKILL
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -51,7 +51,8 @@ def each(
         while True:
             while waiting and len(running) < at_once:
                 item = waiting.pop()
-                with _interrupts_held():  # one that came before the process is in `running` would leave it behind
+                # an interrupt before the process is in `running` would leave the process behind
+                with _interrupts_held():
                     receiver, process = _started(function, item)
                     running[receiver] = item, process
             if not running:
@@ -93,13 +94,13 @@ def _started(function: Callable[[Item], Result], item: Item) -> tuple[Connection
     receiver, sender = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_work, args=(function, item, sender), daemon=True)
     process.start()
-    sender.close()  # the process has the only other one: when it ends, the receiver meets the end
+    sender.close()  # only the child keeps the sending end: when the child ends, the receiver reads the end of the pipe
     return receiver, process
 
 
 def _work(function: Callable[[Any], Any], item: Any, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary folders are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a regular exit, so that temporary folders are removed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         result = function(item)

@@ -18,4 +18,4 @@ MEANINGS: dict[int, str] = {
 OF_ENDS = {
     "interrupted": INTERRUPTED,
     "infeasible": NO_RECIPE,
-}  # by the status of `Ended`; any other status exits with DONE
+}  # exit codes by the status of `Ended`; any other status exits with DONE

@@ -50,7 +50,7 @@ class TrialRow(TypedDict):
     model_tflops_per_gpu: float | None
     peak_gib: float | None
     limit_gib: float | None
-    predicted_gain: float | None  # with its 90 % interval
+    predicted_gain: float | None  # here and below: predicted gain and its 90 % interval
     predicted_gain_low: float | None
     predicted_gain_high: float | None
     gain_bound: float | None

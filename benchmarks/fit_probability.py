@@ -64,7 +64,7 @@ class Reserved:
 @dataclass(frozen=True, kw_only=True)
 class Interval:
     """Pairs of run and limit with P(fits) from `low` to `high`: their mean P(fits), the share that fits, and the
-    interval of that share that so many cases certify."""
+    confidence interval of that share (CERTIFIED)."""
 
     low: float
     high: float
@@ -166,8 +166,8 @@ def log_loss(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float] =
 
 
 def certified(share: float, cases: int) -> tuple[float, float]:
-    """Returns the interval of a probability that `cases` independent cases with this share certify (Clopper and
-    Pearson)."""
+    """Returns the confidence interval (CERTIFIED) of a probability, given its share in `cases` independent cases
+    (Clopper and Pearson)."""
     from scipy.stats import beta  # takes a third of a second to import
 
     hits, error = share * cases, 1 - CERTIFIED

@@ -45,7 +45,7 @@ class Judged:
     own: Recipe | None  # the expert's layout with the best settings that fit
     ours: Choice
     rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
-    as_written: float | None  # the same of the fastest recipe whose row has all of WRITTEN, even if it does not fit
+    as_written: float | None  # rate of the fastest recipe whose row has all of WRITTEN, even if it does not fit
     slower: dict[str, float]  # parts that take longer than ours, in shares of our step
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.published_table
 
-Only MoE models without scans. The file is `trainer/estimate/gap/published.csv`; a test compares it with these rows.
+Only MoE models without scans are written. The file is `trainer/estimate/gap/published.csv`; a test compares it with
+these rows.
 """
 
 from __future__ import annotations

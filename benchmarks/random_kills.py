@@ -192,7 +192,8 @@ class KilledRun:
         return found
 
     def _remaining(self) -> list[str]:
-        listed = (("-o", "%A %j"), ("-s", "-o", "%i %j")) if self.cluster is not None else ()  # jobs, steps
+        # options of squeue for jobs, and for steps
+        listed = (("-o", "%A %j"), ("-s", "-o", "%i %j")) if self.cluster is not None else ()
         found = [line for words in listed for line in self._slurm.run("squeue", "-h", *words).splitlines()]
         processes = [f"{process.pid}" for process in _running(self.folder, "")]
         return [each for each in found if "moe-" in each] + processes

@@ -40,7 +40,7 @@ FIRST_LOOK_CONFIDENCE = 0.995
 PAIRS_CONFIDENCE = 0.99
 # Variance of the median of n normal values over that of their mean (order statistics); larger n: the limit, pi / 2.
 MEDIAN_VARIANCE = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434, 6: 1.288}
-# at e-fold stretch; grows with the square root of the log of the stretch
+# deviation of a burst whose steps are stretched e-fold; it grows with the root of the stretch's log
 STRETCHED_DEVIATION = constant("stretched_deviation")
 QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 

@@ -32,7 +32,8 @@ class Phase(StrEnum):
     ABLATION = "ablation"
 
 
-PHASES = (Phase.FIT, Phase.SCALE, Phase.PROFILE, Phase.RETUNE)  # of the search, in the order in which they propose
+# phases of the search, in the order in which they propose
+PHASES = (Phase.FIT, Phase.SCALE, Phase.PROFILE, Phase.RETUNE)
 
 
 class Status(StrEnum):
@@ -60,12 +61,12 @@ class Prediction:
     """The predicted effect of a proposal. Gains are fractions of throughput: 0.15 is 15 % more tokens per second."""
 
     gain: float | None = None
-    gain_low: float | None = None  # of its 90 % interval
+    gain_low: float | None = None  # bounds of its 90 % interval
     gain_high: float | None = None
     gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
     peak_gib: float | None = None
-    fits_probability: float | None = None  # 0..1
-    published: bool = False  # from published effects, not from the estimate
+    fits_probability: float | None = None  # probability, 0..1
+    published: bool = False  # true if it is from published effects, not from the estimate
 
     @property
     def expected_improvement(self) -> float | None:

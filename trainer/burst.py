@@ -136,20 +136,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     limit_gib: float | None = None  # per rank
     tokens_per_step: int = 0
     ranks: int = 0
-    tokens_per_s_per_gpu: float | None = None  # from the median step
+    tokens_per_s_per_gpu: float | None = None  # throughput by the median step
     model_tflops_per_gpu: float | None = None
-    reported_tflops_per_gpu: float | None = None  # as the user's trainer counts
+    reported_tflops_per_gpu: float | None = None  # TFLOP/s as the user's trainer counts them
     attainable_tflops_per_gpu: float | None = None  # GEMM rate measured (CPU) or from the hardware table
     cores_per_rank: float | None = None  # CPU cores of the node that a rank may use, shared evenly
     startup_s: float = 0.0  # spent on starting ranks and importing; 0 for a warm burst
     setup_s: float = 0.0  # spent on building model and optimizer
-    cost_s: float | None = None  # from the burst's start to its end, starting ranks included and queueing not
-    simulated: bool = False  # by a model of the cluster: nothing was measured
+    cost_s: float | None = None  # time from the burst's start to its end, with the start of ranks and without queueing
+    simulated: bool = False  # true if computed by a model of the cluster: nothing was measured
     warm: bool = False  # ran on ranks that an earlier burst had started
     layers: str | None = None  # "transformer_engine" or "local"
     versions: dict[str, str] = {}
     acting: dict[str, str | int | float | bool | None] = {}  # knobs as the built model reports them
-    # how a burst of engine megatron on GPUs differs from Megatron-LM started by the exported command
+    # differences of a burst of engine megatron on GPUs from Megatron-LM started by the exported command
     unlike_production: list[Difference] = []
     warnings: list[str] = []
 

@@ -44,7 +44,7 @@ class DryRun:
     """
 
     pp_rank: int
-    rank: int  # of `world_size`, the first of that pipeline rank
+    rank: int  # global rank that was built: the first of that pipeline rank
     world_size: int
     refused: Ended | None  # Megatron-Core refused the layout: it does not build
     # the run reached something that fake tensors cannot show, which says nothing about the layout

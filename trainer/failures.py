@@ -110,7 +110,7 @@ def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
     """Returns whether a rank was killed together with the process that started it: when that is killed by the kernel,
     or by a scheduler."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
-    # that ended a single rank
+    # an OOM kill that a scheduler reports ended a single rank
     scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM
     return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 

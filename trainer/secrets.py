@@ -126,5 +126,5 @@ def _masked_value(match: re.Match[str]) -> str:
 
 def _redacted_pair(match: re.Match[str]) -> str:
     name, value = match["name"], match["value"]
-    inner = _PAIR.sub(_redacted_pair, value)  # --env=NAME=value
+    inner = _PAIR.sub(_redacted_pair, value)  # a pair inside the value, as in --env=NAME=value
     return f"{name}={LEFT_OUT if is_secret(name, value) else inner}"

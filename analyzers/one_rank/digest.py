@@ -26,7 +26,7 @@ from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
-_SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
+_SENDS = re.compile(r"send|recv", re.IGNORECASE)  # names of kernels and of gloo's ranges that send or receive
 
 
 @dataclass(frozen=True, kw_only=True)

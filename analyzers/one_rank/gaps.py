@@ -21,7 +21,7 @@ from analyzers.one_rank.launches import Launches, unseen
 from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline
 
-# from the return of a launch to the start of its kernel on an idle device: at most 8 us for 99 of 100 in the real
+# time from the return of a launch to the start of its kernel on an idle device: at most 8 us for 99 of 100 in the real
 # traces recorded on Linux, 2 us for half of them
 LAUNCH_LATENCY_US = 10.0
 # a device takes 1 to 3 us from one kernel to the next one in its queue: nearly all waits of queued work in

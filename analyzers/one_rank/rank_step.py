@@ -52,8 +52,8 @@ class RankStep:
     turnaround_us: float = 0.0  # part of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
-    passes_us: float = 0.0  # from the first arithmetic kernel to the last, without waiting for pipeline peers
-    host_in_passes_us: float = 0.0  # of host
+    passes_us: float = 0.0  # time from the first arithmetic kernel to the last, without waiting for pipeline peers
+    host_in_passes_us: float = 0.0  # part of host between the first and the last arithmetic kernel
     imbalance_us: float = 0.0  # time that the step would save if ranks were loaded evenly
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # part of host: while forward work was launched again

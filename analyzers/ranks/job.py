@@ -40,17 +40,17 @@ class Job:
     step: RankStep | None = None
     steps: int = 0  # number of steps averaged over; 0 if none was marked and the whole trace was taken as one
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
-    shared: Sequence[Sequence[int]] = ()  # for each rank the numbers of the steps averaged over, in one order
+    shared: Sequence[Sequence[int]] = ()  # for each rank, the numbers of the steps averaged over, in the same order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # duration of each step at the start that was left out
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
     slowest: int | None = None
-    slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
+    slowest_place: Place = field(default_factory=Place)  # the slowest rank with its device, if one process has several
     imbalance_us: float = 0.0  # time that evenly loaded ranks would save: the step minus the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each rank compared with the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
-    lateness: Lateness = field(default_factory=Lateness)  # why ranks wait for others, and for which
+    lateness: Lateness = field(default_factory=Lateness)  # causes of waiting for other ranks, and the ranks waited for
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
     memory: Sequence[tuple[int | None, MemoryUse]] = ()  # memory of each rank that recorded it
     world_size: int | None = None  # ranks of the job, traced or not

@@ -25,9 +25,9 @@ AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were 
 # collectives late
 EXACT, MANY = DENSE, 6
 NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
-# how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
+# largest difference of a collective's ends on its ranks: kernels end a few µs apart, uneven exchanges by more
 UNEVEN_US = 40.0
-UNEVEN_SHARE = 0.1  # the same as a share of the collective's time, waiting included
+UNEVEN_SHARE = 0.1  # largest difference as a share of the collective's time, waiting included
 NONE = -1
 
 

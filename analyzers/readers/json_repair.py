@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 _CONTROL = bytes(range(0x20))
-_TO_SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))  # between values they are spaces anyway
+# control characters become spaces, as which JSON reads them between values
+_TO_SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
 _TRAILING_COMMA = re.compile(rb",(?=\s*[}\]])")
 _NO_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)[-+]?(?:NaN|nan|Infinity|inf|1e999)(?=\s*[,}\]])")
 # whole escapes first, surrogate pairs before halves, so that only what is wrong is left for the last two

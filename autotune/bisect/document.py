@@ -61,7 +61,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """One burst.
 
     `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction
-    (by the measure of the bisection, `wall_time` by the clock), null if it failed; `symptom`: how it failed.
+    (by the measure of the bisection; `wall_time`: in wall-clock time), null if it failed; `symptom`: how it failed.
     """
 
     burst: int

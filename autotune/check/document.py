@@ -51,7 +51,7 @@ class RulePage(TypedDict):
     versions: str
     effect: Effect | None  # null if a check stops the recipe, or it only runs slower
     source: str
-    compared: list[str]  # where Megatron's own behaviour differs
+    compared: list[str]  # differences to Megatron's own behaviour
     breaking: dict[str, Any]
     passing: dict[str, Any]
 

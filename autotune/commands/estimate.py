@@ -51,7 +51,7 @@ def estimate(
     release = release_of(software)
     tried = asked_of_megatron(
         given, asked=dry_run, pp_rank=pp_rank
-    )  # before the rules are checked: Megatron-Core's answer is the result
+    )  # runs before the rules are checked, since Megatron-Core's answer is the result
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
     refuse_illegal(given, where=str(recipe))

@@ -31,7 +31,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     a_us: float | None
     b_us: float | None
     moved_us: float
-    moved_share: float  # of the step: its share in B minus its share in A
+    moved_share: float  # its share of the step in B minus that in A
 
 
 class Untraced(msgspec.Struct, frozen=True, kw_only=True):

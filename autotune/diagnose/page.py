@@ -250,7 +250,7 @@ def _average_label(analysis: Analysis, trace: TraceReport) -> str:
 
 
 def _step_table(analysis: Analysis) -> Table:
-    """Returns the step that the walls are judged by, by kind of time, each kind followed by what it consists of."""
+    """Returns the step that the walls are judged by, divided by kind of time, and each kind by its parts."""
     steps = judged_steps(analysis)
     whole = mean_us(steps) or 1.0
     rows: list[tuple[str, str, str]] = []

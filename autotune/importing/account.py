@@ -27,7 +27,7 @@ class Took(TypedDict):
     """Parts of the file that became the recipe."""
 
     model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
-    knobs: dict[str, Any]  # those that differ from their default
+    knobs: dict[str, Any]  # knobs that differ from their default
     environment: list[str]  # variables that became knobs
     cluster: dict[str, Any]
 

@@ -211,4 +211,4 @@ def _only_arguments(text: str) -> bool:
     return bool(lines) and lines[0].lstrip().startswith("--")
 
 
-MOST_YAML = 2**22  # characters
+MOST_YAML = 2**22  # most characters of a text that is parsed as YAML

@@ -315,7 +315,8 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
     if not starts_ranks and found.gpus_per_node is None:
         found = replace(found, gpus_per_node=found.tasks_per_node)
     says_nodes = any("--nnodes" in word for each in launchers for word in each.words)
-    outside = any(name.startswith(TORCHRUNS) for name in env)  # what sets another PET_* variable sets PET_NNODES too
+    # a launcher that sets any PET_* variable sets PET_NNODES too
+    outside = any(name.startswith(TORCHRUNS) for name in env)
     if starts_ranks and found.nodes is None and not says_nodes and not outside and found.tasks is None:
         found = replace(found, nodes=1)  # torchrun's own default
     return found

@@ -74,8 +74,8 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
 
 
 def _first(base: Recipe, cluster: LearnedCluster) -> list[Choice]:
-    """Returns `plan`'s first choice; of those without offload, which by some reports trains wrongly at first, where
-    one fits."""
+    """Returns `plan`'s first choice. If a choice without offload fits, returns the first of these, since by some
+    reports offload trains wrongly at first."""
     kept = base.tune.model_copy(update={"freeze": (*base.tune.freeze, *OFFLOADS)})
     found = choices(search(base.model_copy(update={"tune": kept}), learned=cluster), 1)
     if not any(choice.fits for choice in found):

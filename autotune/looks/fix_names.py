@@ -12,7 +12,7 @@ from policies.trial import FixShare, Proposal, Trial
 from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
-NAMED = 3  # parts named in a heading
+NAMED = 3  # most parts named in a heading
 SEARCH = "search"  # the fix of most steps in journals of versions before `fixes`
 LEAST_GIB = 0.001  # GiB; less is shown as 0
 UNKNOWN = "not known"  # shown for the share of a part that cannot be removed by itself

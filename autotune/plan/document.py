@@ -39,7 +39,7 @@ class Layout(TypedDict):
     peak_gib: float
     upper_gib: float
     outside_gib: float  # GPU memory outside torch's allocator
-    fits: bool  # by the upper bound
+    fits: bool  # true if it fits by the upper bound
     hottest: dict[str, int]  # pp_rank: the pipeline rank that needs the most memory
     time_by_part: dict[str, float]  # seconds; they add up to the step
     memory_by_part: dict[str, float]  # GiB of the hottest rank

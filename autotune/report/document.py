@@ -66,7 +66,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     peak_gib: list[float]  # per rank
     loss: list[float]  # per step, warm-up included
     cost_s: float | None  # from start to end, without queueing; times the ranks of a burst it is GPU-seconds
-    simulated: bool = False  # by a model of the cluster: nothing was measured
+    simulated: bool = False  # true if computed by a model of the cluster: nothing was measured
     outside_gib: list[float] = []  # per rank, on its GPU outside torch's allocator; [] on CPUs and where not known
 
 
@@ -153,7 +153,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_provisional: bool = False
     speedup_since: str = INTERVAL_SINCE
     warnings: list[str] = []
-    gpu_hours: float  # of all bursts, failed ones included
+    gpu_hours: float  # GPU-hours of all bursts, failed ones included
     idle_gpu_hours: float = 0.0  # not in gpu_hours: an allocation was idle while the tuner decided
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None
@@ -164,7 +164,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     measured_at_full_size: bool = True  # false: only proxies of the best recipe ran
     sizes: list[SizeEntry] = []  # the smallest first
     environment: dict[str, str]
-    links: Links | None  # between the nodes, as measured before the first burst
+    links: Links | None  # links between the nodes, as measured before the first burst
     probe: ProbeEntry | None = None  # null: no rows were probed
     fixes: list[
         ChangeShare

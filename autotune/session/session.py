@@ -47,7 +47,7 @@ class Limits:
     max_gpu_hours: float | None
     until: float | None
     ablate: int = 0
-    gpu_hour_price: float | None = None  # for the report
+    gpu_hour_price: float | None = None  # price shown in the report
     probe: bool = True  # measure the cluster before the first burst
 
 

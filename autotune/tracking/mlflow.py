@@ -15,7 +15,7 @@ from trainer.errors import BadInputError, Problem, ToolError
 IDENTITY = "moe_autotune.study"
 PARENT = "mlflow.parentRunId"  # tag of a trial's run: the id of the study's run
 ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "recipe.yaml", "journal.jsonl")
-FOLDER = "mlruns"  # in the working directory, the default
+FOLDER = "mlruns"  # default folder, in the working directory
 MAX_TAG = 5000  # most characters of a tag
 MAX_PARAMETER = 6000  # most characters of a parameter's value
 MAX_PER_REQUEST = 100  # most parameters and tags per request

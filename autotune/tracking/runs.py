@@ -16,7 +16,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
-Curve = tuple[float, ...]  # by step, from the first
+Curve = tuple[float, ...]  # values by step, from the first one
 
 
 @dataclass(frozen=True, kw_only=True)

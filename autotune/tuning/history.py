@@ -56,7 +56,7 @@ class History:
         self.lost_in_a_row = 0  # bursts lost since the last one that counts, or since the tuner ended
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
-        self._accepted: list[int] = []  # in the order of their verdicts
+        self._accepted: list[int] = []  # numbers of accepted trials, in the order of their verdicts
         self._changed: dict[int, int] = {}  # trial → number of knobs that differ from the recipe as given
         self._gpu_s = 0.0
         self._running: tuple[int, float] | None = None  # trial of the running burst, and its start

@@ -49,7 +49,7 @@ class Expected(TypedDict):
     interaction: float | None  # predicted gain beyond the sum of the predicted shares
     because: str
     changes: dict[str, tuple[Any, Any]]  # from the base recipe: knob → [from, to]
-    tokens_per_s_per_gpu: float | None  # of the recipe at full size, also if its bursts run a proxy
+    tokens_per_s_per_gpu: float | None  # throughput of the recipe at full size, also if its bursts run a proxy
     fits_probability: float | None  # 0..1
     fidelity: Fidelity | None  # size of its bursts; null: full size
 
@@ -79,7 +79,7 @@ class Preview(TypedDict):
     bursts: int | None
     hours: float | None  # predicted for these bursts, with starting ranks and models
     gpu_hours: float | None
-    startup_hours: float | None  # of `hours`: assumed, not predicted
+    startup_hours: float | None  # part of `hours` for start-up: assumed, not predicted
     sizes: list[SizePreview]  # one entry if there are no proxies
     probe_gpu_hours: float | None  # the most that the probe before them may cost; None: no probe
 

@@ -28,7 +28,7 @@ class Speedup:
     low: float
     high: float
     bursts: int  # bursts of the trial that have step times
-    over_bursts: int  # the same of the trial it is compared with
+    over_bursts: int  # bursts with step times of the trial it is compared with
 
     @property
     def provisional(self) -> bool:

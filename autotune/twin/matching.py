@@ -22,7 +22,8 @@ from trainer.recipe import Recipe
 Floats = npt.NDArray[np.float64]
 
 STEP_DEVIATION = 0.01  # log standard deviation between a measured step and its simulation with the right keys (judged)
-PART_DEVIATIONS = {  # the same for a traced part on one rank: shapes of one kind of work differ in their rates
+# log standard deviation of a traced part on one rank: shapes of one kind of work differ in their rates
+PART_DEVIATIONS = {
     "gemm": 0.03,
     "grouped": 0.05,
     "attention": 0.03,

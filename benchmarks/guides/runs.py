@@ -19,7 +19,7 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.source import Source
 
 OFFLOADED = {0.25: (1.871, 3.8), 0.5: (2.484, 7.6), 0.75: (3.187, 11.6), 1.0: (4.189, 15.3)}  # share: step s, GB saved
-PLAIN_S = 0.996  # the same recipe without offload
+PLAIN_S = 0.996  # step of the same recipe without offload, s
 GB = 1e9
 OPEN = 0.25  # accepted error if some settings are not published
 

@@ -13,7 +13,7 @@ from policies.situation import EP_KINDS, LOAD_PART, PIPELINE_CAUSES
 
 UNNAMED = "other"  # kind of communication of unnamed groups
 SPLITS = ("tp", "cp", "pp", "ep")
-EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # in the name of a kernel or a range
+EXPERTS = re.compile("moe|expert", re.IGNORECASE)  # names of kernels and ranges that show experts
 TABLES = re.compile("split_embedding|permute_pooled_embs")  # FBGEMM's kernels of embedding tables, sharded over ranks
 ALL_TO_ALL = "all_to_all"  # kind of communication: all-to-alls of unnamed groups
 EXPERT_CLASSES = {"grouped_gemm", "router"}

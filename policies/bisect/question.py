@@ -113,7 +113,7 @@ class Verdict:
     symptom: str | None = None
     total: Effect | None = None
     rest: Effect | None = None
-    deviation: float | None = None  # of a burst, as the bursts so far show it
+    deviation: float | None = None  # relative standard deviation of a burst, by the bursts so far
 
     @property
     def guilty(self) -> Subset:

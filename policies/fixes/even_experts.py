@@ -7,7 +7,7 @@ from policies.changes.switch import experts_only
 from policies.situation import Situation
 from policies.trial import Phase
 
-FACTORS = (1.25, 1.0)  # of the mean load, the gentler first
+FACTORS = (1.25, 1.0)  # capacities over the mean load, the gentler first
 UNBALANCED = "none"
 
 

@@ -36,7 +36,8 @@ class HasRecipe(Protocol):
 
 C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
-STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base replace the rest of exploration (judged)
+# trials that a sampler draws at random first: base and fit phase replace further exploration (judged)
+STARTUP_TRIALS = 4
 UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out of memory and the excess is not known (judged)
 
 

@@ -20,7 +20,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import sizes_of
 
 OTHER = "another value"
-LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
+LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # in the order of `sizes_of`
 BATCH = "micro batch"
 # Axes that are not sizes, each of several knobs that have a meaning only together
 JOINT_AXES: dict[str, tuple[str, ...]] = {

@@ -41,8 +41,8 @@ class Evidence:
     recipe: Recipe
     is_proxy: bool = False
     step_s: float | None
-    deviation: float  # of `step_s` from burst to burst, relative
-    scatter: float = 0.0  # of a traced step of CPU ranks, relative: of its steps and its burst
+    deviation: float  # relative standard deviation of `step_s` from burst to burst
+    scatter: float = 0.0  # relative standard deviation of a traced step of CPU ranks, between steps and bursts together
     work_s: float | None = None  # CPU time of a rank in a step, where ranks compute on CPUs
     ranks: tuple[RankParts, ...] = ()
     peak_gib: tuple[float, ...] = ()

@@ -261,7 +261,7 @@ class _Observed:
         self.measured = np.array([bool(each.peak_gib) for each in evidence])
         self.died = np.array([each.out_of_memory for each in evidence])
         self.outside = np.array([each.outside_gib or 0.0 for each in evidence])
-        self.outside_measured = (self.outside > 0) & (self.outside_estimate > 0)  # where `outside` was measured
+        self.outside_measured = (self.outside > 0) & (self.outside_estimate > 0)  # true where `outside` was measured
         self.peaks = np.full(self.parts.shape[1:], np.nan)
         for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib

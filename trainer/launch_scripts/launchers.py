@@ -143,8 +143,8 @@ def peel(words: Sequence[str]) -> Start:
 
 
 def _unbuffered(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the words with unbuffered output for `conda run`, which else holds back what its program prints until it
-    ends, so that a burst's progress would not be seen."""
+    """Returns the words with unbuffered output for `conda run`, which otherwise prints its program's output only at the
+    end, so that a burst's progress would not be seen."""
     if words[0] != "conda" or LIVE.intersection(words):
         return words
     return (*words[:2], "--no-capture-output", *words[2:])

@@ -77,7 +77,8 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
     tables = 1 + model.untie_embeddings_and_output_weights
     extra = (model.mtp_num_layers or 0) * mtp_parameters(model).total if mtp else 0
     ends = tables * table_parameters(model, 1) + norm_parameters(model, model.hidden_size)
-    ends += _streams(model).whole / 2  # before the output head much as before a sublayer
+    # the mapping before the output head is about as large as that of one of a layer's two sublayers
+    ends += _streams(model).whole / 2
     return int(layers + ends + extra + position_parameters(model, seq_length))
 
 

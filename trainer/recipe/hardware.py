@@ -19,7 +19,7 @@ Precision = Literal["fp32", "bf16", "fp16", "fp8_blockwise", "fp8_current", "fp8
 # Which column holds the dense peak of a precision; fp32 has none (a CPU measures its own rate, no GPU trains in it).
 PEAK_COLUMN: dict[Precision, str] = {
     "bf16": "bf16_dense_tflops",
-    "fp16": "bf16_dense_tflops",  # the same units
+    "fp16": "bf16_dense_tflops",  # FP16 runs on the same units as BF16
     "fp8_blockwise": "fp8_dense_tflops",
     "fp8_current": "fp8_dense_tflops",
     "fp8_delayed": "fp8_dense_tflops",

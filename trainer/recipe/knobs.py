@@ -111,8 +111,8 @@ class Knob:
     # name of its field in TransformerConfig, DistributedDataParallelConfig or OptimizerConfig
     megatron_core: str | None
     since: str | None  # first Megatron-Core release with that field, where 0.16.1 lacks it
-    megatron_lm: str | None  # flag
-    megatron_bridge: str | None  # path into ConfigContainer
+    megatron_lm: str | None  # its flag in Megatron-LM
+    megatron_bridge: str | None  # its path in Megatron-Bridge's ConfigContainer
     phase: Literal["fit", "scale", "profile", "retune"]
     walls: tuple[str, ...]
     numerics: Numerics

@@ -39,7 +39,7 @@ def enter_namespaces(host: str) -> int:
     try:
         kernel.unshare(kernel.NEW_USER | kernel.NEW_NAMESPACES)
     except OSError:
-        kernel.unshare(kernel.NEW_NAMESPACES)  # root does without
+        kernel.unshare(kernel.NEW_NAMESPACES)  # root needs no user namespace
     else:
         every = user == 0 and _write("/proc/self/uid_map", "0 0 4294967295")
         if every:

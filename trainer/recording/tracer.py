@@ -25,7 +25,8 @@ MOST_PROCESSES = 500
 ABSENT, SOURCE, TEST = "/.moe-autotune-absent/", "/.moe-autotune-source/", "/.moe-autotune-test/"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 AT_FDCWD = -100 & 0xFFFFFFFF
-# where each call has its path, the folder that it is relative to (None: the current one) and its open flags
+# positions of each call's arguments: its path, the folder that it is relative to (None: the current one), its open
+# flags
 _PLACES = {"open": (0, None, 1), "creat": (0, None, None), "stat": (0, None, None), "lstat": (0, None, None),
            "access": (0, None, None), "chdir": (0, None, None), "openat": (1, 0, 2), "newfstatat": (1, 0, None),
            "faccessat": (1, 0, None), "faccessat2": (1, 0, None), "statx": (1, 0, None)}  # fmt: skip

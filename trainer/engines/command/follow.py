@@ -33,12 +33,12 @@ MAX_FOLLOWED = 16
 class Patience:
     """Limits on the wait for a line, in seconds."""
 
-    first_s: float  # for the first iteration
-    all_s: float  # from the first iteration to the last, unless iterations still arrive
+    first_s: float  # limit for the first iteration
+    all_s: float  # limit from the first iteration to the last, unless iterations still arrive
     medians: float = 20.0
     least_s: float = 60.0  # however short the steps are
-    writing_s: float = 600.0  # around the profiled steps
-    ending_s: float = 120.0  # from the last iteration to the process's end
+    writing_s: float = 600.0  # least limit around the profiled steps
+    ending_s: float = 120.0  # limit from the last iteration to the process's end
 
 
 def patience_with(recipe: Recipe, trainer: TrainerSettings) -> Patience:

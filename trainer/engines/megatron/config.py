@@ -227,6 +227,6 @@ def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
     chunks = layout_of(recipe).vpp
     sizes["virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
     sizes["expert_tensor_parallel_size"] = recipe.expert_tensor_parallel_size
-    sizes["deallocate_pipeline_outputs"] = True  # as Megatron-LM sets it
+    sizes["deallocate_pipeline_outputs"] = True  # Megatron-LM sets it, too
     sizes["batch_p2p_comm"] = not recipe.knob("overlap_p2p_comm")  # Megatron takes one or the other
     return sizes

@@ -16,7 +16,7 @@ import torch
 
 from trainer.engines.megatron.layers import SequenceParallelNorm
 
-NORM_EPSILON = 1e-6  # of queries and keys: the default of fla.modules.l2norm
+NORM_EPSILON = 1e-6  # epsilon of the norms of queries and keys: the default of fla.modules.l2norm
 
 
 def delta_net_block(config: Any, vp_stage: int | None, *, transformer_engine: bool) -> Any:

@@ -51,7 +51,8 @@ class Layers:
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.parts = parts = Parts(recipe, rates)
         self.mixers, self.feeds, self.routed = Mixers(parts), Feeds(parts), Routed(parts)
-        self.mixer, self.mixer_backward = cache(self.mixers.mixer), cache(self._mixer_backward)  # alike at any load
+        # cached: mixers do not depend on the load
+        self.mixer, self.mixer_backward = cache(self.mixers.mixer), cache(self._mixer_backward)
         self.recipe, self.rates, self.model = parts.recipe, parts.rates, parts.model
         self.tp, self.etp, self.tokens, self.parted, self.query, self.key, self.value = (
             parts.tp,

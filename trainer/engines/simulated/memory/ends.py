@@ -18,7 +18,7 @@ def embedding(sizes: Sizes) -> Tape:
     tape = Tape()
     entries = sizes.along * sizes.model.hidden_size
     tape.tensor("x", sizes.wide_tensor(entries))
-    tape.tensor("tokens", Tensor(sizes.tokens * 8))  # int64
+    tape.tensor("tokens", Tensor(sizes.tokens * 8))  # int64 token ids
     tape.tensor("mask", Tensor(entries * MASK if sizes.dropout else 0.0))
     table = float(table_parameters(sizes.model, sizes.tp)) * sizes.wide
     tape.op(

@@ -114,7 +114,7 @@ def _latent_inputs(tape: Tape, sizes: Sizes) -> None:
         tape.op(
             Op(reads=(source,), writes=(f"up_{name}",), saves=saves, forward=gathered, backward=gathered, linear=True)
         )
-    # after the rotation: queries and keys anew, values made contiguous
+    # inputs of attention after the rotation: new queries and keys, contiguous values
     read = Modules(recompute=("mla_up_proj",), offload="core_attn", graph=("attn",))
     tape.tensor("qkv", sizes.wide_tensor(tokens * (query + key + value), read))
     tape.op(Op(reads=("up_queries", "up_keys"), writes=("qkv",)))
