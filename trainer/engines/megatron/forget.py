@@ -74,9 +74,9 @@ def _fp8_manager() -> Any | None:
 def _forget_moe_metrics() -> None:
     from megatron.core.transformer.moe import moe_utils
 
-    getattr(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {}).clear()  # of Megatron-Core 0.16
+    getattr(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {}).clear()  # Megatron-Core 0.16
     try:
-        from megatron.core.transformer.moe import moe_logging  # of Megatron-Core 0.19
+        from megatron.core.transformer.moe import moe_logging  # Megatron-Core 0.19
     except ImportError:
         return
     moe_logging.destroy_moe_metrics_tracker()
