@@ -53,8 +53,8 @@ def _waits(job: Job) -> dict[str, float]:
     """Returns waiting by cause, without causes below MIN_NAMED_SHARE, the largest first."""
     known = {str(cause): us for cause, us in job.lateness.us.items() if cause is not LateBy.UNKNOWN}
     bubble = {str(LateBy.BUBBLE): job.step.pipeline_wait_us} if job.step else {}
-    worth = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.MIN_NAMED_SHARE)
-    return dict(sorted(worth, key=lambda item: -item[1]))
+    shown = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.MIN_NAMED_SHARE)
+    return dict(sorted(shown, key=lambda item: -item[1]))
 
 
 def _with_own_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:

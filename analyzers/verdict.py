@@ -292,8 +292,8 @@ def _quoted(leader: WallFinding) -> list[int]:
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence[int]) -> str:
     """Returns the leader's figures as a sentence; adds that walls overlap if there is a second one."""
-    worth = [f for f in others[:1] if f.share >= MIN_NAMED_SHARE]
-    after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
+    shown = [f for f in others[:1] if f.share >= MIN_NAMED_SHARE]
+    after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in shown]
     return (
         f"{'; '.join(leader.evidence[at] for at in quoted)}. The {leader.wall} wall: at most "
         f"{percent(leader.share)} of the step{_faster(leader.speedup_bound)}{''.join(after)}"

@@ -164,8 +164,11 @@ def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[
 
 MISSING = object()
 RENAMED = {"gdn": "gated_delta_net"}  # newer Megatron-Core's name of the same value
-LAID, ACCEPTED = "laid over a base", "accepted by Bridge"
-FORESEEN, UNFORESEEN = "refused by Bridge, and by check --for with its reason", "refused by Bridge though check accepts"
+APPLIED, ACCEPTED = "applied over a base", "accepted by Bridge"
+PREDICTED, UNPREDICTED = (
+    "refused by Bridge, and by check --for with its reason",
+    "refused by Bridge though check accepts",
+)
 ALTERED = "altered silently"
 
 
@@ -286,7 +289,10 @@ def _report(every: int, show: int) -> int:
     version = (MAJOR, MINOR, PATCH)
     rows = json.loads(data_file("tuned_recipes.json").read_text(encoding="utf-8"))[::every]
     made: dict[str, Any] = {}
-    count, reasons = Counter[str](dict.fromkeys((LAID, ACCEPTED, FORESEEN, UNFORESEEN, ALTERED), 0)), Counter[str]()
+    count, reasons = (
+        Counter[str](dict.fromkeys((APPLIED, ACCEPTED, PREDICTED, UNPREDICTED, ALTERED), 0)),
+        Counter[str](),
+    )
     for row in rows:
         recipe, model = recipe_of_row(row), _preset(row)
         if model not in BASES:
@@ -308,7 +314,7 @@ def _report(every: int, show: int) -> int:
         print(f"{number:7} {name}")
     for reason, number in reasons.most_common(show):
         print(f"{number:7} x {reason}")
-    return int(any(count[name] for name in (UNFORESEEN, ALTERED)))
+    return int(any(count[name] for name in (UNPREDICTED, ALTERED)))
 
 
 def _base(model: str) -> Any:
@@ -325,13 +331,13 @@ def _one(
     base: Any, recipe: Recipe, variant: str, version: tuple[int, ...], count: Counter[str], reasons: Counter[str]
 ) -> None:
     words = overrides(recipe, version)
-    count[LAID] += 1
+    count[APPLIED] += 1
     try:
         config = configured(base, recipe, version)
     except Exception as error:  # Bridge's message is the result
         ours = refused(recipe, ".".join(map(str, version)))
         why, by = " ".join(str(error).split())[:150], f", by check too: {ours[0].rule}" if ours else ""
-        count[FORESEEN if ours else UNFORESEEN] += 1
+        count[PREDICTED if ours else UNPREDICTED] += 1
         reasons[f"refused{by} ({variant}): {type(error).__name__} {why}"] += 1
         return
     found = list(compared(config, recipe, version))

@@ -223,8 +223,8 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | No
     witnesses = [trouble for trouble in troubles if trouble.is_witness]
     if not witnesses:
         return None
-    telling = {trouble.rank.rank for trouble in witnesses}
-    meant = [rank for rank in evidence.ranks if rank.rank not in telling and rank.report is None]
+    reporting = {trouble.rank.rank for trouble in witnesses}
+    meant = [rank for rank in evidence.ranks if rank.rank not in reporting and rank.report is None]
     culprit = meant[0] if len(meant) == 1 else None
     reported = witnesses[0].as_failure()
     return Failure(

@@ -72,8 +72,8 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 def _held(use: MemoryUse) -> list[str]:
     """Returns a line on the call sites whose allocations are alive at the peak."""
-    worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
-    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
+    shown = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
+    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:HOLDERS_SAID])
     return [f"live at that peak, by call site: {said}"] if said else []
 
 

@@ -248,7 +248,7 @@ def _refuse_unknown_device(trace: JsonTrace) -> None:
     """Raises TraceError if the end of the file is missing, where the events of a GPU would be."""
     if cut := cut_words(trace.losses.dropped()):
         said = (
-            f"is {cut}, and nothing before that tells whether the rank computed on a GPU: its events are written last"
+            f"is {cut}, and nothing before that shows whether the rank computed on a GPU: its events are written last"
         )
         raise TraceError(trace.path, said, hint=WHOLE_AGAIN)
 

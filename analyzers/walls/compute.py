@@ -156,6 +156,6 @@ def _products(job: Job, step: RankStep) -> list[str]:
 
 def _listed(took: Mapping[str, float]) -> str:
     """Returns the entries as `gemm 80 ms, elementwise 39 ms`, the longest first."""
-    worth = [(name, us) for name, us in took.items() if us > MIN_SHOWN_SHARE * sum(took.values())]
-    largest = sorted(worth, key=lambda item: -item[1])[:SAID_CLASSES]
+    shown = [(name, us) for name, us in took.items() if us > MIN_SHOWN_SHARE * sum(took.values())]
+    largest = sorted(shown, key=lambda item: -item[1])[:SAID_CLASSES]
     return ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)

@@ -285,7 +285,7 @@ def _taken_out(figures: Figures) -> str:
 def _bisected(figures: Figures) -> str:
     sets = ", ".join(" together with ".join(each) for each in figures["culprits"])
     if not sets and not figures["confident"]:
-        return "undecided: no further burst would tell the sets of differences apart"
+        return "undecided: no further burst would distinguish the sets of differences"
     if not sets:
         return "no set of differences was found" if figures["symptom"] else "B is not slower than A beyond the noise"
     sure = "" if figures["confident"] else ", not certain"

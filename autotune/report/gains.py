@@ -24,10 +24,10 @@ class Forecast:
     @property
     def predicted(self) -> tuple[float, float, float] | None:
         """Returns the predicted gain with its 90 % interval; None without an interval."""
-        told = self.trial.proposal.predicted
-        if told.gain is None or told.gain_low is None or told.gain_high is None:
+        prediction = self.trial.proposal.predicted
+        if prediction.gain is None or prediction.gain_low is None or prediction.gain_high is None:
             return None
-        return told.gain, told.gain_low, told.gain_high
+        return prediction.gain, prediction.gain_low, prediction.gain_high
 
     @property
     def inside(self) -> bool | None:

@@ -8,12 +8,12 @@ from autotune.looks.tables import Table
 from autotune.report.head import Head, head_of
 from autotune.report.material import Material, Section
 from autotune.report.sections import sections_of
-from autotune.report.story import tell
+from autotune.report.story import story_of
 
 
 def markdown(material: Material) -> str:
     """Renders the whole report as GitHub-flavoured markdown."""
-    story = tell(material.history, material.document)
+    story = story_of(material.history, material.document)
     head = head_of(material)
     lines = [f"# {story.headline}", "", f"{_sentence(story.figure_note)} {_sentence(story.ended)}", ""]
     lines += [*(f"- {name}: {_flat(text)}" for name, text in head.facts), ""]

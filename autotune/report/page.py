@@ -21,7 +21,7 @@ from autotune.report.head import head_of
 from autotune.report.material import Material, Record, Section, status_words
 from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
-from autotune.report.story import tell
+from autotune.report.story import story_of
 from autotune.report.walls import burst_folders, wall_of
 from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
 from policies.fixes import FIXES
@@ -59,7 +59,7 @@ def page(material: Material, tuned_yaml: str | None, running: Running | None = N
     """Renders the page; `tuned_yaml` is the tuned recipe to show, None if nothing runs."""
     return render(
         "page.html.j2",
-        story=tell(material.history, material.document),
+        story=story_of(material.history, material.document),
         head=head_of(material),
         sections=[(section, _figure(section, material)) for section in sections_of(material, running=bool(running))],
         cards=[_card(trial) for trial in material.trials],

@@ -51,7 +51,7 @@ class Story:
         return f"{self.study}: {self.figure}" + (f" ({self.where})" if self.where else "")
 
 
-def tell(history: History, document: Document) -> Story:
+def story_of(history: History, document: Document) -> Story:
     """Returns the summary of a study, including one in which nothing ran."""
     unit = history.unit
     return Story(

@@ -288,7 +288,7 @@ def _finite(outcome: Outcome) -> Outcome:
 def _stop_if_killed_again(failure: Failure, attempt_count: int) -> None:
     if failure.killed and attempt_count >= MAX_TRIES:
         raise ToolError(
-            f"no recipe has run so far: again a rank was killed from outside, and nothing tells by whom: "
+            f"no recipe has run so far: again a rank was killed from outside, and it is not known by whom: "
             f"{failure.evidence}",
             hint="an administrator may, `scancel --signal=KILL`, or what watches memory (earlyoom, systemd-oomd, "
             "Kubernetes): see `dmesg` and `journalctl` of its machine, then continue with --resume",

@@ -60,7 +60,7 @@ class Figures:
         yield f"  knobs and fields kept:                    {kept} of {kept + moved.total()}"
         yield from (f"    {count:4}  {what}" for what, count in moved.most_common())
         announced = Counter(name for v in accepted for name in v.announced)
-        yield f"  moved by Megatron-LM, as check tells:     {announced.total()}"
+        yield f"  changed by Megatron-LM, as check reports: {announced.total()}"
         yield from (f"    {count:4}  {what}" for what, count in announced.most_common())
         unsaid = Counter(name for v in accepted for name in v.lost)
         yield f"  said to be not expressed:                 {unsaid.total()}"

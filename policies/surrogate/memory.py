@@ -194,8 +194,8 @@ def fit_memory(
     prior = prior or table_memory_prior()
     limit_gib = _limit_met(evidence, limit_gib, prior)
     mean, spread = prior.mean, prior.spread
-    telling = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
-    rows = [each for group in by_size(telling) for each in group]
+    informative = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
+    rows = [each for group in by_size(informative) for each in group]
     if not rows:
         nothing = np.zeros(0)
         return MemorySurrogate(

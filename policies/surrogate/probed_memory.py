@@ -25,9 +25,9 @@ def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
     """Returns the tables' prior, with the figures that the rows measured in place of the tables'."""
     known = {kind: [row for row in rows if row.kind == kind and row.measured is not None] for kind in KINDS}
     prior = table_memory_prior()
-    for kind, tell in KINDS.items():
+    for kind, update in KINDS.items():
         if known[kind] and not recipe.hardware.is_cpu:
-            prior = tell(prior, known[kind], recipe)
+            prior = update(prior, known[kind], recipe)
     return prior
 
 

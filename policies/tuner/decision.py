@@ -184,10 +184,10 @@ class Decision:
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
         """Returns a phase's candidates that are worth a burst and may be proposed now (`in_turn`); published settings
         only if there are no others. In retune also pairs of moves, if no single move is worth a burst."""
-        worth = [each for each in self.ranked if _is_worth_a_burst(each)]
-        if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
-            worth = [*self._pairs(), *worth]
-        found = [each for each in in_turn(worth, noise=self.know.noise) if self._phase(each) is phase]
+        worthwhile = [each for each in self.ranked if _is_worth_a_burst(each)]
+        if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worthwhile):
+            worthwhile = [*self._pairs(), *worthwhile]
+        found = [each for each in in_turn(worthwhile, noise=self.know.noise) if self._phase(each) is phase]
         modelled = [each for each in found if each.opinion is not Opinion.PUBLISHED]
         return modelled or found
 

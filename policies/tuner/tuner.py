@@ -78,8 +78,8 @@ class Tuner:
         return self._sized(proposal, self.knowledge(unknown, trials))
 
     def _sized(self, proposal: Proposal, know: Knowledge) -> Proposal:
-        worth = self._sizes.best(proposal.recipe, know) if self._sizes is not None else None
-        return proposal if worth is None else replace(proposal, fidelity=worth.run.fidelity)
+        best = self._sizes.best(proposal.recipe, know) if self._sizes is not None else None
+        return proposal if best is None else replace(proposal, fidelity=best.run.fidelity)
 
     @one_blas_thread()
     def at_full_size(self, trial: Trial, best: Trial | None, trials: Sequence[Trial]) -> Prediction:

@@ -17,12 +17,12 @@ from policies.trial import Z_90
 PHASE_SHARE = constant("phase_share")
 
 
-def in_turn(worth: Sequence[Candidate], *, noise: float) -> list[Candidate]:
+def in_turn(candidates: Sequence[Candidate], *, noise: float) -> list[Candidate]:
     """Returns the candidates of all phases that may be proposed now; `noise` is the half-spread of repeated bursts.
 
     A surrogate's candidate needs PHASE_SHARE of the best score, those of other sources at least the surrogate's best.
     """
-    by = {opinion: [each for each in worth if each.opinion is opinion] for opinion in Opinion}
+    by = {opinion: [each for each in candidates if each.opinion is opinion] for opinion in Opinion}
     predicted, published = by[Opinion.SURROGATE], by[Opinion.PUBLISHED]
     shown = [each for each in predicted if not is_hidden(each, noise=noise)]
     modelled = [*(shown or predicted), *by[Opinion.TRACE]]

@@ -112,7 +112,7 @@ def test_a_cut_trace_without_a_device_in_its_header_is_of_a_rank_on_cpus(tmp_pat
 def test_a_cut_trace_that_says_nothing_of_devices_is_of_cpus_where_gloo_alone_was_used(tmp_path: Path) -> None:
     unknown, beside_nccl = (_operators(*names, deviceProperties=None) for names in ((), ("gloo:send", "nccl:send")))
     for drawing in (unknown, beside_nccl):
-        with pytest.raises(TraceError, match=r"is cut short at .* nothing before that tells whether the rank computed"):
+        with pytest.raises(TraceError, match=r"is cut short at .* nothing before that shows whether the rank computed"):
             analyze([_cut_before_its_end(drawing, tmp_path)])
     known = _operators("gloo:send", deviceProperties=None)
     assert analyze([_cut_before_its_end(known, tmp_path)]).traces[0].devices == []

@@ -14,7 +14,7 @@ from autotune.report.material import Material, material_of
 from autotune.report.measurements import noise, throughput
 from autotune.report.path import accepted_path
 from autotune.report.sections import sections_of
-from autotune.report.story import tell
+from autotune.report.story import story_of
 from autotune.tuning.events import BurstFinished, Probed
 from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events
@@ -29,7 +29,7 @@ def material() -> Material:
 
 
 def test_the_story_says_what_was_wrong_changed_gained_and_left(material: Material) -> None:
-    story = tell(material.history, material.document)
+    story = story_of(material.history, material.document)
     answers = dict(story.sentences)
     assert story.figure == "1.83×"
     assert "out of memory in backward on rank 1 (limit 1.00 GiB per rank)" in answers["What was wrong"]
@@ -145,7 +145,7 @@ def test_the_three_figures_of_noise_are_explained_together_each_with_its_use(mat
 
 
 def test_of_many_changes_the_first_are_named_and_the_rest_counted(material: Material) -> None:
-    changed = dict(tell(material.history, material.document).sentences)["What was changed"]
+    changed = dict(story_of(material.history, material.document).sentences)["What was changed"]
     assert changed.count("→") <= 4
     assert changed.endswith(" trials.")
 

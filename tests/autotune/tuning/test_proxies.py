@@ -12,7 +12,7 @@ from autotune.cli import main
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
-from autotune.report.story import tell
+from autotune.report.story import story_of
 from autotune.tuning.events import BurstStarted, Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
@@ -155,7 +155,7 @@ def test_too_few_nodes_leave_the_best_unmeasured_and_every_face_says_so(tmp_path
     assert not standing.measured_at_full_size
     assert standing.best is not None
     assert NOT_AT_FULL_SIZE in standing.best.words
-    assert NOT_AT_FULL_SIZE in tell(history, document).headline
+    assert NOT_AT_FULL_SIZE in story_of(history, document).headline
     assert NOT_AT_FULL_SIZE in markdown(material_of(history, document)).splitlines()[0]
 
 

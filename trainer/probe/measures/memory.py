@@ -35,7 +35,7 @@ def layer_peak(bench: Bench, row: Row) -> list[float]:
 def outside(bench: Bench, row: Row) -> list[float]:
     found = bench.device.outside_gib()
     if found is None:
-        raise NotHereError("the device does not tell")
+        raise NotHereError("the device does not report its memory")
     return [found]
 
 

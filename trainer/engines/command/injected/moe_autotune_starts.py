@@ -37,9 +37,9 @@ class Starts:
 
     def touch(self, module: Any) -> None:
         self.write(None)
-        self.patch(module, None, "set_args", self.telling)
+        self.patch(module, None, "set_args", self.recording)
 
-    def telling(self, function: Any) -> Any:
+    def recording(self, function: Any) -> Any:
         def set_args(args: Any) -> Any:
             self.write(vars(args))
             return function(args)
