@@ -33,7 +33,9 @@ NOTHING = (0.0,)  # shares lost to fragmentation if only allocated memory counts
 CERTIFIED = 0.9  # confidence of the interval of an observed share
 TIMES = (0.25, 0.5, 0.75, 1.0, 1.5)  # factors on the spreads of the prior
 KNOWN_SPREAD = 1e-6  # spread of a known factor: positive, because its inverse is computed
-SURE = 1e-4  # P(fits) is clipped to this and one minus this in the log loss, so that a single surprise is not infinite
+LOSS_CLIP = (
+    1e-4  # P(fits) is clipped to this and one minus this in the log loss, so that a single surprise is not infinite
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ def said_and_happened(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence
 def log_loss(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float] = NOTHING) -> float:
     """Returns the mean log loss of P(fits), in nats; `taken` as in `said_and_happened`."""
     said, fit, weight = _asked(peaks, prior, taken)
-    said = np.clip(said, SURE, 1 - SURE)
+    said = np.clip(said, LOSS_CLIP, 1 - LOSS_CLIP)
     return float(np.average(-fit * np.log(said) - (1 - fit) * np.log1p(-said), weights=weight))
 
 

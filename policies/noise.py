@@ -45,7 +45,7 @@ STRETCHED_DEVIATION = constant("stretched_deviation")
 QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
 
-def wall_cost(outcome: Outcome) -> list[float]:
+def wall_clock_cost(outcome: Outcome) -> list[float]:
     """Returns microseconds of one GPU per token, by step."""
     scale = max(outcome.ranks, 1) / max(outcome.tokens_per_step, 1)
     return [us * scale for us in outcome.step_us]
@@ -81,7 +81,7 @@ class Noise:
     """The noise of a study by one measure of cost: `trials` are all that were measured."""
 
     trials: Sequence[Trial]
-    cost: Cost = wall_cost
+    cost: Cost = wall_clock_cost
 
     def between_bursts(self) -> Spread:
         """Returns the deviation between bursts, pooled over every repeated trial, with the prior counted as
@@ -134,7 +134,7 @@ class Noise:
         return median(errors) if errors else 0.0
 
 
-def medians(trial: Trial, cost: Cost = wall_cost) -> list[float]:
+def medians(trial: Trial, cost: Cost = wall_clock_cost) -> list[float]:
     """Returns the log of the median cost of every burst of a trial that gave figures, in order."""
     costs = [cost(outcome) for outcome in trial.outcomes if outcome.ok]
     return [math.log(median(steps)) for steps in costs if steps and median(steps) > 0]

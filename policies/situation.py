@@ -83,7 +83,7 @@ class Situation:
         return max(named, diagnosis.waits.get(cause, 0.0))
 
     @property
-    def of_no_wall(self) -> dict[str, float]:
+    def losses_outside_walls(self) -> dict[str, float]:
         """Returns losses outside the walls that fixes may act on: bubble, uneven experts' load, uneven stages."""
         bubble_us = max([self._idle_bubble_us, *map(self.lost_us, PIPELINE_CAUSES)])
         return {BUBBLE_PART: bubble_us, **{part: self.lost_us(part) for part in (LOAD_PART, STAGES_PART)}}
@@ -102,7 +102,7 @@ class Situation:
             return 0.0
         if not parts:
             return finding.recoverable_us
-        known = finding.parts | self.of_no_wall
+        known = finding.parts | self.losses_outside_walls
         return sum(known.get(part, 0.0) for part in parts)
 
     @property

@@ -40,5 +40,5 @@ class ToolError(RuntimeError):
         super().__init__(f"{what}\n    → {hint}")
 
 
-class OverError(ToolError):
+class AllocationEndedError(ToolError):
     """The allocation of a study has ended because its time is over. The study ends in order and can be resumed."""

@@ -11,7 +11,7 @@ from analyzers.wording import percent
 
 NEARLY_FULL = 0.95  # share of the device's memory above which the allocator has little choice
 MIN_SHOWN_SHARE = 0.05  # share of the peak: a smaller part or loss gets no line
-HOLDERS_SAID = 4
+MAX_HOLDERS = 4
 
 RankMemory = tuple[int | None, MemoryUse]
 
@@ -73,7 +73,7 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 def _held(use: MemoryUse) -> list[str]:
     """Returns a line on the call sites whose allocations are alive at the peak."""
     shown = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
-    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:HOLDERS_SAID])
+    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:MAX_HOLDERS])
     return [f"live at that peak, by call site: {said}"] if said else []
 
 

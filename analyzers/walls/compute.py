@@ -30,7 +30,7 @@ KIND = WallKind(
     style="white on blue",
     segments=("compute",),
 )
-SAID_CLASSES = 4
+MAX_CLASSES = 4
 MIN_SHOWN_SHARE = 0.005  # share of the step: a smaller part would be shown as 0
 
 
@@ -157,5 +157,5 @@ def _products(job: Job, step: RankStep) -> list[str]:
 def _listed(took: Mapping[str, float]) -> str:
     """Returns the entries as `gemm 80 ms, elementwise 39 ms`, the longest first."""
     shown = [(name, us) for name, us in took.items() if us > MIN_SHOWN_SHARE * sum(took.values())]
-    largest = sorted(shown, key=lambda item: -item[1])[:SAID_CLASSES]
+    largest = sorted(shown, key=lambda item: -item[1])[:MAX_CLASSES]
     return ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)

@@ -23,7 +23,7 @@ from policies.noise import (
     deviation_of_a_burst,
     median_error,
     medians,
-    wall_cost,
+    wall_clock_cost,
 )
 from policies.trial import Trial
 
@@ -34,7 +34,7 @@ class Measure(StrEnum):
 
     @property
     def cost(self) -> Cost:
-        return wall_cost if self is Measure.WALL else cpu_cost
+        return wall_clock_cost if self is Measure.WALL else cpu_cost
 
     def shown_deviation(self, trial: Trial) -> float:
         """Returns the relative standard deviation of a burst, from the steps of a trial."""

@@ -165,7 +165,7 @@ def lost_us(trial: Trial) -> dict[str, float]:
     out."""
     found = trial.analysis.diagnosis.walls if trial.analysis else []
     walls = {finding.wall.value: finding.recoverable_us for finding in found}
-    lost = walls | situation_of(trial).of_no_wall
+    lost = walls | situation_of(trial).losses_outside_walls
     return {name: lost[name] for name in LOSSES if lost.get(name, 0.0) > 0}
 
 

@@ -32,7 +32,7 @@ from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
 from policies.tuner.tuner import Tuner
 from trainer.engines import Engine, open_engine
-from trainer.errors import OverError, ToolError
+from trainer.errors import AllocationEndedError, ToolError
 from trainer.launchers.open import nodes_of
 from trainer.legality import findings_of
 from trainer.secrets import masked
@@ -146,12 +146,12 @@ class Session:
                     with self.view.live():
                         self._probe(study)
                         return self._work.loop(study, engine, self.limits).run()
-                except (KeyboardInterrupt, OverError):
+                except (KeyboardInterrupt, AllocationEndedError):
                     interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
                     raise
         except KeyboardInterrupt as ending:
             return study.journal.append(interruption.last_word(str(ending)))
-        except OverError as ending:
+        except AllocationEndedError as ending:
             return study.journal.append(interruption.last_word(ending.what))
         except Exception:
             if not interruption.received:

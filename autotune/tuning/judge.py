@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.tuning.losses import disagreement
 from policies.constants import constant
-from policies.noise import FIRST_LOOK_CONFIDENCE, PAIRS_CONFIDENCE, Cost, Noise, cpu_cost, medians, wall_cost
+from policies.noise import FIRST_LOOK_CONFIDENCE, PAIRS_CONFIDENCE, Cost, Noise, cpu_cost, medians, wall_clock_cost
 from policies.reason import Reason, ReasonKind
 from policies.trial import Z_90, Prediction, Status, Trial, Verdict
 
@@ -94,7 +94,7 @@ def judge(
         return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=ReasonKind.FIRST_TO_RUN), again=once)
     if differing := disagreement(candidate, against):
         return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.LOSSES_DIVERGE, figures=differing))
-    wall = _compare(candidate, against, Noise(trials=trials, cost=wall_cost))
+    wall = _compare(candidate, against, Noise(trials=trials, cost=wall_clock_cost))
     if wall is None:
         return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.NO_STEP_TIMES))
     cpu = _compare(candidate, against, Noise(trials=trials, cost=cpu_cost))
@@ -126,7 +126,7 @@ def _by_prediction(candidate: Trial, best: Trial | None, predicted: Prediction, 
     if best.fidelity == candidate.fidelity:
         if differing := disagreement(candidate, best):
             return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.LOSSES_DIVERGE, figures=differing))
-        wall = _compare(candidate, best, Noise(trials=trials, cost=wall_cost))
+        wall = _compare(candidate, best, Noise(trials=trials, cost=wall_clock_cost))
         figures["wall"] = wall.figures if wall else None
     gain, high = predicted.gain, predicted.gain_high
     verdict = Verdict.INCONCLUSIVE

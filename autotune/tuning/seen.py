@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from autotune.tuning.losses import disagreement
 from policies.bisect.question import Seen, Subset
-from policies.noise import Cost, medians, wall_cost
+from policies.noise import Cost, medians, wall_clock_cost
 from policies.trial import Trial
 
 LOSS = "loss"  # symptom of a burst whose loss is outside the band
@@ -17,7 +17,7 @@ REFUSED = (0,)  # burst numbers of a trial that the rules refused: it has one ou
 
 
 def bursts_seen(
-    trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial, cost: Cost = wall_cost
+    trials: Sequence[Trial], subset_of: Callable[[Trial], Subset | None], good: Trial, cost: Cost = wall_clock_cost
 ) -> list[Seen]:
     """Returns one observation per burst of the trials for which `subset_of` returns a subset, in order.
 

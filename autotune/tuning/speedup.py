@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from policies.noise import Noise, student, wall_cost
+from policies.noise import Noise, student, wall_clock_cost
 from policies.trial import Status, Trial
 
 # First version whose interval includes the noise between bursts. Development versions before it resampled the steps of
@@ -74,5 +74,5 @@ def throughput_ratio(trial: Trial, over: Trial) -> float | None:
 
 
 def _costs(trial: Trial) -> list[float]:
-    costs = (wall_cost(outcome) for outcome in trial.outcomes if outcome.ok)
+    costs = (wall_clock_cost(outcome) for outcome in trial.outcomes if outcome.ok)
     return [median(steps) for steps in costs if steps and median(steps) > 0]

@@ -33,7 +33,7 @@ def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
     PUBLISHED_RELIABILITY."""
     if know.situation.analysis is None:
         return []
-    waits = {part for part, us in know.situation.of_no_wall.items() if us > 0}
+    waits = {part for part, us in know.situation.losses_outside_walls.items() if us > 0}
     named = [fix for fix in FIXES.values() if phase in fix.phases]
     found = [(fix, claim, recipe) for fix in named if (claim := claim_of(fix, know)) and (recipe := _first(fix, know))]
     kept = _unmodelled(know, [recipe for *_, recipe in found])

@@ -120,7 +120,7 @@ class Fix:
         """Returns the most that the fix could give back on a wall, µs: the wall's R, plus losses outside the walls (the
         bubble) that it acts on."""
         parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
-        outside = (us for part, us in situation.of_no_wall.items() if part in parts)
+        outside = (us for part, us in situation.losses_outside_walls.items() if part in parts)
         return situation.recoverable_us(wall) + max(outside, default=0.0)
 
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:

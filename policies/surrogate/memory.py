@@ -29,7 +29,7 @@ from trainer.estimate.memory.estimate import MemoryTable, memory_of
 DISCREPANCY = constant("memory_discrepancy")  # prior standard deviation of h
 NOISE = constant("memory_noise")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
-EDGE = constant("memory_edge")
+LIMIT_DEVIATION = constant("memory_edge")
 LEAST_PEAK = 0.05  # fraction of the estimate below which no peak is predicted (numerical): far below every measured one
 
 
@@ -158,7 +158,7 @@ class MemorySurrogate:
 
 def fit_probability(need_gib: Floats, deviation: Floats, limit_gib: float | Floats) -> Floats:
     """Returns P(fits): the probability that a need, whose log has this standard deviation, is below the limit."""
-    chance: Floats = ndtr(np.log(limit_gib / need_gib) / np.sqrt(deviation**2 + EDGE**2))
+    chance: Floats = ndtr(np.log(limit_gib / need_gib) / np.sqrt(deviation**2 + LIMIT_DEVIATION**2))
     return chance
 
 
@@ -282,7 +282,7 @@ class _Observed:
 
         For one that ran out of memory, it is the expected excess over the limit.
         """
-        short = -self._over(phi) * self._sharp / self.discrepancy
+        short = -self._over(phi) * self._total_deviation / self.discrepancy
         expected = self.discrepancy * _mills_ratio(-short)
         left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
         return left
@@ -342,8 +342,8 @@ class _Observed:
 
     @property
     def _deviations(self) -> Floats:
-        return np.where(self.measured, EDGE, self._sharp)
+        return np.where(self.measured, LIMIT_DEVIATION, self._total_deviation)
 
     @property
-    def _sharp(self) -> float:
-        return float(np.sqrt(self.deviation**2 + EDGE**2))
+    def _total_deviation(self) -> float:
+        return float(np.sqrt(self.deviation**2 + LIMIT_DEVIATION**2))

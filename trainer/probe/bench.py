@@ -18,7 +18,7 @@ LEAST_REPEATS = 2
 US = 1e6
 
 
-class NotHereError(Exception):
+class UnavailableError(Exception):
     """Raised if software that a row measures is not installed, or this device does not support it."""
 
 
@@ -105,11 +105,11 @@ class Bench:
     def group(self, count: int, stride: int) -> Any:
         """Returns this rank's process group of `count` ranks, `stride` apart.
 
-        Collective: every rank must call it. Raises NotHereError if the world is too small.
+        Collective: every rank must call it. Raises UnavailableError if the world is too small.
         """
         block = count * stride
         if block > self.world:
-            raise NotHereError(f"{block} ranks are not here: {self.world} are")
+            raise UnavailableError(f"{block} ranks are not here: {self.world} are")
         own = None
         for start in range(0, self.world - block + 1, block):
             for offset in range(stride):

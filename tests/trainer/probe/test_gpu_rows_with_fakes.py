@@ -15,7 +15,7 @@ import torch
 from trainer.engines.megatron import one_layer
 from trainer.microbenchmarks.row import Row
 from trainer.probe import bench as benches
-from trainer.probe.bench import Bench, NotHereError
+from trainer.probe.bench import Bench, UnavailableError
 from trainer.probe.measures import links, measures, memory, overlap
 from trainer.recipe import Recipe
 
@@ -162,7 +162,7 @@ def test_a_dispatcher_that_is_not_installed_is_said(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     library(monkeypatch)
-    with pytest.raises(NotHereError, match=f"{backend} is not installed"):
+    with pytest.raises(UnavailableError, match=f"{backend} is not installed"):
         links.dispatching(bench, flex(backend))
 
 

@@ -35,7 +35,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
 
 
 # fields of the architecture that are not in Megatron's configuration, or that `_architecture_fields` sets
-NOT_OF_THE_CONFIG = {
+NOT_IN_CONFIG = {
     "vocab_size",
     "make_vocab_size_divisible_by",
     "position_embedding_type",
@@ -205,9 +205,7 @@ def _activations() -> dict[str, Any]:
 def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
     model = recipe.architecture
     written = model.model_dump(exclude_none=True)
-    elsewhere = (
-        NOT_OF_THE_CONFIG if model.multi_latent_attention else {*NOT_OF_THE_CONFIG, *ROTATION, *YARN, "rope_type"}
-    )
+    elsewhere = NOT_IN_CONFIG if model.multi_latent_attention else {*NOT_IN_CONFIG, *ROTATION, *YARN, "rope_type"}
     fields = {name: value for name, value in written.items() if name not in elsewhere}
     for name in LISTS & fields.keys():
         fields[name] = list(fields[name]) if isinstance(fields[name], tuple) else fields[name]

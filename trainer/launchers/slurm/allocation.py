@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
-from trainer.errors import OverError
+from trainer.errors import AllocationEndedError
 from trainer.launchers.slurm import clients, states
 
 WARNED_S = 120  # a job that we submit signals its tuner so long before its time is over
@@ -40,9 +40,9 @@ def ending(job: str) -> str:
 
 
 def refuse_over(job: str) -> None:
-    """Raises OverError if nothing can be started in the job any more."""
+    """Raises AllocationEndedError if nothing can be started in the job any more."""
     if why := over(job):
-        raise OverError(why, hint="ask for another allocation, then continue with --resume")
+        raise AllocationEndedError(why, hint="ask for another allocation, then continue with --resume")
 
 
 def reason_of_the_signal(environ: Mapping[str, str]) -> str | None:

@@ -138,7 +138,7 @@ class SlurmLauncher:
     def allocation(self, nodes: int) -> str | None:
         """Returns the job that the tuner runs in; None if every burst is a job.
 
-        Raises ToolError if there is neither, OverError if the job is over.
+        Raises ToolError if there is neither, AllocationEndedError if the job is over.
         """
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")

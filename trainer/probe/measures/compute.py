@@ -8,7 +8,7 @@ from typing import Any
 from trainer.microbenchmarks.row import Row
 from trainer.model.layer import attention_channels, expert_input, expert_width, matrices
 from trainer.model.parameters import layer_parameters
-from trainer.probe.bench import Bench, NotHereError
+from trainer.probe.bench import Bench, UnavailableError
 from trainer.recipe import Recipe
 
 Work = Callable[[], object]
@@ -64,11 +64,11 @@ def _wide_linear(bench: Bench, width: int, height: int) -> Callable[[Any], Any]:
 
 
 def _narrow_linear(bench: Bench, width: int, height: int) -> Callable[[Any], Any]:
-    """Returns an FP8 linear layer of Transformer Engine. Raises NotHereError without it."""
+    """Returns an FP8 linear layer of Transformer Engine. Raises UnavailableError without it."""
     try:
         import transformer_engine.pytorch as engine
     except ImportError as error:
-        raise NotHereError("Transformer Engine is not installed") from error
+        raise UnavailableError("Transformer Engine is not installed") from error
     layer = engine.Linear(width, height, bias=False, params_dtype=bench.dtype, device=bench.device.name)
 
     def product(tokens: Any) -> Any:
@@ -171,7 +171,7 @@ def quantize(bench: Bench, recipe: Recipe) -> Work:
     """Returns the work of scaling the inputs of a layer's GEMMs and casting them to FP8."""
     model, narrow = recipe.architecture, getattr(bench.torch, "float8_e4m3fn", None)
     if narrow is None:
-        raise NotHereError("this torch has no FP8")
+        raise UnavailableError("this torch has no FP8")
     rows = tokens_of(recipe) * model.moe_router_topk
     inputs = [bench.tensor(rows, width) for width in (expert_input(model), expert_width(model))][:INPUTS]
 

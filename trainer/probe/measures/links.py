@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.microbenchmarks.row import Row
 from trainer.model.layer import expert_input
-from trainer.probe.bench import Bench, NotHereError
+from trainer.probe.bench import Bench, UnavailableError
 from trainer.probe.measures.compute import tokens_of
 from trainer.recipe import Recipe
 
@@ -59,7 +59,7 @@ def dispatching(bench: Bench, recipe: Recipe) -> Callable[[], object]:
 
         made = flex_dispatch(recipe, group, bench.device.name)
         if made is None:
-            raise NotHereError(f"{recipe.knob('moe_flex_dispatcher_backend')} is not installed")
+            raise UnavailableError(f"{recipe.knob('moe_flex_dispatcher_backend')} is not installed")
         return made
     tokens = bench.tensor(tokens_of(recipe), expert_input(recipe.architecture))
     if kind == "allgather":

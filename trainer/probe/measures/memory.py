@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer.microbenchmarks.row import Row
-from trainer.probe.bench import Bench, NotHereError
+from trainer.probe.bench import Bench, UnavailableError
 
 GIB = 2**30
 STEPS = 2  # steps of a layer before fragmentation is read
@@ -35,7 +35,7 @@ def layer_peak(bench: Bench, row: Row) -> list[float]:
 def outside(bench: Bench, row: Row) -> list[float]:
     found = bench.device.outside_gib()
     if found is None:
-        raise NotHereError("the device does not report its memory")
+        raise UnavailableError("the device does not report its memory")
     return [found]
 
 

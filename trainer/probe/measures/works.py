@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from trainer.microbenchmarks.row import Row
-from trainer.probe.bench import Bench, NotHereError
+from trainer.probe.bench import Bench, UnavailableError
 
 RANGE = "probe"  # name of a range that a profile must show
 
@@ -52,12 +52,12 @@ def _profiler(bench: Bench) -> None:
     with profiler.profile() as found, profiler.record_function(RANGE):
         bench.tensor(8).add_(1.0)
     if RANGE not in {event.key for event in found.key_averages()}:
-        raise NotHereError("a profile lacks the range that was opened in it")
+        raise UnavailableError("a profile lacks the range that was opened in it")
 
 
 def _nsys(bench: Bench) -> None:
     if shutil.which("nsys") is None:
-        raise NotHereError("no nsys is on the path")
+        raise UnavailableError("no nsys is on the path")
 
 
 def _nvml(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def _nvml(bench: Bench) -> None:
 
 def _hybridep(bench: Bench) -> None:
     if not hasattr(import_module("deep_ep"), "HybridEPBuffer"):
-        raise NotHereError("this deep_ep has no HybridEPBuffer")
+        raise UnavailableError("this deep_ep has no HybridEPBuffer")
 
 
 MEASURES = {

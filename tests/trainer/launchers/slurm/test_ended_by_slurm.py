@@ -26,7 +26,7 @@ from tests.trainer.launchers.slurm.conftest import left_of
 from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
 from tests.trainer.launchers.two_nodes import Launch, MakeBurst, processes_of, until
 from trainer.burst import Failure, FailureKind
-from trainer.errors import OverError
+from trainer.errors import AllocationEndedError
 from trainer.launchers.nodes.avoid import avoided
 from trainer.launchers.slurm import monitor
 from trainer.launchers.slurm.clients import named
@@ -96,7 +96,7 @@ def test_an_allocation_that_makes_room_is_an_interruption_and_starts_nothing_mor
         said = f"job {job}, which the tuner ran in, is over: it is preempted"
         assert (failure.kind, failure.evidence) == (FailureKind.INTERRUPTED, said)
         assert avoided(tmp_path / "home") == []
-        with pytest.raises(OverError, match=re.escape(said)):
+        with pytest.raises(AllocationEndedError, match=re.escape(said)):
             launch_on_nodes()
 
 

@@ -262,7 +262,7 @@ def load_ranges() -> Any:
     return module
 
 
-class Touch:
+class PatchOnImport:
     """An import hook that lets a module load unchanged and then modifies it."""
 
     def __init__(self, rank: Rank) -> None:
@@ -416,7 +416,7 @@ def inject(out: str) -> None:
 
     rank = Rank(out, int(os.environ["RANK"]))
     recorder_on(out)
-    sys.meta_path.insert(0, Touch(rank))
+    sys.meta_path.insert(0, PatchOnImport(rank))
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # asked for the stacks when nothing moves
 
     def last_words() -> None:
