@@ -33,9 +33,8 @@ NOTHING = (0.0,)  # shares lost to fragmentation if only allocated memory counts
 CERTIFIED = 0.9  # confidence of the interval of an observed share
 TIMES = (0.25, 0.5, 0.75, 1.0, 1.5)  # factors on the spreads of the prior
 KNOWN_SPREAD = 1e-6  # spread of a known factor: positive, because its inverse is computed
-LOSS_CLIP = (
-    1e-4  # P(fits) is clipped to this and one minus this in the log loss, so that a single surprise is not infinite
-)
+# P(fits) is clipped to this and one minus this in the log loss, so that a single surprise is not infinite
+LOSS_CLIP = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -246,8 +246,8 @@ class Loop:
         return True
 
     def _measure_reference(self, *, known: bool) -> bool:
-        """Measures a recipe close to the base recipe if that does not run, since the gain would be too small over a
-        good first proposal. Later trials do not replace this reference. Returns whether it is known now."""
+        """Measures a recipe close to the base recipe if that does not run, since the gain relative to a good first
+        proposal would be too small. Later trials do not replace this reference. Returns whether it is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
         full = self._history.at_full_size(given.recipe) or given
         if Status.OK in (given.status, full.status) or self._history.best is None:

@@ -84,7 +84,8 @@ def _positions(model: Architecture, seq_length: float, ratio: int) -> float:
 
 
 def _flops(model: Architecture, seen: float, ratio: int) -> float:
-    """Returns FLOPs per token as weights. The indexer scores every fourth position, all of the sequence on average."""
+    """Returns FLOPs per token as weights. The indexer's scores are counted over the keys of the whole sequence, one key
+    per OVERLAPPING positions."""
     seq_length, heads, head = 2 * seen, model.num_attention_heads, _head(model)
     scores = heads * head * 2 * (model.csa_window_size + _chosen(model, seq_length, ratio))
     index = (model.dsa_indexer_n_heads or 0) * (model.dsa_indexer_head_dim or 0) * seq_length / OVERLAPPING
