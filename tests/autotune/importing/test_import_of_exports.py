@@ -79,9 +79,9 @@ def imported(text: str, folder: Path, asked: Asked) -> Imported:
     return imported_command(started(text, folder), asked, "an export")
 
 
-@pytest.mark.parametrize("every", few([8, 3], 1))
-def test_an_import_of_an_export_is_the_recipe_again(every: int, tmp_path: Path) -> None:
-    for row in filled(tuned_recipes.rows()[::every]):
+@pytest.mark.parametrize("some", few([slice(0, None, 8), slice(1, None, 4)], 1), ids=str)
+def test_an_import_of_an_export_is_the_recipe_again(some: slice, tmp_path: Path) -> None:
+    for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
         given = {"vocab_size": str(recipe.architecture.vocab_size)}
         asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name, nodes=recipe.cluster.nodes, given=given)
@@ -93,9 +93,9 @@ def test_an_import_of_an_export_is_the_recipe_again(every: int, tmp_path: Path) 
         assert found.digest() == recipe.digest() or moved, row["id"]
 
 
-@pytest.mark.parametrize("every", few([8, 3], 1))
-def test_an_import_of_bridge_overrides_has_the_same_knobs(every: int, tmp_path: Path) -> None:
-    for row in filled(tuned_recipes.rows()[::every]):
+@pytest.mark.parametrize("some", few([slice(0, None, 8), slice(1, None, 4)], 1), ids=str)
+def test_an_import_of_bridge_overrides_has_the_same_knobs(some: slice, tmp_path: Path) -> None:
+    for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
         asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name)
         again = imported(export(recipe, "megatron-bridge"), tmp_path, asked)

@@ -80,8 +80,8 @@ def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int
         assert result["peak_bytes"] > sum(result["bytes"].values())
 
 
-@pytest.mark.parametrize("every", few([6, 2], 1))
-def test_no_configuration_of_a_tuned_recipe_is_refused(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("some", few([slice(0, None, 6), slice(2, None, 3)], 1), ids=str)
+def test_no_configuration_of_a_tuned_recipe_is_refused(some: slice, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's hand-tuned recipes all run on Megatron-Core; of some layouts one is configured, none is built."""
 
     def no_further() -> None:
@@ -90,7 +90,7 @@ def test_no_configuration_of_a_tuned_recipe_is_refused(every: int, monkeypatch: 
     monkeypatch.setattr(fake, "fake_tensors", no_further)
     recipes = (tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows())
     layouts = {(r.architecture, r.parallelism, str(r.knobs)): r for r in recipes if r.architecture.hybrid is None}
-    refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in [*layouts.values()][::every]}
+    refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in [*layouts.values()][some]}
     assert refused
     assert {name: why for name, why in refused.items() if why} == {}
 
