@@ -11,11 +11,14 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from trainer.recipe.schema import Recipe
 from trainer.secrets import masked
+
+if TYPE_CHECKING:
+    from trainer.recipe.schema import Recipe  # programs on nodes know failures, and start without recipes
 
 # messages of torch's allocators on a failed allocation, on GPUs and on CPUs
 _SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
@@ -177,6 +180,8 @@ def _request(burst: Burst) -> str:
 
 def read_burst(folder: Path) -> Burst:
     """Reads the burst that `write_burst` wrote to the folder."""
+    from trainer.recipe.schema import Recipe
+
     request = json.loads((folder / "burst.json").read_text())
     recipe = Recipe.model_validate(request["recipe"])
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
