@@ -31,9 +31,8 @@ CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] fit in the cac
 FINALISTS = 3000  # rows of the second stage that are combined with the remaining settings
 # rows that do not fit, those that need least memory first, that are tried with every offload to the host
 PROMISING = 1500
-EQUAL_WITHIN = (
-    0.002  # throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
-)
+# throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
+EQUAL_WITHIN = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
