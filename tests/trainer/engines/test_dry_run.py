@@ -22,20 +22,20 @@ from trainer.recipe.layout import layout_of
 pytestmark = pytest.mark.megatron
 
 MODEL: dict[str, Any] = {
-    "num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
     "ffn_hidden_size": 512, "num_moe_experts": 8, "moe_ffn_hidden_size": 256,
 }  # fmt: skip
 LATENT = {"multi_latent_attention": True, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_head_dim": 32,
           "qk_pos_emb_head_dim": 16, "v_head_dim": 32, "mtp_num_layers": 1,
-          "moe_layer_freq": (0, *(1,) * 7), "moe_shared_expert_intermediate_size": 256}  # fmt: skip
+          "moe_layer_freq": (0, 1, 1, 1), "moe_shared_expert_intermediate_size": 256}  # fmt: skip
 SHARDED = {"use_distributed_optimizer": True}
 AWARE = SHARDED | {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"}
 # what is added to the model, GPUs, sizes and knobs
 CASES: tuple[tuple[dict[str, Any], int, dict[str, Any]], ...] = (
     ({}, 16, SHARDED | {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2,
                         "expert_tensor_parallel_size": 2, "pipeline_model_parallel_size": 2}),
-    ({}, 16, SHARDED | {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2,
-                        "expert_model_parallel_size": 4}),
+    ({"num_layers": 8}, 16, SHARDED | {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2,
+                                       "expert_model_parallel_size": 4}),
     ({}, 64, AWARE | {"expert_model_parallel_size": 8, "store_param_remainders": False}),
     (LATENT, 16, SHARDED | {"expert_model_parallel_size": 8, "recompute_granularity": "selective",
                             "recompute_modules": ("mla_up_proj", "moe_act", "layernorm")}),
@@ -107,7 +107,7 @@ def test_recomputation_frees_what_it_recomputes() -> None:
     [
         ("process groups", "not divisible", {"expert_model_parallel_size": 3}),
         ("configuration", "pipeline_model_parallel_layout", {"pipeline_model_parallel_size": 2,
-                                                             "pipeline_model_parallel_layout": "Ettt|ttttt|L"}),
+                                                             "pipeline_model_parallel_layout": "Et|ttt|L"}),
         ("model", "divisible", {"pipeline_model_parallel_size": 16}),
         ("configuration", "sequence parallel", {"sequence_parallel": True}),
     ],
@@ -120,7 +120,7 @@ def test_a_refusal_of_megatron_is_quoted(phase: str, words: str, knobs: dict[str
 
 
 def test_what_fake_tensors_cannot_show_is_no_refusal() -> None:
-    alone = {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Ettt|ttttt|m|L"}
+    alone = {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Et|ttt|m|L"}
     for end in (2, 3):
         result = dry_run.run(recipe(LATENT, 8, SHARDED | alone), pp_rank=end)
         assert result["refused"] is None

@@ -23,7 +23,7 @@ from trainer.recipe.validation import ALIASES
 
 pytestmark = pytest.mark.megatron
 
-RANDOM_MODELS = 120
+RANDOM_MODELS = 60
 BUILDABLE = sorted(  # last the one with most experts with biases, which are built one by one
     (name for name in presets() if engine_builds(recipe_of(name))),
     key=lambda name: presets()[name].add_bias_linear * (presets()[name].num_moe_experts or 1),
