@@ -20,12 +20,14 @@ class HeldParameters:
     """The parameters of a rank, [N, P] each.
 
     `dense` are the same on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear` counts those of both
-    in linear layers that FP8 and FP4 quantize: those between embedding and head, and the head with `fp8_output_proj`.
+    in linear layers between embedding and head, which FP8 and FP4 quantize, and `narrow_head` those of an output
+    projection computed in MXFP8.
     """
 
     dense: Floats
     experts: Floats
     linear: Floats
+    narrow_head: Floats
 
 
 @lru_cache(maxsize=4)
@@ -44,10 +46,10 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
     tied = at_once & (not model.untie_embeddings_and_output_weights)
     copies = (stages.mtp > 0) & ~stages.embeds  # MTP embeds its tokens again
     tables = stages.embeds.astype(float) + (stages.heads & ~tied) + copies
-    linear = linear + (stages.heads & ~tied & quantizes_head(candidates)[..., None]) * table_parameters(model, tp)
+    narrow_head = (stages.heads & ~tied & quantizes_head(candidates)[..., None]) * table_parameters(model, tp)
     positions = (stages.embeds | copies) * _positions(candidates)
     ends = tables * table_parameters(model, tp) + stages.norms * norm_parameters(model, model.hidden_size) + positions
-    return HeldParameters(dense=dense + ends, experts=experts, linear=linear)
+    return HeldParameters(dense=dense + ends, experts=experts, linear=linear, narrow_head=narrow_head)
 
 
 def quantizes_head(candidates: Candidates) -> Flags:

@@ -12,6 +12,7 @@ from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.held import HeldParameters
 
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
+BF16_BYTES = 2.0
 QUANTIZED_BYTES = 1.0  # of each copy of a quantized weight
 MOST_COPIES = 2.0  # by row and by column
 
@@ -24,11 +25,11 @@ def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Float
     splits_weights = fsdp & strategy.each(lambda value: value == "optim_grads_params")
     shared = shares_of(candidates, held)
     on_host = np.where(candidates.on("optimizer_cpu_offload"), candidates.number("optimizer_offload_fraction"), 0.0)
-    quantized = quantized_weights(candidates)
-    linear = shared * held.linear / np.maximum(held.dense + held.experts, 1.0)
+    here = np.where(splits_weights[..., None], shared / np.maximum(held.dense + held.experts, 1.0), 1.0)
     state = {
         "weights": _held(held, weight_bytes(candidates), splits_weights, shared)
-        + quantized[..., None] * np.where(splits_weights[..., None], linear, held.linear),
+        + here * held.linear * (quantized_weights(candidates) - replaced_bytes(candidates))[..., None]
+        + here * held.narrow_head * quantized_weights(candidates)[..., None],
         "gradients": _held(held, gradient_bytes(candidates), splits_gradients, shared),
         "master_weights": _held(held, master_bytes(candidates), sharded, shared),
         "optimizer": _held(held, moment_bytes(candidates), sharded, shared),
@@ -78,10 +79,17 @@ def quantizes(candidates: Candidates) -> Flags:
 
 
 def weight_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes per parameter of the copy that training computes with or quantizes from; 0 with quantized
-    primary weights."""
-    primary_quantized = quantizes(candidates) & candidates.on("fp8_param_gather")
-    return np.where(candidates.among("precision", "fp32"), 4.0, np.where(primary_quantized, 0.0, 2.0))
+    """Returns the bytes per parameter of the copy that training computes with or quantizes from."""
+    return np.where(candidates.among("precision", "fp32"), 4.0, BF16_BYTES)
+
+
+def replaced_bytes(candidates: Candidates) -> Floats:
+    """Returns the bytes per linear weight of that copy which quantized primary weights replace.
+
+    Only Transformer Engine's linear layers are made under its `fp8_model_init`; embedding, output projection, norms and
+    router keep their 16-bit weights.
+    """
+    return np.where(quantizes(candidates) & candidates.on("fp8_param_gather"), BF16_BYTES, 0.0)
 
 
 def gradient_bytes(candidates: Candidates) -> Floats:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.rows import filled
 from trainer.engines.simulated.memory import play_memory
 from trainer.estimate.candidates import one, table
+from trainer.estimate.held import held_parameters
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
+from trainer.estimate.memory.state import state_bytes
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.machine import Machine
 from trainer.recipe.rules.examples import FULL, recipe_of
@@ -223,6 +225,15 @@ def test_blackwell_keeps_one_copy_of_weights_with_one_scale() -> None:
 
     assert weights("gb200", "fp8_current") < weights("h100", "fp8_current")
     assert weights("gb200", "mxfp8") == weights("h100", "fp8_current")
+
+
+def test_only_linear_layers_between_embedding_and_head_are_kept_in_fp8() -> None:
+    wide, narrow = (deepseek_v3().replace({"precision": "mxfp8", "fp8_param_gather": on}) for on in (False, True))
+    held = held_parameters(one(wide))
+    weights = [state_bytes(one(recipe), held)["weights"] for recipe in (wide, narrow)]
+    assert weights[0] - weights[1] == pytest.approx(2 * held.linear)
+    tables = 2 * wide.architecture.vocab_size * wide.architecture.hidden_size
+    assert weights[1].sum() - 2 * held.linear.sum() > 2 * tables  # two copies of one byte beside them
 
 
 def qwen3_235b(*, pp: int, vpp: int | None = None, layout: str | None = None) -> Recipe:
