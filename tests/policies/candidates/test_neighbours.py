@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 from policies.candidates.neighbours import DECISIONS, PAIRED_NEIGHBOURS, Move, modelled_moves, moves, neighbours, pairs
 from policies.search.avoid import Avoid
-from policies.surrogate.surrogate import fit_surrogate
+from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from tests.policies.drawn import cpu_recipe, failed, gpu_recipe, trial, tuned_by
 from tests.rows import filled
 from trainer.recipe.knobs import KNOBS
@@ -14,7 +15,11 @@ from trainer.recipe.rules import check
 
 HYBRIDEP = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
 BASE = gpu_recipe(HYBRIDEP | {"manual_gc": True, "manual_gc_interval": 100, "overlap_grad_reduce": True})
-SURROGATE = fit_surrogate([trial(BASE)], limit_gib=79.0)
+
+
+@cache
+def surrogate() -> Surrogate:
+    return fit_surrogate([trial(BASE)], limit_gib=79.0)
 
 
 def test_moves_are_legal_each_recipe_once_a_decision_and_leave_alone_what_is_frozen() -> None:
@@ -43,26 +48,26 @@ def test_a_knob_of_the_table_is_tried_alone_or_with_others_or_not_at_all() -> No
 
 
 def test_moves_that_the_surrogate_cannot_tell_from_the_incumbent_or_that_give_up_something_are_left_out() -> None:
-    found = {move.decision for move in modelled_moves(BASE, list(moves(BASE)), SURROGATE)}
+    found = {move.decision for move in modelled_moves(BASE, list(moves(BASE)), surrogate())}
     assert {"EP", "micro batch", "recompute", "dispatcher"} <= found
     assert not found & {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "moe_hybridep_num_sms", "bucket_size"}
     only_off = [move for move in moves(BASE) if move.changes == {"manual_gc": False}]
-    assert modelled_moves(BASE, only_off, SURROGATE) == []
+    assert modelled_moves(BASE, only_off, surrogate()) == []
 
 
 def test_neighbours_are_scored_and_none_where_there_are_none() -> None:
     near, avoid = list(moves(BASE)), Avoid([trial(BASE)])
-    group = neighbours(BASE, near, SURROGATE, avoid, min_fit=0.5)
+    group = neighbours(BASE, near, surrogate(), avoid, min_fit=0.5)
     assert group is not None
-    assert group.table.count == len(modelled_moves(BASE, near, SURROGATE))
-    assert neighbours(BASE, [], SURROGATE, avoid, min_fit=0.5) is None
+    assert group.table.count == len(modelled_moves(BASE, near, surrogate()))
+    assert neighbours(BASE, [], surrogate(), avoid, min_fit=0.5) is None
 
 
 def test_pairs_join_two_decisions_and_leave_out_what_was_tried_or_refused() -> None:
     near = list(moves(BASE))
     refused = failed(BASE.replace({"moe_permute_fusion": True}), "AssertionError: moe_permute_fusion is not built")
     tried = Avoid([trial(BASE), refused])
-    group = pairs(BASE, near, SURROGATE, tried, min_fit=0.5)
+    group = pairs(BASE, near, surrogate(), tried, min_fit=0.5)
     assert group is not None
     assert 0 < group.table.count <= PAIRED_NEIGHBOURS * (PAIRED_NEIGHBOURS - 1) // 2
     found = [group.recipe(row) for row in range(group.table.count)]
@@ -74,14 +79,14 @@ def test_pairs_join_two_decisions_and_leave_out_what_was_tried_or_refused() -> N
     singles = {move.recipe.digest() for move in near}
     assert any(recipe is not None and recipe.digest() not in singles for recipe in found)
     again = Avoid([trial(BASE), trial(found[0], number=1)]) if found[0] is not None else tried
-    without = pairs(BASE, near, SURROGATE, again, min_fit=0.5)
+    without = pairs(BASE, near, surrogate(), again, min_fit=0.5)
     assert without is not None
     assert found[0] not in [without.recipe(row) for row in range(without.table.count)]
 
 
 def test_one_move_has_no_pair() -> None:
     one: list[Move] = [move for move in moves(BASE) if move.decision == "micro batch"][:1]
-    assert pairs(BASE, one, SURROGATE, Avoid([]), min_fit=0.5) is None
+    assert pairs(BASE, one, surrogate(), Avoid([]), min_fit=0.5) is None
 
 
 def test_groups_of_twice_as_many_micro_batches_are_a_move_of_chunks() -> None:
