@@ -29,18 +29,22 @@ class Module:
     tree: ast.Module
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> list[Function]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [node for node in self.nodes if isinstance(node, Function)]
 
     @cached_property
     def methods(self) -> set[str]:
-        classes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        classes = (node for node in self.nodes if isinstance(node, ast.ClassDef))
         return {each.name for node in classes for each in node.body if isinstance(each, Function)}
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Returns the module that a bare name comes from: another one of the tests, or this one."""
-        imports = (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom))
+        imports = (node for node in self.nodes if isinstance(node, ast.ImportFrom))
         imported = {name.name: node.module for node in imports if node.module for name in node.names}
         return imported | {each.name: self.name for each in self.functions}
 
@@ -67,8 +71,13 @@ def unsure_tests(root: Path) -> list[str]:
 
 
 def asserting_helpers(modules: Iterable[Module]) -> set[Helper]:
-    """Returns the helpers whose assertion is certain; helpers may call each other."""
-    open_ones = [(module, each) for module in modules for each in module.functions if each.name != FILLED]
+    """Returns the helpers whose assertion is certain; helpers may call each other, and nothing calls a test."""
+    open_ones = [
+        (module, each)
+        for module in modules
+        for each in module.functions
+        if each.name != FILLED and not each.name.startswith("test_")
+    ]
     found: set[Helper] = set()
     while True:
         more = {
