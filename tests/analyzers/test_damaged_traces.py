@@ -346,7 +346,7 @@ def _with_odd_values(chance: random.Random) -> bytes:
     return json.dumps(document, indent=chance.choice((None, 1))).encode()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_damage_never_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
     path = tmp_path / "fuzzed.json"
