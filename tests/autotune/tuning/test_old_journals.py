@@ -1,4 +1,4 @@
-"""Journals that earlier versions wrote: each is read, reported and exported, and one of every form is resumed.
+"""Journals that earlier versions wrote: each is read, and those of every form are reported, exported and resumed.
 
 `journals/<kind>/` holds the recipe as given and the journal of a study that the last version before a change of the
 events wrote, named for what that version did not write yet; `as_of_6a0a633` is the newest without reasons. No journal
@@ -31,8 +31,8 @@ STOPS = {
     "amid a burst": b'"purpose":"measure"',
     "amid a repeat": b'"purpose":"repeat"',
 }
-# Every form of an event, a missing key too, is in one of these; the first three are resumed in `make test`
-RESUMED = {
+# Every form of an event, a missing key too, is in one of these, which are stopped there and resumed
+OF_EVERY_FORM = {
     NEWEST: "amid a repeat",
     "before_published": "amid a burst",
     "before_ablation": "after a proposal",
@@ -94,7 +94,7 @@ def test_the_journals_hold_every_event_that_earlier_versions_wrote(tmp_path: Pat
     assert {LessonAdded, Probed, BurstLost, TunerStarted} <= found
 
 
-@pytest.mark.parametrize("kind", few(sorted(KINDS, key=lambda kind: kind not in (OLDEST, NEWEST)), 2))
+@pytest.mark.parametrize("kind", few(sorted(OF_EVERY_FORM, key=lambda kind: kind not in (OLDEST, NEWEST)), 2))
 def test_status_report_and_export_work_on_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +121,7 @@ def test_studies_of_every_version_are_listed_together(
     assert document["unread"] == []
 
 
-def test_every_form_of_an_event_is_in_a_journal_that_is_resumed() -> None:
+def test_every_form_of_an_event_is_in_one_of_the_journals_that_are_resumed() -> None:
     """Compares types, and which keys are missing beside others that are there."""
     events = {kind: map(json.loads, journal_of(kind).splitlines()) for kind in KINDS}
     forms = {kind: {form for event in events[kind] for form in written(event, event["event"])} for kind in KINDS}
@@ -134,10 +134,10 @@ def test_every_form_of_an_event_is_in_a_journal_that_is_resumed() -> None:
         absent = {(place, key) for place, form in found if isinstance(form, frozenset) for key in keys[place] - form}
         return absent | {(place, form) for place, form in found if isinstance(form, str)}
 
-    assert forms_of(KINDS) == forms_of(RESUMED)
+    assert forms_of(KINDS) == forms_of(OF_EVERY_FORM)
 
 
-@pytest.mark.parametrize(("kind", "stop"), few(RESUMED.items(), 3))
+@pytest.mark.parametrize(("kind", "stop"), few(OF_EVERY_FORM.items(), 3))
 def test_a_study_stopped_in_its_midst_goes_on_without_paying_twice(
     kind: str, stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
