@@ -67,10 +67,10 @@ def errors_of(recipe: Recipe) -> set[str]:
 
 def _gain(loss: Loss, change: Gap, found: Compared) -> float | None:
     """Returns the gain of throughput by the change alone, as a fraction: of the measured step where traced parts
-    correct what the change saves, else of the estimate of the user's recipe."""
-    name = LevelName.MEASURED if found.rank is not None else LevelName.OWN
-    step_s = next((level.time.s for level in found.levels if level.name is name), None)
-    if step_s is None or change.alone is None:
+    correct what the change saves or estimates are scaled to it, else of the estimate of the user's recipe."""
+    own = next((level for level in found.levels if level.name is LevelName.OWN), None)
+    step_s = (found.levels[0] if own is None or found.rank is not None else own).time.s
+    if change.alone is None:
         return None
     saved_s = change.alone.s + sum(gap.time.s for gap in loss.gaps if gap.kind is Kind.PART)
     return step_s / (step_s - saved_s) - 1 if saved_s < step_s else None

@@ -90,17 +90,18 @@ def headline(found: GapDocument) -> str:
 
 def _answer(found: GapDocument) -> str:
     first, last = found.levels[0], goal(found)
+    whole = "your step" if found.steps_marked else "the whole trace"
     most = _most(found.causes[0], found) if found.causes else ""
     if last is not None and last.name == LevelName.COMPUTE:
-        whole = "your step" if found.steps_marked else "the whole trace"
         return f"{whole} takes {duration(1e3 * first.time.ms)}, its compute {duration(1e3 * last.time.ms)}{most}"
     if last is None:
         return f"your step takes {duration(1e3 * first.time.ms)}; nothing comparable is known"
     ratio = first.time.ms / last.time.ms if last.time.ms else 0.0
-    what = "your step takes" if first.name == LevelName.MEASURED else "your step should take"
-    said = f"{what} {duration(1e3 * first.time.ms)}, {level_name(last, found)} {duration(1e3 * last.time.ms)}"
-    long = f"{significant(ratio)} times as long" if ratio > LONGER else "no longer"
-    return f"{said}: {long}{most}"
+    what = f"{whole} takes" if first.name == LevelName.MEASURED else "your step should take"
+    name = level_name(last, found)
+    against = f"{duration(1e3 * last.time.ms)} {'' if name.startswith('at ') else 'of '}{name}"
+    said = f"{what} {duration(1e3 * first.time.ms)}, against {against}"
+    return f"{said}: {significant(ratio)} times as long{most}" if ratio > LONGER else f"{said}: no longer"
 
 
 def _most(cause: Cause, found: GapDocument) -> str:
@@ -112,6 +113,10 @@ def goal(found: GapDocument) -> Rung | None:
     """Returns the level at which the gaps end: the reference, else the plan, else compute."""
     names = (LevelName.REFERENCE, LevelName.PLAN, LevelName.COMPUTE)
     return next((level for name in names for level in found.levels if level.name == name), None)
+
+
+def _has_reference(found: GapDocument) -> bool:
+    return any(level.name == LevelName.REFERENCE for level in found.levels)
 
 
 def level_name(level: Rung, found: GapDocument) -> str:
@@ -210,7 +215,8 @@ def notes(found: GapDocument) -> Iterator[str]:
         if found.software is None:
             yield "your software release is assumed to be that of the published run; --software names another"
     elif found.gpu == "cpu" and found.against is None:
-        yield "nothing is published for CPUs: estimates are scaled to your step and show shares, not speeds"
+        scaled = "" if found.split == "nothing measured" else "are scaled to your step and "
+        yield f"nothing is published for CPUs: estimates {scaled}show shares, not speeds"
     far_off = not 1 / FAR_OFF < found.scale < FAR_OFF and found.gpu != "cpu"
     if far_off and found.split == "parts" and not found.both_traced:
         yield (
@@ -221,7 +227,8 @@ def notes(found: GapDocument) -> Iterator[str]:
         yield f"the recipe as it is read breaks {', '.join(found.broken)}: see `moe-autotune check`"
     if found.unsaid:
         some = f"{', '.join(found.unsaid[:4])} and {len(found.unsaid) - 4} more"
-        yield f"a log does not show {some}: assumed to be as in the reference"
+        as_in = "as in the reference" if _has_reference(found) else "the defaults"
+        yield f"a log does not show {some}: assumed to be {as_in}"
     if found.iterations is not None and found.source == "log":
         before = "" if found.ended is None else " before the run ended"
         warm_up = "warm-up left out" if found.warm_up_left_out else "warm-up included: there are no more"

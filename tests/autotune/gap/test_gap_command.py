@@ -127,11 +127,20 @@ def test_a_probe_says_what_slow_links_cost_where_nothing_was_traced(capfd: pytes
     assert links["time"]["ms"] > 0
 
 
+def test_a_step_that_is_no_longer_than_its_goal_is_not_said_to_lose_time(capfd: pytest.CaptureFixture[str]) -> None:
+    write_log(load_recipe("base.yaml"), [2e3] * 6, Path("fast.log"))
+    assert main(["gap", "fast.log", "--gpu", "h100"]) == 0
+    first, *notes = " ".join(capfd.readouterr().out.split()).split(" note: ")
+    assert first.endswith("of plan's first choice, by estimate: no longer")
+    assert any("assumed to be the defaults" in note for note in notes)
+
+
 def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> None:
     Path("cpu.log").write_text("\n".join(ITERATION.format(n=n, ms=100) for n in range(1, 7)))
     found = asked(capfd, "cpu.log", "--recipe", "cpu-moe-slow")
     assert found["published"] is None
     assert [level["name"] for level in found["levels"]] == ["measured", "plan"]
+    assert all(cause["advice"]["gain"] > 0 for cause in filled(found["causes"]))
     assert main(["gap", "cpu.log", "--recipe", "cpu-moe-slow"]) == 0
     assert "nothing is published for CPUs" in capfd.readouterr().out
 
