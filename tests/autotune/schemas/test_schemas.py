@@ -160,7 +160,7 @@ def test_words_of_the_source_are_words_of_the_schema() -> None:
     parts = schema_of("plan")["$defs"]
     assert parts["Layout"]["properties"]["spread"]["description"] == "relative half width of the interval"
     finding = schema_of("diagnose")["$defs"]["WallFinding"]["properties"]
-    assert finding["speedup_bound"]["description"].startswith("how much faster steps would come without it")
+    assert finding["speedup_bound"]["description"].startswith("upper bound on the speed-up without this wall")
     assert next(iter(schema_of("doctor")["$defs"]["Found"]["properties"])) == "what"
 
 
