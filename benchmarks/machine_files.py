@@ -22,7 +22,7 @@ HEAD = """# Machine files
 A recipe with `burst: {engine: simulated}` runs on a simulated cluster: a simulation of events, compared with published
 runs (`python -m benchmarks.simulation_accuracy`), that shares no formula with `estimate` and `plan`. A machine file
 says how that cluster differs from the tables; `burst: {engine: simulated, machine: NAME or FILE}` names a packaged one
-or a YAML file, relative to the recipe. What the file says becomes a part of the recipe, of its digest and of the study.
+or a YAML file, relative to the recipe. What the file says becomes part of the recipe, of its digest and of the study.
 
 ```yaml
 name: our-cluster
@@ -35,7 +35,7 @@ Factors multiply what the tables say: 1 is "as published", 0.5 of a rate is half
 What is absent has its default. This page is made by `python -m benchmarks.machine_files`.
 
 A file that [`twin`](twin.md) wrote has a second section, `estimate`: what was learned of the cluster, for the closed
-forms of `estimate` and `plan`. A simulation does not read it, and it is no part of a recipe or its digest.
+forms of `estimate` and `plan`. A simulation does not read it, and it is not part of a recipe or its digest.
 """
 TRANSLATION = """## From what was learned to the keys
 

@@ -118,7 +118,7 @@ class Startup(Section):
 
 
 class Machine(Section):
-    name: str = Field("machine", description="what reports call it")
+    name: str = Field("machine", description="name in reports")
     about: str = Field("", description="one sentence on what is special about it")
     compute: Compute = Compute()
     links: Links = Links()
