@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.places import DATA, data_file
@@ -77,7 +78,7 @@ COUNTS_AGREE = 0.025  # tokens rounded to integers change FLOPs per token by up 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One published measurement. `flops_per_token` is the row's own count if it gives tokens too."""
+    """One published measurement."""
 
     row: str
     cell: str  # model and GPU
@@ -104,6 +105,7 @@ def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
     """Returns the runs of published_runs.csv, and the rows left out with their reasons."""
     with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
+    counts = _counts(rows)
     runs: list[Run] = []
     left: list[LeftOut] = []
     seen: set[tuple[Any, ...]] = set()
@@ -112,7 +114,7 @@ def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
         if why:
             left.append(LeftOut(row=row["row_id"], why=why))
         else:
-            runs.append(_run(row, facts))
+            runs.append(_run(row, facts, counted=counts.get(_model_of_release(row))))
     return runs, left
 
 
@@ -212,12 +214,25 @@ def _repeated(row: dict[str, str], seen: set[tuple[Any, ...]]) -> str | None:
     return None
 
 
-def _run(row: dict[str, str], facts: Path) -> Run:
+def _model_of_release(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("release", "model_key", "variant", "seq_len"))
+
+
+def _counts(rows: Sequence[dict[str, str]]) -> dict[tuple[str, ...], float]:
+    """Returns the TFLOP a token by which each release counts a model: the median of its rows. Single rows print tokens
+    of an older release beside new TFLOPS; where a release prints such a row again, the tokens follow the TFLOPS."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["derived_tflop_per_token"]:
+            found.setdefault(_model_of_release(row), []).append(float(row["derived_tflop_per_token"]))
+    return {model: median(each) for model, each in found.items()}
+
+
+def _run(row: dict[str, str], facts: Path, *, counted: float | None) -> Run:
     recipe = _recipe(row, facts)
     tflops = float(row["model_tflops_per_gpu"])
-    counted = float(row["derived_tflop_per_token"] or 0)
     ours = model_flops_per_token(recipe.architecture, recipe.training.seq_length) / 1e12
-    # Tokens are what was measured, and some are rounded; some tables count sliding windows or biases otherwise
+    # Some tables count sliding windows or biases otherwise; within the rounding of tokens the counts agree
     per_token = counted if counted and abs(counted / ours - 1) > COUNTS_AGREE else ours
     return Run(
         row=row["row_id"],
