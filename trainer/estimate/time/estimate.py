@@ -27,6 +27,7 @@ from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s, st
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
 from trainer.estimate.time.offload import offloaded_share, optimizer_offload_s
+from trainer.estimate.time.quantization import quantized_bytes
 from trainer.estimate.time.stage_table import StageTable, stretched
 from trainer.estimate.time.work import (
     MULTIPLY_ADD,
@@ -311,8 +312,9 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     narrow, bf16 = quantizes_head(candidates), np.minimum(rate, sustained * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
     head = flops * model.vocab_size * model.hidden_size / np.where(narrow, rate, bf16)
-    quantized = candidates.tokens / candidates.tp * (model.hidden_size + model.vocab_size) * 2.0  # input, gradient
-    head = head + narrow * values["quantize_passes"] * quantized / memory_rate(candidates, values)
+    elements = candidates.tokens / candidates.tp * (model.hidden_size + model.vocab_size)  # of input and gradient
+    quantize = values["quantize_time"] * elements * quantized_bytes(candidates) / memory_rate(candidates, values)
+    head = head + narrow * quantize
     projection = flops * 2 * model.hidden_size**2 / rate
     heads = held.heads * (1 + (model.mtp_num_layers or 0))
     return heads * head[..., None] + held.mtp * projection[..., None]

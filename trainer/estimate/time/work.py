@@ -17,6 +17,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.state import quantizes
 from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.quantization import quantized_bytes
 from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
@@ -237,7 +238,7 @@ def _memory_bound(
 
     Counted on Megatron-Core's forward pass with fused norms, rotary embedding and SwiGLU: two norms (read, write), two
     residual additions (two reads, a write), rotary on queries and keys, the activation (read its input, write its
-    output), permutation and its inverse. Quantization reads an element and writes it twice, narrow.
+    output), permutation and its inverse. Quantization reads and writes what its recipe does.
     """
     model = candidates.base.architecture
     query, key, value = attention_channels(model)
@@ -256,23 +257,26 @@ def _memory_bound(
     if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + expert_input(model))
     inputs = sublayers * model.hidden_size + shares.mixes * value + (shared if is_moe else shares.feeds * width)
-    narrow = quantizes(candidates)
-    quantize = narrow * constants["quantize_passes"] * inputs
-    experts = narrow * _expert_passes(candidates, constants) * topk * (expert_input(model) + width) if is_moe else 0.0
+    quantize = constants["quantize_time"] * inputs
+    experts = _expert_quantization(candidates, constants) * topk * (expert_input(model) + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())
     rate = memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
     return {
         "norms": norms * each / rate,
         "activation": activation * fused * each / rate,
         "permute": permute * _permuted(candidates, constants) * each / rate,
-        "quantize": (quantize + experts * fused) * each / rate,
+        "quantize": (quantize + experts * fused)
+        * quantized_bytes(candidates)
+        * candidates.tokens
+        / candidates.tp
+        / rate,
     }
 
 
-def _expert_passes(candidates: Candidates, constants: Constants) -> float | Floats:
-    """Returns how many times quantization passes over an input of the experts; 0 on a CPU, which does not quantize."""
+def _expert_quantization(candidates: Candidates, constants: Constants) -> float | Floats:
+    """Returns the time of quantizing the experts' inputs over what its bytes take; 0 on a CPU, which does not."""
     hardware = candidates.base.hardware
-    return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_passes", hardware)
+    return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_time", hardware)
 
 
 def _permuted(candidates: Candidates, constants: Constants) -> Floats:

@@ -181,7 +181,7 @@ def test_offload_is_chosen_where_nothing_else_fits_and_said_to_cost() -> None:
 
 def test_offload_is_chosen_where_its_room_buys_more_than_its_copies_cost() -> None:
     data = {"model": "deepseek-v3", "cluster": {"gpu": "h100", "nodes": 32}}
-    training = {"global_batch_size": 2048, "precision": "fp8_blockwise"}
+    training = {"global_batch_size": 2048, "precision": "fp8_current"}
     base = recipe_from(Source(name="tight", data=data | {"training": training}))
     frozen = base.model_copy(
         update={"tune": base.tune.model_copy(update={"freeze": ("fine_grained_activation_offloading",)})}
