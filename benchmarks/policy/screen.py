@@ -1,6 +1,6 @@
 """Halves and doubles the constants of the tuner, in groups or singly, on eight development scenarios.
 
-    python -m benchmarks.policy.screen [--groups choice,fit | --names phase_share,…] [--scenarios N] [--csv FILE]
+    python -m benchmarks.policy.screen [--groups choice,fit | --names phase_share,…] [--scenarios 0,3] [--csv FILE]
 
 Each variation plays the scenarios of `wide.py` with the product's own loop and probe. *changed* counts the studies
 whose bursts differ from those of the table as it is: a constant that changes none in either direction decides nothing.
@@ -26,6 +26,7 @@ from policies.constants import Constant, constants
 
 GROUPS = ("choice", "fit", "effort", "time", "memory", "probe", "numerical")
 AFTER = (1, 3)
+SCENARIOS = 8
 STRIDE = 7  # of the development scenarios: shares no factor with their ten traits
 FACTORS = (0.5, 2.0)
 OTHER_NOISE = (1, 2)
@@ -94,8 +95,9 @@ def variations(groups: Sequence[str], names: Sequence[str], table: Mapping[str, 
     return [Variation(title=title, names=sets[title], factor=factor) for title in sets for factor in FACTORS]
 
 
-def courses(variation: Variation, scenarios: int) -> list[Course]:
-    """Returns the course of each scenario. Call it once in a fresh process, before anything reads a constant."""
+def courses(variation: Variation, numbers: Sequence[int]) -> list[Course]:
+    """Returns the course of the scenarios with these numbers. Call it once in a fresh process, before anything reads a
+    constant."""
     table = constants()
     for name in variation.names:
         table[name] = replace(table[name], value=moved(table[name].value, variation.factor))
@@ -108,7 +110,7 @@ def courses(variation: Variation, scenarios: int) -> list[Course]:
     warnings.simplefilter("ignore")  # optuna warns of its experimental parts
     developed = [scenario for scenario in wide_scenarios() if not scenario.unseen]
     found = []
-    for number in range(scenarios):
+    for number in numbers:
         ground = Ground(developed[STRIDE * number % len(developed)], counts_fitting=False)
         study = tuned_by(SURROGATE)(ground.seeded(variation.noise), max(AFTER))
         bursts = tuple((burst.tuned, burst.gpu_hours, burst.oom) for burst in study.paid)
@@ -130,10 +132,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", default=",".join(GROUPS), help="groups of constants, by commas")
     parser.add_argument("--names", default="", help="single constants instead, by commas")
-    parser.add_argument("--scenarios", type=int, default=8)
+    parser.add_argument("--scenarios", default=",".join(map(str, range(SCENARIOS))), help="numbers, by commas")
     parser.add_argument("--processes", type=int, default=2, help="variations at a time")
     parser.add_argument("--csv", type=Path, default=None, help="write every study here")
     options = parser.parse_args()
+    numbers = [int(number) for number in options.scenarios.split(",")]
     names = tuple(name for name in options.names.split(",") if name)
     asked = [
         Variation(title="as it is"),
@@ -143,7 +146,7 @@ def main() -> None:
     rows = []
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         base: list[Course] = []
-        for variation, found in zip(asked, pool.map(courses, asked, repeat(options.scenarios)), strict=True):
+        for variation, found in zip(asked, pool.map(courses, asked, repeat(numbers)), strict=True):
             base = base or found
             each = [compared(course, first) for course, first in zip(found, base, strict=True)]
             print(_line(variation, found, each), flush=True)
