@@ -87,7 +87,7 @@ def test_the_example_of_gap_prints_what_its_page_shows(
     subprocess.run(made, cwd=ROOT, check=True, capture_output=True)
     assert main(next(words for words in commands("gap.md") if words[1].startswith("example/"))) == 0
     found = capsys.readouterr().out.splitlines()
-    for start in ("waterfall", "1  another token dispatcher"):
+    for start in ("waterfall", "1  less context parallelism"):
         shown = [line.partition("…")[0].rstrip() for line in block_from("gap.md", start) if line.strip() != "…"]
         assert [line for line in filled(shown) if not any(is_like(line, other) for other in found)] == []
 
