@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.state import MOST_COPIES
+from trainer.estimate.memory.state import BF16_BYTES, MOST_COPIES
 from trainer.recipe.tables import read_table
-
-READ_BYTES = 2.0  # an element in BF16
 
 
 def quantized_bytes(candidates: Candidates) -> Floats:
@@ -23,7 +21,7 @@ def quantized_bytes(candidates: Candidates) -> Floats:
         if row is None:
             return 0.0
         copies = float(row["copies"]) if row["copies"] else of_gpu
-        return READ_BYTES * float(row["reads"]) + copies * float(row["copy_bytes"])
+        return BF16_BYTES * float(row["reads"]) + copies * float(row["copy_bytes"])
 
     return candidates.column("precision").each(moved)
 
