@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analyzers.diagnosis import Partition, TraceReport
+from analyzers.diagnosis import TraceReport
 from analyzers.errors import TraceError
 from analyzers.intervals import Floats, Intervals, intersect, merge, subtract, window
 from analyzers.kernel_classes import COMPUTE_CLASSES, KINDS
@@ -84,14 +84,6 @@ class Lanes:
 
 
 Kept = dict[tuple[str, int | None, float], Breakdown]  # breakdowns already read, by path, device and length of the span
-
-
-def lanes(trace: TraceReport, step: Partition) -> Lanes:
-    """Returns all events in one step, or in the whole span, of a trace that was diagnosed.
-
-    Raises: TraceError: the trace no longer exists, or has changed since the diagnosis.
-    """
-    return lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
 
 
 def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:

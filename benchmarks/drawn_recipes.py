@@ -19,12 +19,7 @@ NO_RECOMPUTE: dict[str, Any] = {
 }
 MOVES: dict[str, list[dict[str, Any]]] = {
     "recompute": [
-        {
-            "recompute_granularity": None,
-            "recompute_method": None,
-            "recompute_num_layers": None,
-            "recompute_modules": None,
-        },
+        NO_RECOMPUTE,
         {
             "recompute_granularity": "full",
             "recompute_method": "uniform",

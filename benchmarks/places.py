@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
 TRACES = ROOT.parent / "shared" / "traces"  # next to the checkout, if present
-TRAINER_LOGS = ROOT.parent / "shared" / "facts" / "trainer_logs"
 
 
 def data_file(name: str, *, folder: Path = DATA) -> Path:

@@ -11,8 +11,6 @@ from functools import cache
 
 from trainer.recipe.tables import read_table
 
-ORIGINS = ("fitted", "measured", "numerical", "judged")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:

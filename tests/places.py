@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.places import DATA, ROOT, TRACES, TRAINER_LOGS
+from benchmarks.places import DATA, ROOT, TRACES
 
 FACTS = DATA
+TRAINER_LOGS = ROOT.parent / "shared" / "facts" / "trainer_logs"
 WITHOUT_SHARED = "without ../shared"  # why tests of real traces skip
 
 __all__ = ["FACTS", "ROOT", "TRACES", "TRAINER_LOGS", "WITHOUT_SHARED"]

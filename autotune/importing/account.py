@@ -20,7 +20,6 @@ from trainer.values import knob_value
 
 MOST_LISTED = 40
 LEAD = 13
-WIDTH = 110
 
 
 class Took(TypedDict):

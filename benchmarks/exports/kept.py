@@ -105,10 +105,6 @@ def _same(said: Any, found: Any) -> bool:
     return bool(said == found)
 
 
-def unkept(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> list[Compared]:
-    return [each for each in compared(recipe, version, options, args) if not each.kept]
-
-
 def lost(recipe: Recipe, version: str) -> list[Spelling]:
     """Returns the settings that this version has no flag for."""
     return [each for each in (*model_spellings(recipe, version), *knob_spellings(recipe, version)) if each.lost]

@@ -16,8 +16,6 @@ from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.layout import layout_of
 from trainer.recipe.load import packaged_examples, recipe_from
 from trainer.recipe.models import presets
-from trainer.recipe.rules import RULES
-from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.source import parse_source
 
 
@@ -31,14 +29,6 @@ class Asked:
     @cached_property
     def recipe(self) -> Recipe:
         return self.make()
-
-
-def examples_of_rules() -> list[Asked]:
-    """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it refuses.
-    Without those on a GPU whose compute capability is unknown: the parser asks for it."""
-    both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
-    every = (Asked(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
-    return [each for each in every if each.recipe.hardware.compute_capability is not None]
 
 
 def asked(facts: Path = DATA) -> list[Asked]:

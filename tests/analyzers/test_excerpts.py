@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from analyzers import analyze
 from analyzers.diagnosis import Analysis, Partition, TraceReport
 from analyzers.intervals import union
-from analyzers.lanes import lanes
+from analyzers.lanes import diagnosed, lanes_of
 from analyzers.readers import chunks
 from analyzers.repeats import Repeats
 from autotune.diagnose.page import diagnosis_page
@@ -313,4 +313,5 @@ def test_steps_stand_and_are_drawn_where_they_were_recorded(tmp_path: Path) -> N
     assert step.recorded_us == pytest.approx(300 + 4 * PERIOD_US + 720)
     assert step.duration_us == pytest.approx(300 + 16 * PERIOD_US + 720)
     assert step.end_us - step.start_us == pytest.approx(step.recorded_us)
-    assert lanes(trace, step).duration_us == pytest.approx(step.recorded_us)
+    drawn = lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
+    assert drawn.duration_us == pytest.approx(step.recorded_us)

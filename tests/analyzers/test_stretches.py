@@ -8,7 +8,7 @@ import pytest
 
 from analyzers import TraceError, Wall, analyze
 from analyzers.diagnosis import Analysis, Stretch
-from analyzers.lanes import lanes
+from analyzers.lanes import diagnosed, lanes_of
 from analyzers.steps import REPEATS
 from tests.analyzers.drawing import GEMM, GLOO_THREAD, Drawing
 from tests.places import TRACES, WITHOUT_SHARED
@@ -98,7 +98,8 @@ def test_other_ranges_are_not_taken_for_steps(tmp_path: Path, drawing: Drawing) 
 
 def test_lanes_are_of_the_stretch_too(tmp_path: Path) -> None:
     (trace,) = judged(tmp_path, looped(), Stretch(range="benchmark_loop", step_marker="lap")).traces
-    found = lanes(trace, trace.steps[0])
+    (step, *_) = trace.steps
+    found = lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
     assert found.duration_us == 980
     assert INIT not in found.names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from benchmarks.exports.ask import options
 from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
 from benchmarks.exports.megatron_lm import VERSIONS, figures
-from benchmarks.exports.recipes import asked, examples_of_rules
+from benchmarks.exports.recipes import Asked, asked
 from trainer.frameworks.megatron_lm.flags import FLAGS
+from trainer.recipe.rules import RULES
+from trainer.recipe.rules.examples import recipe_of
 
 needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
 EVERY = 40  # of the recipes: `python -m benchmarks.exports megatron-lm` has them all
@@ -22,6 +25,14 @@ def version(request: pytest.FixtureRequest) -> str:
     if request.param not in there:
         pytest.skip(f"the checkout is an unpacked tree of {there[0]}")
     return str(request.param)
+
+
+def examples_of_rules() -> list[Asked]:
+    """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it refuses.
+    Leaves out those on a GPU whose compute capability is unknown: the parser asks for it."""
+    both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
+    every = (Asked(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
+    return [each for each in every if each.recipe.hardware.compute_capability is not None]
 
 
 def _folder() -> Path:

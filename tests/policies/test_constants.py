@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import policies
-from policies.constants import ORIGINS, constant, constants
+from policies.constants import constant, constants
 from tests.rows import filled
 
 FOLDER = Path(policies.__file__).parent
+ORIGINS = ("fitted", "measured", "numerical", "judged")
 NAMED = re.compile(r"constant\(\s*\"(\w+)\"\s*\)")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from analyzers import analyze
-from analyzers.lanes import Lane, Lanes, Place, lanes
+from analyzers.lanes import Lane, Lanes, Place, diagnosed, lanes_of
 from autotune.diagnose.lanes import EVENTS, lanes_document, thinned
 from autotune.diagnose.page import diagnosis_page
 from autotune.diagnose.views import drawn_steps
@@ -157,7 +157,7 @@ def test_the_worst_step_of_real_traces_holds_only_events_of_it(tmp_path: Path) -
     assert trace is not None
     first, second = steps_of(trace)
     for step in (first, second):
-        found = lanes(trace, step)
+        found = lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
         assert (found.end_us > 0).all()
         assert (found.start_us < step.duration_us).all()
         idle = found.lane == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.engines.simulated.ops import Op, Stream
+from trainer.engines.simulated.ops import Stream
 
 _NCCL = "ncclDevKernel_{}(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -54,7 +54,3 @@ GROUPS = {
     Stream.PP: "PIPELINE_MODEL_PARALLEL_GROUP",
     Stream.NORM: "MODEL_PARALLEL_GROUP",
 }
-
-
-def kernel_name(op: Op) -> str:
-    return KERNELS[op.kernel]

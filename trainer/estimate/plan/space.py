@@ -23,7 +23,6 @@ from trainer.recipe.schema import Recipe
 
 MBS = "micro_batch_size"
 OUTPUT = "fp8_output_proj"
-SIZES = (TP, PP, VPP, CP, EP, ETP)
 MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # the largest sizes of any published recipe
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)

@@ -18,7 +18,6 @@ from trainer.recipe.schema import Recipe
 WHOLE_LAYERS = ("attn", "mlp", "moe", "mamba")
 # value of TORCH_NCCL_AVOID_RECORD_STREAMS with which exchanged tensors are freed when the other stream is done
 LATE_RELEASE = 0
-Parts = tuple[list[str], list[tuple[LayerKind, bool]], list[str]]
 
 
 def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk]]:
