@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
-from policies.bisect.question import LEAST_EFFECT, Question, Seen, Subset, Verdict
+from policies.bisect.question import LEAST_EFFECT, Observation, Question, Subset, Verdict
 from policies.bisect.steps import next_step
 from policies.noise import median_error
 
@@ -58,12 +58,12 @@ class Case:
     def legal(self, subset: Subset) -> bool:
         return all(other in subset for each, other in self.needs.items() if each in subset)
 
-    def burst(self, subset: Subset) -> Seen:
+    def burst(self, subset: Subset) -> Observation:
         acting = [cost for term, cost in self.terms.items() if term <= subset]
         if self.fails:
-            return Seen(subset=subset, symptom="oom") if acting else Seen(subset=subset, log_cost=0.0)
+            return Observation(subset=subset, symptom="oom") if acting else Observation(subset=subset, log_cost=0.0)
         cost = sum(acting) + sum(self.small[each] for each in subset)
-        return Seen(subset=subset, log_cost=cost + self.dice.gauss(0, NOISE))
+        return Observation(subset=subset, log_cost=cost + self.dice.gauss(0, NOISE))
 
     def expected(self) -> float:
         """Returns the standard deviation that a burst's own steps suggest; they do not show the noise between
@@ -136,14 +136,14 @@ class Result:
 
 def bisected(case: Case, budget: int = BUDGET) -> Result:
     """Bisects a case with the product's own code."""
-    seen: list[Seen] = []
+    seen: list[Observation] = []
     question, verdict = case.question, Verdict()
     while len(seen) < budget + 2:
         step = next_step(question, seen)
         verdict = step.verdict
-        if step.ask is None:
+        if step.next_subset is None:
             break
-        seen.append(case.burst(step.ask))
+        seen.append(case.burst(step.next_subset))
     return Result(bursts=len(seen) - 2, right=verdict.guilty == case.guilty, sure=verdict.confident)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from autotune.gap.comparing import Compared, compared
-from autotune.gap.inputs import Beside, side_of
+from autotune.gap.inputs import RunOptions, side_of
 from benchmarks.gap_cases import Case, drawn, on_machine, write_log
 from policies.surrogate.blas import one_blas_thread
 from policies.trial import Z_90
@@ -104,7 +104,7 @@ def seen(case: Case, seed: int, folder: Path) -> Compared:
     """Runs a case, then `gap` on its log and traces."""
     run(case, seed, folder)
     cluster = case.recipe.cluster
-    beside = Beside(gpu=cluster.gpu_name, gpus_per_node=case.recipe.ranks_per_node, trace=folder / "trace")
+    beside = RunOptions(gpu=cluster.gpu_name, gpus_per_node=case.recipe.ranks_per_node, trace=folder / "trace")
     side = side_of(str(folder / "run.log"), beside)
     assert cluster.nodes == (side.recipe.cluster.nodes if side.recipe else 0)
     return compared(side, named=None, other=None, release=latest(), plan=lambda own: None)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from autotune.export import export
 from autotune.importing import scripts
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from trainer.errors import BadInputError
 from trainer.frameworks.megatron_lm.agreement import differences
@@ -122,7 +122,7 @@ def tried(script: Path, folder: Path) -> Case:
     own = commands_of(script, folder)
     started_at = time.perf_counter()
     try:
-        made = imported(Asked(file=str(script), gpu="h100", nodes=None, given={}))
+        made = imported(ImportOptions(file=str(script), gpu="h100", nodes=None, given={}))
     except BadInputError as error:
         return Case(name=script.name, same=None, why=str(error), seconds=time.perf_counter() - started_at)
     seconds = time.perf_counter() - started_at
@@ -141,7 +141,7 @@ def tried(script: Path, folder: Path) -> Case:
 def recorded(script: Path, folder: Path) -> Case:
     """Compares the script and its export by recordings in isolation; arguments the script needs are made up."""
     started_at = time.perf_counter()
-    asked = Asked(file=str(script), gpu="h100", nodes=1, given={"vocab_size": "32000"})
+    asked = ImportOptions(file=str(script), gpu="h100", nodes=1, given={"vocab_size": "32000"})
     try:
         made, own = imported(asked), scripts.started(script.read_text(errors="replace"), asked)
     except BadInputError as error:
@@ -151,7 +151,7 @@ def recorded(script: Path, folder: Path) -> Case:
     seconds = (time.perf_counter() - started_at) / 2
     exported = folder / "exported.sbatch"
     exported.write_text(export(made.recipe, "slurm"))
-    again = scripts.started(exported.read_text(), Asked(file=str(exported), gpu="h100"))
+    again = scripts.started(exported.read_text(), ImportOptions(file=str(exported), gpu="h100"))
     why = difference(own.argv, again.argv, made.recipe.world_size, announced=made.changed)
     return Case(name=script.name, same=not why, why=why, seconds=seconds)
 

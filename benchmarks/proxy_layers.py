@@ -70,7 +70,7 @@ def _with_proxies(scenario: Scenario) -> Iterator[Recipe]:
     rows = np.flatnonzero(found.finals.fits).tolist()
     for row in dice.sample(rows, len(rows)):
         recipe = written_out(found.finals.candidates.recipe(row))
-        if not broken(recipe, found.standing) and _proxies(recipe):
+        if not broken(recipe, found.unavoidable) and _proxies(recipe):
             yield recipe
 
 

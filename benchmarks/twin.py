@@ -142,7 +142,7 @@ def _others(scenario: Scenario, count: int) -> Iterator[Other]:
         kept = 0
         for row in dice.sample(rows, len(rows)):
             recipe = written_out(found.finals.candidates.recipe(row))
-            if kept < each and not broken(recipe, found.standing):
+            if kept < each and not broken(recipe, found.unavoidable):
                 kept += 1
                 yield Other(kind=kind, recipe=recipe, true_s=simulated_step_s(recipe, scenario.machine))
             if kept == each:

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from autotune.cli import main
 from autotune.report import write_report, write_running
-from autotune.status.terminal import show_standing
+from autotune.status.terminal import show_status
 from autotune.tuning.journal import JOURNAL, read_study
-from autotune.tuning.standing import standing_of
+from autotune.tuning.study_status import study_status
 
 WIDTHS = (1280, 600)
 SCHEMES = {"light": 1, "dark": 0}  # Chromium's values of preferredColorScheme
@@ -108,7 +108,7 @@ def _status(study: Path, file: Path) -> Path:
     now = history.last_event_at + 20
     said = StringIO()
     with redirect_stdout(said):
-        show_standing(standing_of(history, folder=str(study), now=now, held=True), now)
+        show_status(study_status(history, folder=str(study), now=now, held=True), now)
     console = Console(record=True, width=100, file=StringIO())
     console.print(said.getvalue(), markup=False, highlight=False)
     file.write_text(f'<body style="margin: 0">{console.export_svg(title="moe-autotune status")}</body>')

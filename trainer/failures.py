@@ -58,7 +58,7 @@ _LONGEST_EVIDENCE = 500  # torch's message on a GPU without memory has up to 450
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trouble:
+class _RankFailure:
     """One rank's evidence of why it stopped. `words`: None if no known wording matched."""
 
     rank: RankEvidence
@@ -95,15 +95,15 @@ def classify(evidence: Evidence) -> Failure | None:
     return next((failure for rule in rules if (failure := rule(evidence, troubles))), None)
 
 
-def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
+def _troubles(evidence: Evidence) -> Iterator[_RankFailure]:
     """Yields a trouble for each rank that reported an error or ended without a report."""
     for rank in evidence.ranks:
         if rank.report is not None and rank.report.error is not None:
             words, line = _words_of_error(rank.report.error, rank.log)
-            yield _Trouble(rank=rank, at_s=rank.report.error.at_s, words=words, line=line)
+            yield _RankFailure(rank=rank, at_s=rank.report.error.at_s, words=words, line=line)
         elif rank.report is None and rank.death is not None and not _fell_with_launcher(rank.death, evidence):
             words, line = _words_of_death(rank, rank.death, evidence)
-            yield _Trouble(rank=rank, at_s=rank.death.at_s, words=words, line=line)
+            yield _RankFailure(rank=rank, at_s=rank.death.at_s, words=words, line=line)
 
 
 def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
@@ -149,12 +149,12 @@ def _ending(code: int | None) -> str:
 # ---- no rank failed by itself
 
 
-def _scheduled(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _scheduled(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure reported by a scheduler that ended the ranks, if any."""
     return evidence.ended_by
 
 
-def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _launcher_killed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     code = evidence.launcher_code
     if code is None or code >= 0:
         return None
@@ -164,7 +164,7 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
     return Failure(kind=kind, phase=phase, evidence=f"the launcher {_ending(code)}")
 
 
-def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _overdue(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of a deadline that passed.
 
     The hanging rank is the one that is not waiting for the others, if there is exactly one.
@@ -202,7 +202,7 @@ def _whereabouts(rank: RankEvidence) -> str:
     return f"in {rank.phase.value}, last line: {_last_line(before or rank.log) or 'none'}"
 
 
-def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _bad_result(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure that complete reports show: a loss that is not finite, or replicas that diverged."""
     reports = [rank.report for rank in evidence.ranks if rank.report is not None]
     for report in reports:
@@ -217,7 +217,7 @@ def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | N
     return None
 
 
-def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _witnessed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of ranks that only report another one as gone or late: that of the silent rank, if there is
     exactly one."""
     witnesses = [trouble for trouble in troubles if trouble.is_witness]
@@ -235,14 +235,14 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | No
     )
 
 
-def _terminated(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _terminated(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of ranks that were asked to end, but not by us: by a scheduler or a user."""
     if not troubles:
         return None
     return Failure(kind=FailureKind.INTERRUPTED, phase=troubles[0].rank.phase, evidence=troubles[0].line)
 
 
-def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+def _launcher_failed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure if the launcher ended and no rank's evidence shows why: by a log, else of the machine."""
     ended = {trouble.rank.rank for trouble in troubles}
     silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]

@@ -13,7 +13,7 @@ from autotune.bisect.measure import Measure
 from autotune.tuning.history import History
 from policies.bisect.differences import Difference, ends_of
 from policies.bisect.guilt import Predicted
-from policies.bisect.question import Effect, Seen, Subset, Verdict
+from policies.bisect.question import Effect, Observation, Subset, Verdict
 from policies.noise import Noise
 from policies.trial import Z_90, Trial
 from trainer.recipe import Recipe
@@ -43,21 +43,21 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     guilt: float
 
 
-class Acting(msgspec.Struct, frozen=True, kw_only=True):
+class EffectEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Differences with an effect; several act only together. `time` is None for a failure."""
 
     differences: list[str]
     time: Time | None
 
 
-class Other(msgspec.Struct, frozen=True, kw_only=True):
+class AlternativeEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A set of culprits that the bursts do not rule out."""
 
     differences: list[str]
     probability: float
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class BurstEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One burst.
 
     `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction
@@ -87,9 +87,9 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None
     symptom: str | None
     probability: float
-    culprits: list[Acting]
-    helpers: list[Acting]
-    others: list[Other]
+    culprits: list[EffectEntry]
+    helpers: list[EffectEntry]
+    others: list[AlternativeEntry]
     total: Time | None
     rest: Time | None
     noise: float | None
@@ -97,7 +97,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     wall_noise: float | None = None
     differences: list[Changed]
     idle: list[str]
-    bursts: list[Ran]
+    bursts: list[BurstEntry]
     gpu_hours: float
     simulated: bool
 
@@ -123,7 +123,7 @@ def document_of(history: History, problem: Problem) -> Bisected:
         probability=verdict.probability,
         culprits=[_acting(each, problem) for each in verdict.culprits],
         helpers=[_acting(each, problem) for each in verdict.helpers],
-        others=[Other(differences=names(each), probability=chance) for each, chance in verdict.others],
+        others=[AlternativeEntry(differences=names(each), probability=chance) for each, chance in verdict.others],
         total=_time(verdict.total),
         rest=_time(verdict.rest) if verdict.culprits else None,
         noise=verdict.deviation,
@@ -167,8 +167,8 @@ def _answered(verdict: Verdict, trials: Sequence[Trial]) -> Answered:
     return "culprits" if verdict.culprits else "no difference"
 
 
-def _acting(effect: Effect, problem: Problem) -> Acting:
-    return Acting(differences=problem.names(frozenset(effect.members)), time=_time(effect))
+def _acting(effect: Effect, problem: Problem) -> EffectEntry:
+    return EffectEntry(differences=problem.names(frozenset(effect.members)), time=_time(effect))
 
 
 def _time(effect: Effect | None) -> Time | None:
@@ -177,17 +177,17 @@ def _time(effect: Effect | None) -> Time | None:
     return Time(change=math.expm1(effect.log_cost), low=math.expm1(effect.low), high=math.expm1(effect.high))
 
 
-def _ran(trials: Sequence[Trial], problem: Problem, measure: Measure) -> Iterator[Ran]:
+def _ran(trials: Sequence[Trial], problem: Problem, measure: Measure) -> Iterator[BurstEntry]:
     """Yields one row per burst, in the order they ran."""
     pairs = sorted((burst, trial.number) for trial in trials for burst in trial.bursts)
     by_measure, by_clock = (problem.seen(trials, each) for each in (measure, Measure.WALL))
     times, wall_times = _over_a(by_measure), _over_a(by_clock)
     for (burst, number), each, time, wall in zip(pairs, by_measure, times, wall_times, strict=True):
         taken = problem.names(each.subset)
-        yield Ran(burst=burst, trial=number, taken=taken, time=time, symptom=each.symptom, wall_time=wall)
+        yield BurstEntry(burst=burst, trial=number, taken=taken, time=time, symptom=each.symptom, wall_time=wall)
 
 
-def _over_a(seen: Sequence[Seen]) -> list[float | None]:
+def _over_a(seen: Sequence[Observation]) -> list[float | None]:
     """Returns the time of each burst over A's first, as a fraction."""
     first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
     costs = (each.log_cost for each in seen)

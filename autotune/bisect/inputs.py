@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.check.legal import refuse_illegal
 from autotune.export.source import source_at
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from policies.bisect.differences import Ends, ends_of
 from trainer.errors import BadInputError, Problem, refused
@@ -65,7 +65,7 @@ def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
 def _recipe(named: str, gpu: str | None) -> Recipe:
     path = Path(named)
     if path.is_file() and path.suffix not in RECIPES:
-        asked = Asked(file=named, gpu=gpu, tell=lambda line: print(line, file=sys.stderr))
+        asked = ImportOptions(file=named, gpu=gpu, say=lambda line: print(line, file=sys.stderr))
         return imported(asked).recipe
     return source_at(named).recipe
 

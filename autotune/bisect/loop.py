@@ -19,7 +19,7 @@ from autotune.tuning.seen import bursts_seen
 from policies.bisect.differences import Ends
 from policies.bisect.effects import predicted_effects
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
-from policies.bisect.question import LEAST_EFFECT, Question, Seen, Step, Subset
+from policies.bisect.question import LEAST_EFFECT, BisectStep, Observation, Question, Subset
 from policies.bisect.steps import next_step
 from policies.noise import medians as log_costs
 from policies.reason import Reason, ReasonKind
@@ -55,7 +55,7 @@ class Problem:
         numbers = {each.name: at for at, each in enumerate(self.ends.differences)}
         return frozenset(numbers[name] for name in trial.proposal.reason.figures["taken"])
 
-    def seen(self, trials: Sequence[Trial], measure: Measure = Measure.WALL) -> list[Seen]:
+    def seen(self, trials: Sequence[Trial], measure: Measure = Measure.WALL) -> list[Observation]:
         """Returns the result of every burst, in the order they ran."""
         return bursts_seen(trials, self.subset, trials[0], measure.cost) if trials else []
 
@@ -65,7 +65,7 @@ class Problem:
         a, b = (next((trial for trial in ran if self.subset(trial) == end), None) for end in self.question.ends)
         return measure_of(a, b, ran)
 
-    def step(self, trials: Sequence[Trial]) -> Step:
+    def step(self, trials: Sequence[Trial]) -> BisectStep:
         """Returns the verdict after these trials, and the subset to run next."""
         measure = self.measure(trials)
         shown = map(measure.shown_deviation, _that_ran(trials))
@@ -92,7 +92,7 @@ class BisectLoop:
             if number not in self._history.attempted:
                 self.bench.attempt(number)
             self._conclude(number)
-        while (step := self.problem.step(self._trials)).ask is not None:
+        while (step := self.problem.step(self._trials)).next_subset is not None:
             if (spent := self.bench.spent_out) is not None:
                 return self.bench.journal.append(Ended(status="budget", reason=spent))
             self._run(step)
@@ -111,14 +111,14 @@ class BisectLoop:
     def _runs(self) -> bool:
         return self._history.attempted[0].status is Status.OK
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: BisectStep) -> None:
         """Runs a burst of the subset that `step` asks for, as a repeat if a trial of it exists."""
-        assert step.ask is not None
-        known = next((trial for trial in self._trials if self.problem.subset(trial) == step.ask), None)
+        assert step.next_subset is not None
+        known = next((trial for trial in self._trials if self.problem.subset(trial) == step.next_subset), None)
         if known is not None:
             self.bench.repeat(known)
             return
-        number = self.bench.enter(self._proposal(step.ask))
+        number = self.bench.enter(self._proposal(step.next_subset))
         self.bench.attempt(number)
         self._conclude(number)
 
@@ -155,7 +155,7 @@ class BisectLoop:
         reason = Reason(kind=ReasonKind.SUBSET_MEASURED, figures=figures)
         self.bench.conclude(trial, trial.status, Verdict.REJECTED, reason)
 
-    def _reason(self, step: Step) -> Reason:
+    def _reason(self, step: BisectStep) -> Reason:
         verdict = step.verdict
         figures = {
             "culprits": [self.problem.names(frozenset(each.members)) for each in verdict.culprits],

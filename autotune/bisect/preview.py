@@ -16,7 +16,7 @@ from autotune.bisect.loop import Problem
 from autotune.looks.quantities import counted, gain, percent, share_of, significant
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import say
-from policies.bisect.question import Seen
+from policies.bisect.question import Observation
 from policies.bisect.steps import next_step
 from policies.surrogate.time import fit_time
 from trainer.estimate.candidates import tabulate
@@ -26,7 +26,7 @@ CULPRIT_LOG_COST = math.log1p(0.10)  # log time per token that the culprit adds
 MAX_BURSTS = 40  # limit on the bursts of one simulated bisection
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
+class BisectPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `bisect --dry-run --json`.
 
     `bursts`: median of simulated bisections with one culprit of 10 %, both ends included (`bursts_high`: the most);
@@ -43,14 +43,14 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hours: float
 
 
-def planned(problem: Problem, *, seed: int) -> Planned:
+def planned(problem: Problem, *, seed: int) -> BisectPreview:
     """Returns the plan and its cost."""
     counts = sorted(_simulated_bursts(problem, random.Random(seed)))
     recipe = problem.ends.a
     log_step, _ = fit_time([]).predict(tabulate([recipe]))
     burst = recipe.burst
     hours = median(counts) * (burst.warmup_steps + burst.measure_steps) * math.exp(float(log_step[0])) / 3600
-    return Planned(
+    return BisectPreview(
         study=recipe.name,
         differences=differences_of(problem),
         idle=[each.name for each in problem.ends.idle],
@@ -66,14 +66,14 @@ def _simulated_bursts(problem: Problem, dice: random.Random) -> Iterator[int]:
     question = problem.question
     for _ in range(SIMULATIONS):
         (culprit,) = dice.choices(sorted(question.all), weights=question.guilt)
-        seen: list[Seen] = []
-        while len(seen) < MAX_BURSTS and (ask := next_step(question, seen).ask) is not None:
+        seen: list[Observation] = []
+        while len(seen) < MAX_BURSTS and (ask := next_step(question, seen).next_subset) is not None:
             cost = CULPRIT_LOG_COST * (culprit in ask) + dice.gauss(0, question.deviation)
-            seen.append(Seen(subset=ask, log_cost=cost))
+            seen.append(Observation(subset=ask, log_cost=cost))
         yield len(seen)
 
 
-def show_plan(console: Console, plan: Planned, unit_of: str) -> None:
+def show_plan(console: Console, plan: BisectPreview, unit_of: str) -> None:
     """Prints the plan, about one screen."""
     say(console, f"{plan.study}: {counted(len(plan.differences), 'difference')} between A and B; nothing is run")
     rows = [(values_text(each), gain(each.predicted.change), percent(each.guilt, 0)) for each in plan.differences]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.bisect.document import Acting, Bisected, Other, Time, values_text
+from autotune.bisect.document import AlternativeEntry, Bisected, EffectEntry, Time, values_text
 from autotune.bisect.measure import Measure
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
@@ -34,7 +34,7 @@ def figure(found: Bisected) -> str:
     return gain(found.total.change) if found.total else ""
 
 
-def other_text(each: Other) -> str:
+def other_text(each: AlternativeEntry) -> str:
     """Returns `fp8 + tp_comm_overlap (12 %)`: a set that is possible too."""
     return f"{' + '.join(each.differences) or 'nothing'} ({percent(each.probability, 0)})"
 
@@ -57,7 +57,7 @@ def _rest(found: Bisected) -> str:
     return f"; the other differences together: {time_text(rest)}"
 
 
-def acting_text(each: Acting) -> str:
+def acting_text(each: EffectEntry) -> str:
     """Returns `fp8 and tp_comm_overlap, only together, +12.0 % (+9.1 to +15.0 %)`."""
     together = ", only together" if len(each.differences) > 1 else ""
     time = f", {time_text(each.time)}" if each.time else ""

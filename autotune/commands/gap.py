@@ -53,7 +53,7 @@ def gap(
     from autotune.commands.estimate import release_of
     from autotune.gap.comparing import PUBLISHED, attainable, compared, first_choice
     from autotune.gap.document import document_of
-    from autotune.gap.inputs import Beside, read_for, side_of
+    from autotune.gap.inputs import RunOptions, read_for, side_of
     from autotune.gap.terminal import show_gap
     from autotune.looks.working import counting, working
     from autotune.output import page_at, text_at
@@ -65,12 +65,12 @@ def gap(
     release = release_of(software)
     sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}
     more = {"--against": against, "--against-trace": against_trace, "--software": software}
-    beside = Beside(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe, more=more)
+    beside = RunOptions(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe, more=more)
     with counting("reading traces") as progress:
         side = side_of(named, beside, progress)
         other = None
         if against is not None and not _is_published(against):
-            other = side_of(against, Beside(**sizes, trace=against_trace), progress)
+            other = side_of(against, RunOptions(**sizes, trace=against_trace), progress)
         elif against_trace is not None:
             raise refused("--against-trace", "--against names no other run of yours", "add --against LOG")
     with working("comparing"):

@@ -55,13 +55,13 @@ def import_(
     from rich.console import Console
 
     from autotune.importing.account import document, header, show, yaml_of
-    from autotune.importing.found import Asked
+    from autotune.importing.found import ImportOptions
     from autotune.importing.reading import imported
     from autotune.looks.wrapping import plain_console
     from autotune.output import text_at
 
     target = text_at(output, inputs=(Path(file),), force=force)
-    asked = Asked(
+    asked = ImportOptions(
         file=str(file),
         gpu=gpu,
         nodes=nodes,
@@ -73,7 +73,7 @@ def import_(
         absent=tuple(map(os.path.abspath, absent or ())),
         cwd=None if cwd is None else str(cwd.resolve()),
         trust=trust,
-        tell=lambda line: print(line, file=sys.stderr),
+        say=lambda line: print(line, file=sys.stderr),
     )
     found = imported(asked)
     text = header(found, name=Path(file).name) + yaml_of(found.recipe)

@@ -29,12 +29,12 @@ def record(
     """
     import json
 
-    from autotune.importing.found import Asked
+    from autotune.importing.found import ImportOptions
     from autotune.importing.recorded import RecordDocument, written
     from autotune.importing.scripts import MOE_RECORD_HINT, as_submitted, isolated
     from autotune.output import text_at
     from trainer.errors import refused
-    from trainer.recording.record import Asked as Command
+    from trainer.recording.record import JobCommand
     from trainer.recording.record import record as recorded
 
     if not command:
@@ -42,16 +42,16 @@ def record(
         inside: RecordDocument = {"schema": 1, "file": None, "recorded": None, "environment": MOE_RECORD_HINT}
         return Answer(document=inside)
     target = text_at(output, inputs=(), force=force)
-    said = Asked(
+    said = ImportOptions(
         file=command[0],
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         trust=trust,
-        tell=lambda line: print(line, file=sys.stderr),
+        say=lambda line: print(line, file=sys.stderr),
     )
     isolation = isolated(said)
     sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
-    asked = Command(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
+    asked = JobCommand(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
     found = recorded(asked, isolation)
     if (sized := as_submitted(asked, said, found.first["trains"])) != asked:
         asked, found = sized, recorded(sized, isolation)

@@ -9,12 +9,12 @@ from autotune.commands.answer import Answer, StudyFolder
 
 def status(study: StudyFolder) -> Answer:
     """Show the state of a study: what runs and why, the best so far, the cost, the expected end."""
-    from autotune.status.terminal import show_standing
+    from autotune.status.terminal import show_status
     from autotune.status.watching import look
 
-    standing, now = look(Path(study))
-    show_standing(standing, now)
-    return Answer(document=standing)
+    status, now = look(Path(study))
+    show_status(status, now)
+    return Answer(document=status)
 
 
 def watch(study: StudyFolder) -> Answer:

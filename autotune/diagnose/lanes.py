@@ -75,7 +75,7 @@ def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
 def lanes_legend(found: Lanes) -> Markup:
     """Draws the legend of the lanes: a swatch for each kind of event."""
     return legend(
-        Piece(key=_colour(KEYS[code]), words=key_words(KEYS[code]), value=1.0, said="")
+        Piece(key=_colour(KEYS[code]), words=key_words(KEYS[code]), value=1.0, text="")
         for code in np.unique(found.key).tolist()
     )
 

@@ -63,5 +63,5 @@ def _stack(rank: RankTime, idle_us: float) -> Stack:
     parts = (("own", "own work", rank.own_us - idle), ("idle", "idle", idle), ("waiting", "waits", rank.waiting_us))
     return Stack(
         label=f"rank {rank_number(rank)} · {duration(rank.step_us)}",
-        pieces=tuple(Piece(key=key, words=words, value=us, said=duration(us)) for key, words, us in parts),
+        pieces=tuple(Piece(key=key, words=words, value=us, text=duration(us)) for key, words, us in parts),
     )

@@ -20,8 +20,8 @@ def step_bar(parts: Sequence[Segment], longest: float, label: str) -> Markup:
 def steps_legend(steps: Iterable[Partition]) -> Markup:
     """Draws the legend of the segments that occur in any of the steps, in drawing order."""
     seen = {segment.kind.key for step in steps for segment in segments(step)}
-    return legend(Piece(key=kind.key, words=kind.words, value=1.0, said="") for kind in KINDS if kind.key in seen)
+    return legend(Piece(key=kind.key, words=kind.words, value=1.0, text="") for kind in KINDS if kind.key in seen)
 
 
 def _piece(part: Segment) -> Piece:
-    return Piece(key=part.kind.key, words=part.kind.words, value=part.us, said=duration(part.us))
+    return Piece(key=part.kind.key, words=part.kind.words, value=part.us, text=duration(part.us))

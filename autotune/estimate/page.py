@@ -53,7 +53,7 @@ def model_name(recipe: Recipe) -> str:
 
 def memory_pieces(by_part: Mapping[str, float]) -> tuple[Piece, ...]:
     return tuple(
-        Piece(key=f"m-{name}", words=MEMORY_PARTS.get(name, name), value=by_part[name], said=gib(by_part[name]))
+        Piece(key=f"m-{name}", words=MEMORY_PARTS.get(name, name), value=by_part[name], text=gib(by_part[name]))
         for name in memory_order(list(by_part))
     )
 
@@ -61,7 +61,7 @@ def memory_pieces(by_part: Mapping[str, float]) -> tuple[Piece, ...]:
 def time_pieces(by_part: Mapping[str, float]) -> tuple[Piece, ...]:
     """Returns the pieces of STEP_PARTS; `by_part` is in seconds."""
     return tuple(
-        Piece(key=name.removesuffix("_s"), words=words, value=by_part[name], said=duration(by_part[name] * 1e6))
+        Piece(key=name.removesuffix("_s"), words=words, value=by_part[name], text=duration(by_part[name] * 1e6))
         for name, words in STEP_PARTS.items()
     )
 

@@ -49,7 +49,7 @@ SEQUENCE_AND_BATCH, PIPELINE = "sequence_and_batch", "pipeline"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpriced:
+class UnpricedSetting:
     """A setting that differs but has no effect on any estimate; `effect` is the published one, None if there is
     none."""
 
@@ -71,7 +71,7 @@ class Compared:
     own: Recipe | None = None
     nearest: Nearest | None = None
     against: Side | None = None
-    unpriced: tuple[Unpriced, ...] = ()
+    unpriced: tuple[UnpricedSetting, ...] = ()
     rank: int | None = None  # rank whose traced parts divide the gap
 
     @property
@@ -277,13 +277,13 @@ def _relative(costs: Costs, one_recipe: Recipe, other: Recipe) -> float:
     return abs(here / there - 1)
 
 
-def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[Unpriced]:
+def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[UnpricedSetting]:
     for change in changes:
         for name, values in change.knobs.items():
             known = effects().get(name)
             applies = known is not None and known.precision in (None, own.training.precision)
             gains = applies and known is not None and known.value in (None, values[1])
-            yield Unpriced(name=name, values=values, effect=known if gains else None)
+            yield UnpricedSetting(name=name, values=values, effect=known if gains else None)
 
 
 def attainable(found: Compared) -> Recipe | None:

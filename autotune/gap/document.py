@@ -28,7 +28,7 @@ class Time(msgspec.Struct, frozen=True, kw_only=True):
     high_ms: float
 
 
-class Rung(msgspec.Struct, frozen=True, kw_only=True):
+class LevelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A level of the waterfall: measured, own_estimate, reference, plan, peak, or compute (for a trace without a
     recipe). Rates are null without a recipe."""
 
@@ -38,7 +38,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     model_tflops_per_gpu: float | None
 
 
-class Drop(msgspec.Struct, frozen=True, kw_only=True):
+class GapEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A gap between levels; a positive time is lost.
 
     `changes`: knob → [here, there]; `alone`: time that the change saves by itself; `partner`: the change with which it
@@ -94,7 +94,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
     differs: dict[str, tuple[Any, Any]]
 
 
-class NoPrice(msgspec.Struct, frozen=True, kw_only=True):
+class UnpricedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that differs but has no effect on any estimate.
 
     `published_gain`: fraction of throughput, and its interval.
@@ -133,11 +133,11 @@ class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_left_out: bool
     software: str | None
     scale: float
-    levels: list[Rung]
-    gaps: list[Drop]
+    levels: list[LevelEntry]
+    gaps: list[GapEntry]
     causes: list[Cause]
     published: PublishedRun | None
-    not_priced: list[NoPrice]
+    not_priced: list[UnpricedEntry]
     unsaid: list[str]
     broken: list[str]  # ids of the rules that the recipe breaks
     attainable: str | None = None
@@ -180,7 +180,7 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
         ],
         published=_published(found.nearest),
         not_priced=[
-            NoPrice(
+            UnpricedEntry(
                 name=each.name,
                 values=each.values,
                 published_gain=(each.effect.gain, each.effect.low, each.effect.high) if each.effect else None,
@@ -208,10 +208,10 @@ def _marked(found: Compared) -> bool:
     return found.side.source != "trace" or trace is None or bool(trace.steps)
 
 
-def _rung(level: Level, own: Recipe | None) -> Rung:
+def _rung(level: Level, own: Recipe | None) -> LevelEntry:
     rate = None if own is None or not level.time.s else tokens_of(own) / own.world_size / level.time.s
     flops = None if own is None else model_flops_per_token(own.architecture, own.training.seq_length)
-    return Rung(
+    return LevelEntry(
         name=level.name,
         time=_time(level.time),
         tokens_per_s_per_gpu=rate,
@@ -219,8 +219,8 @@ def _rung(level: Level, own: Recipe | None) -> Rung:
     )
 
 
-def _drop(gap: Gap) -> Drop:
-    return Drop(
+def _drop(gap: Gap) -> GapEntry:
+    return GapEntry(
         kind=gap.kind,
         name=gap.name,
         time=_time(gap.time),

@@ -19,7 +19,7 @@ from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
 from autotune.diagnose.traced import read_for as read_of_traces
 from autotune.export.source import source_at
 from autotune.gap.logs import Steps, log_of
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from autotune.looks.segments import counted_steps, mean_us, slowest
 from autotune.tuning.history import History
@@ -66,7 +66,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class RunOptions:
     """Options for one run: the cluster and vocabulary that its file lacks, and its `recipe`, `trace` and `probe`.
 
     `more`: options of the comparison, by flag.
@@ -103,7 +103,7 @@ def unsaid_in_a_log() -> tuple[str, ...]:
     return tuple(name for name in KNOBS if not flags_of(name) and name not in SPELLED)
 
 
-def side_of(named: str, beside: Beside, progress: Progress = silent) -> Side:
+def side_of(named: str, beside: RunOptions, progress: Progress = silent) -> Side:
     """Returns the run that a path, a packaged example or STUDY/TRIAL names.
 
     Raises BadInputError for any other name, and for a log without arguments unless --recipe is given.
@@ -122,7 +122,7 @@ def read_for(*named: str | Path | None) -> tuple[Path, ...]:
     return read_of_traces([Path(each) for each in named if each is not None])
 
 
-def _reader_of(path: Path) -> Callable[[str, Beside, Progress], Side]:
+def _reader_of(path: Path) -> Callable[[str, RunOptions, Progress], Side]:
     if (path / JOURNAL).is_file() or trial_at(path) is not None:
         return _study
     if path.is_dir() or (str(path).lower().endswith(TRACE_SUFFIXES) and not _is_text_of_a_trainer(path)):
@@ -141,11 +141,11 @@ def _is_text_of_a_trainer(path: Path) -> bool:
     return b"traceEvents" not in head and b'"ph"' not in head
 
 
-def _recipe(named: str, beside: Beside, progress: Progress) -> Side:
+def _recipe(named: str, beside: RunOptions, progress: Progress) -> Side:
     return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or load_recipe(named))
 
 
-def _log(named: str, beside: Beside, progress: Progress) -> Side:
+def _log(named: str, beside: RunOptions, progress: Progress) -> Side:
     """Reads a log; a launch script or a file of arguments gives only its recipe."""
     path = Path(named)
     if path.stat().st_size > MOST_TEXT:
@@ -193,7 +193,7 @@ def _out_of_memory(named: str, ended: Failure, *, says: bool, gpu: str | None) -
     return refused(named, found, hint)
 
 
-def _trace(named: str, beside: Beside, progress: Progress) -> Side:
+def _trace(named: str, beside: RunOptions, progress: Progress) -> Side:
     path = Path(named)
     analysis = analysis_at(path, WHOLE, progress)
     situation = situation_of_traces([path], analysis)
@@ -225,7 +225,7 @@ def _traced_steps(analysis: Analysis) -> Steps | None:
     )
 
 
-def _study(named: str, beside: Beside, progress: Progress) -> Side:
+def _study(named: str, beside: RunOptions, progress: Progress) -> Side:
     source = source_at(named)
     path = Path(named)
     if path.is_dir():
@@ -238,7 +238,7 @@ def _study(named: str, beside: Beside, progress: Progress) -> Side:
     return _of_trial(named, beside, source.recipe, history, trial)
 
 
-def _of_trial(named: str, beside: Beside, recipe: Recipe, history: History, trial: Trial) -> Side:
+def _of_trial(named: str, beside: RunOptions, recipe: Recipe, history: History, trial: Trial) -> Side:
     medians = [_measured(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
     steps = Steps(
         step_s=median(each.step_s for each in medians),
@@ -260,7 +260,7 @@ def _measured(step_us: list[float]) -> Steps:
     return Steps(step_s=median(step_us) / 1e6, deviation=median_error(step_us), count=len(step_us))
 
 
-def _asked_recipe(beside: Beside) -> Recipe | None:
+def _asked_recipe(beside: RunOptions) -> Recipe | None:
     """Returns the recipe of --recipe: a recipe file, or any file that `import` reads."""
     if beside.recipe is None:
         return None
@@ -275,13 +275,13 @@ def _asked_recipe(beside: Beside) -> Recipe | None:
         raise
 
 
-def _imported(named: str, beside: Beside) -> Recipe:
-    asked = Asked(
+def _imported(named: str, beside: RunOptions) -> Recipe:
+    asked = ImportOptions(
         file=named,
         gpu=beside.gpu,
         nodes=beside.nodes,
         gpus_per_node=beside.gpus_per_node,
         given={} if beside.vocab_size is None else {"vocab_size": str(beside.vocab_size)},
-        tell=lambda line: print(line, file=sys.stderr),
+        say=lambda line: print(line, file=sys.stderr),
     )
     return imported(asked).recipe

@@ -87,7 +87,7 @@ def _piece(row: Row) -> Piece:
     key, words = (LEVEL, "step") if row.level is not None else (SAVED, "faster than there")
     if row.level is None and row.from_ms >= row.to_ms:
         key, words = KINDS[row.drop.kind] if row.drop is not None else ("other", SMALL)
-    return Piece(key=key, words=words, value=1.0, said="")
+    return Piece(key=key, words=words, value=1.0, text="")
 
 
 def _bar(row: Row, piece: Piece, longest: float, found: GapDocument) -> Markup:

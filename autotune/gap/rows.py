@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autotune.gap.document import Drop, GapDocument, Rung, Time
+from autotune.gap.document import GapDocument, GapEntry, LevelEntry, Time
 from autotune.gap.words import goal
 from trainer.estimate.gap.waterfall import Kind, LevelName
 
@@ -19,8 +19,8 @@ class Row:
     `from_ms`, `to_ms`: its start and end; levels start at 0.
     """
 
-    level: Rung | None = None
-    drop: Drop | None = None
+    level: LevelEntry | None = None
+    drop: GapEntry | None = None
     from_ms: float
     to_ms: float
     time: Time | None
@@ -31,7 +31,7 @@ def rows(found: GapDocument) -> Iterator[Row]:
     last = goal(found)
     drops, at_ms = list(found.gaps), found.levels[0].time.ms
     for level in found.levels:
-        above: list[Drop] = []
+        above: list[GapEntry] = []
         if level.name == LevelName.OWN and level is not found.levels[0]:
             above = [drop for drop in drops if drop.kind in (Kind.PART, Kind.PROBED, Kind.UNEXPLAINED)]
         elif last is not None and level.name == last.name:
@@ -43,7 +43,7 @@ def rows(found: GapDocument) -> Iterator[Row]:
         yield Row(level=level, from_ms=0.0, to_ms=level.time.ms, time=level.time)
 
 
-def _drops(drops: list[Drop], at_ms: float, least_ms: float) -> Iterator[Row]:
+def _drops(drops: list[GapEntry], at_ms: float, least_ms: float) -> Iterator[Row]:
     small_ms = 0.0
     for drop in sorted(drops, key=lambda each: -each.time.ms):
         if abs(drop.time.ms) < least_ms:

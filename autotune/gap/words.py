@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.gap.document import Cause, Drop, GapDocument, NoPrice, PublishedRun, Rung, Time
+from autotune.gap.document import Cause, GapDocument, GapEntry, LevelEntry, PublishedRun, Time, UnpricedEntry
 from autotune.looks.fix_names import name_title
 from autotune.looks.flagless import settings_text, variables_text
 from autotune.looks.quantities import (
@@ -109,7 +109,7 @@ def _most(cause: Cause, found: GapDocument) -> str:
     return f"; {would} {cause_name(cause, found)}: {duration(1e3 * cause.time.ms)}"
 
 
-def goal(found: GapDocument) -> Rung | None:
+def goal(found: GapDocument) -> LevelEntry | None:
     """Returns the level at which the gaps end: the reference, else the plan, else compute."""
     names = (LevelName.REFERENCE, LevelName.PLAN, LevelName.COMPUTE)
     return next((level for name in names for level in found.levels if level.name == name), None)
@@ -119,7 +119,7 @@ def _has_reference(found: GapDocument) -> bool:
     return any(level.name == LevelName.REFERENCE for level in found.levels)
 
 
-def level_name(level: Rung, found: GapDocument) -> str:
+def level_name(level: LevelEntry, found: GapDocument) -> str:
     if level.name == LevelName.REFERENCE and found.against is None and found.published is not None:
         return f"at the rate of {found.published.row}"
     if level.name == LevelName.MEASURED and not found.steps_marked:
@@ -132,14 +132,14 @@ def unit(found: GapDocument) -> str:
     return f"tokens/s/{share_of(found.gpu or '')}"
 
 
-def level_text(level: Rung, found: GapDocument) -> str:
+def level_text(level: LevelEntry, found: GapDocument) -> str:
     """Returns `measured step: 29.4 s, 4,430 tokens/s/GPU, 102 TFLOPS`."""
     rate = "" if level.tokens_per_s_per_gpu is None else f", {significant(level.tokens_per_s_per_gpu, 4)} {unit(found)}"
     tflops = "" if level.model_tflops_per_gpu is None else f", {significant(level.model_tflops_per_gpu)} TFLOPS"
     return f"{level_name(level, found)}: {duration(1e3 * level.time.ms)}{rate}{tflops}"
 
 
-def drop_name(drop: Drop, found: GapDocument) -> str:
+def drop_name(drop: GapEntry, found: GapDocument) -> str:
     if drop.kind == Kind.UNEXPLAINED:
         return "traced step against measured one" if found.split == "parts" else "beyond the estimate"
     if drop.kind in (Kind.SETTING, Kind.WORK):
@@ -243,7 +243,7 @@ def not_priced_texts(found: GapDocument) -> list[str]:
     return [*shown, *([f"{len(known) - NOT_PRICED} more"] if len(known) > NOT_PRICED else [])]
 
 
-def _not_priced(each: NoPrice) -> str:
+def _not_priced(each: UnpricedEntry) -> str:
     published = "" if each.published_gain is None else f" (published: {gain_interval(*each.published_gain)})"
     return f"{each.name} {_values(each.values)}{published}"
 

@@ -22,7 +22,7 @@ MOST_LISTED = 40
 LEAD = 13
 
 
-class Took(TypedDict):
+class RecipeParts(TypedDict):
     """Parts of the file that became the recipe."""
 
     model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
@@ -62,7 +62,7 @@ class ImportDocument(TypedDict):
     yaml: str  # the recipe
     file: str | None  # the file that -o wrote; null: stdout
     what: str  # the kind of the file
-    took: Took
+    took: RecipeParts
     passed_on: PassedOn
     kept: list[KeptWords]
     changed: list[ChangedValue]

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from autotune.importing.found import Asked, Started
+from autotune.importing.found import ImportOptions, Started
 from trainer.errors import BadInputError, Problem, refused
 from trainer.frameworks.registry import readers
 from trainer.recipe.aliases import values_in
@@ -27,7 +27,7 @@ class TooMuchError(Exception):
     """A YAML document whose aliases expand to more than MOST_VALUES values."""
 
 
-def from_text(text: str, asked: Asked) -> Started:
+def from_text(text: str, asked: ImportOptions) -> Started:
     """Reads flags as typed in a shell; `#` starts a comment."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
@@ -38,7 +38,7 @@ def from_text(text: str, asked: Asked) -> Started:
     return Started(program=_program(), argv=tuple(argv), notes=_program_note())
 
 
-def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
+def from_yaml(data: Mapping[str, Any], asked: ImportOptions) -> Started:
     """Reads a mapping of flags: true is the flag alone, false leaves it out, a list gives several values."""
     arguments = data.get(ARGUMENTS, data)
     argv = tuple(_filled(word, asked) for flag, value in arguments.items() for word in _words(str(flag), value))
@@ -79,7 +79,7 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _filled(word: str, asked: Asked) -> str:
+def _filled(word: str, asked: ImportOptions) -> str:
     """Replaces $NAME, ${NAME} and {NAME} by the value of --set, or else by the default in ${NAME:-default}."""
 
     def value(match: re.Match[str]) -> str:
@@ -90,7 +90,7 @@ def _filled(word: str, asked: Asked) -> str:
     return _VARIABLE.sub(value, word)
 
 
-def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) -> None:
+def _refuse_open(argv: Iterable[str], asked: ImportOptions, *, env: Iterable[str] = ()) -> None:
     """Raises BadInputError for variables and commands in the arguments: no shell expands them here."""
     flag, problems = "", {}
     unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))

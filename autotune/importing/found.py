@@ -18,7 +18,7 @@ MOST_SHOWN = 60  # most characters of a text in a message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ImportOptions:
     """The user's request: the file to import, and settings on the command line."""
 
     file: str
@@ -32,7 +32,7 @@ class Asked:
     absent: tuple[str, ...] = ()  # files that the script does not see although they are on this machine
     cwd: str | None = None  # working folder of the script; None: the folder it is in
     trust: bool = False  # run the script even without isolation
-    tell: Callable[[str], None] = lambda line: None  # prints a line for the user
+    say: Callable[[str], None] = lambda line: None  # prints a line for the user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Found:
         return (*self.started.notes, *self.reading.notes)
 
 
-def world_size(sizes: Sizes, asked: Asked) -> int | None:
+def world_size(sizes: Sizes, asked: ImportOptions) -> int | None:
     """Returns the number of ranks by the user, the file or the table of GPUs; None if it is unknown."""
     nodes = asked.nodes or sizes.nodes
     per_node = asked.gpus_per_node or sizes.gpus_per_node
@@ -89,7 +89,7 @@ def short(text: str) -> str:
     return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
 
 
-def check_given(asked: Asked, *texts: str) -> None:
+def check_given(asked: ImportOptions, *texts: str) -> None:
     """Raises BadInputError for a --set whose name is neither in these texts nor a field of the model."""
     for name in asked.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from autotune.importing.found import Asked, Found
+from autotune.importing.found import Found, ImportOptions
 from autotune.importing.here import amd_gpu_here, gpu_here
 from trainer.errors import refused
 from trainer.recipe.gpu_figures import GpuFigures
@@ -20,7 +20,7 @@ FIGURES = (".yaml", ".yml", ".json")  # suffixes of files with the figures of a 
 Gpu = str | dict[str, Any]  # name of a row of the hardware table, or figures
 
 
-def gpu_of(found: Found, asked: Asked) -> Gpu:
+def gpu_of(found: Found, asked: ImportOptions) -> Gpu:
     """Returns the value of `cluster.gpu`.
 
     Raises BadInputError if neither the file, the user nor the machine gives it.
@@ -33,7 +33,7 @@ def gpu_of(found: Found, asked: Asked) -> Gpu:
     if len(named) == 1:
         return named.pop()
     if here := gpu_here(known):
-        asked.tell(f"{here} is the GPU of this machine: {GPU} for another")
+        asked.say(f"{here} is the GPU of this machine: {GPU} for another")
         return here
     if amd := amd_gpu_here():
         raise refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.importing.found import Asked, Found
+from autotune.importing.found import Found, ImportOptions
 from trainer.frameworks.reading import Reading
 from trainer.recipe.hugging_face import is_hugging_face, keys_unread, model_fields, parts_left_out
 
@@ -13,7 +13,7 @@ def is_config(data: Any) -> bool:
     return is_hugging_face(data)
 
 
-def from_config(data: Any, asked: Asked) -> Found:
+def from_config(data: Any, asked: ImportOptions) -> Found:
     """Returns the model; training settings are a recipe's defaults, for the user to change."""
     model = model_fields(data, where=asked.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.importing.found import Asked, short
+from autotune.importing.found import ImportOptions, short
 from trainer.recording.programs import TRAINS
-from trainer.recording.record import Asked as Command
-from trainer.recording.record import Recording
+from trainer.recording.record import JobCommand, Recording
 
 ARGUMENTS = "@"
 
 
-def notes_of(found: Recording, at: int, command: Command, asked: Asked) -> Iterator[str]:
+def notes_of(found: Recording, at: int, command: JobCommand, asked: ImportOptions) -> Iterator[str]:
     """Yields the notes on training command number `at` of a recording."""
     first = found.first
     yield from _others(first["trains"], at, first["reported"])
@@ -55,7 +54,7 @@ def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Seq
                "as it has the most flags")  # fmt: skip
 
 
-def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
+def _empty(reported: Sequence[Sequence[str]], errors: str, asked: ImportOptions) -> Iterator[str]:
     """Yields notes on variables that bash took as empty, and on files that it could not read."""
     lines = {text: line for kind, _, line, text in reported if kind == "empty"}
     if ARGUMENTS in lines and ARGUMENTS not in asked.given:
@@ -81,7 +80,7 @@ def _decided(found: Recording, at: int) -> Iterator[str]:
                    f"(--{'absent' if there else 'exists'} {path})")  # fmt: skip
 
 
-def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
+def _taken(found: Recording, command: JobCommand, asked: ImportOptions) -> Iterator[str]:
     for path in command.present:
         if path not in asked.exists:
             yield f"line {_test_line(found, path)}: {path} is not here: assumed to exist (else --absent {path})"

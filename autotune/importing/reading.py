@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.importing import arguments_file, hugging_face, recorded, scripts, secrets
 from autotune.importing.files import text_of
-from autotune.importing.found import Asked, Found, Started, check_given, world_size
+from autotune.importing.found import Found, ImportOptions, Started, check_given, world_size
 from autotune.importing.here import vocabulary_here
 from autotune.importing.hints import known_files, of_a_program
 from autotune.importing.recipe import Imported, built, with_changes
@@ -20,7 +20,7 @@ from trainer.frameworks.reading import Difference, ImportRequest, Reader, Readin
 from trainer.frameworks.registry import readers
 
 
-def imported(asked: Asked) -> Imported:
+def imported(asked: ImportOptions) -> Imported:
     """Returns the recipe of a file. Raises BadInputError for what is missing or not understood."""
     text = text_of(Path(asked.file), known=known_files())
     try:
@@ -31,17 +31,17 @@ def imported(asked: Asked) -> Imported:
         raise refused(asked.file, str(error), "import its arguments as a file") from None
 
 
-def imported_command(started: Started, asked: Asked, what: str) -> Imported:
+def imported_command(started: Started, asked: ImportOptions, what: str) -> Imported:
     """Returns the recipe of a command that is already known."""
     return _made(_command(started, asked, what), asked)
 
 
-def _made(found: Found, asked: Asked) -> Imported:
+def _made(found: Found, asked: ImportOptions) -> Imported:
     made = _agreed(built(found, asked), asked)
     return replace(made, found=secrets.without_secrets(made.found))
 
 
-def _found(text: str, asked: Asked) -> Found:
+def _found(text: str, asked: ImportOptions) -> Found:
     """Returns the training job that the file describes."""
     logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
     data = None if logs else _mapping(text, asked)
@@ -58,7 +58,7 @@ def _found(text: str, asked: Asked) -> Found:
     return _command(scripts.started(text, asked), asked, "a launch script")
 
 
-def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> Found:
+def _of_mapping(data: dict[str, Any], text: str, asked: ImportOptions) -> Found:
     """Reads a JSON or YAML document."""
     if hugging_face.is_config(data):
         return hugging_face.from_config(data, asked)
@@ -74,7 +74,7 @@ def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> Found:
     raise refused(asked.file, "a mapping of an unknown kind", known_files())
 
 
-def _recorded(data: dict[str, Any], asked: Asked) -> Found:
+def _recorded(data: dict[str, Any], asked: ImportOptions) -> Found:
     """Reads a recorded command; if no framework knows it, the final arguments that the trainer itself recorded."""
     started = recorded.started(data, asked)
     values = data.get("inside", {}).get("arguments")
@@ -86,13 +86,13 @@ def _recorded(data: dict[str, Any], asked: Asked) -> Found:
     return _command(started, asked, "a recorded start")
 
 
-def _arguments(started: Started, asked: Asked, what: str) -> Found:
+def _arguments(started: Started, asked: ImportOptions, what: str) -> Found:
     """Reads a file of arguments as those of the assumed framework."""
     title = next(framework.title for framework, reader in readers() if reader.program == started.program)
     return _command(started, asked, f"{what} of {title}'s arguments")
 
 
-def _command(started: Started, asked: Asked, what: str) -> Found:
+def _command(started: Started, asked: ImportOptions, what: str) -> Found:
     started = secrets.without(started)
     known = _reader_of(started)
     if known is None:
@@ -116,7 +116,7 @@ def _of_command(
     framework: Framework,
     reader: Reader,
     started: Started,
-    asked: Asked,
+    asked: ImportOptions,
     *,
     what: str,
     stays: frozenset[str] = frozenset(),
@@ -132,18 +132,18 @@ def _of_command(
     return Found(what=what, reading=reading, framework=framework, started=started)
 
 
-def _of_document(what: str, framework: Framework, reading: Reading, asked: Asked) -> Found:
+def _of_document(what: str, framework: Framework, reading: Reading, asked: ImportOptions) -> Found:
     """Returns the training job of a log or configuration, which has no command."""
     started = Started(sizes=reading.sizes)
     _refuse_missing(framework, reading, started, asked)
     return Found(what=f"{what} of {framework.title}", reading=reading, started=started)
 
 
-def _refuse_missing(framework: Framework, reading: Reading, started: Started, asked: Asked) -> None:
+def _refuse_missing(framework: Framework, reading: Reading, started: Started, asked: ImportOptions) -> None:
     """Raises BadInputError for a command that the trainer would refuse, or a precision that no recipe has."""
     if reading.missing:
         for note in started.notes:
-            asked.tell(note)
+            asked.say(note)
         missing = Problem(
             where=asked.file,
             what=f"{framework.title}'s {', '.join(reading.missing)} is in none of its arguments",
@@ -154,11 +154,11 @@ def _refuse_missing(framework: Framework, reading: Reading, started: Started, as
         raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
 
 
-def _request(asked: Asked, *, ranks: int | None = None) -> ImportRequest:
+def _request(asked: ImportOptions, *, ranks: int | None = None) -> ImportRequest:
     return ImportRequest(file=asked.file, given=asked.given, ranks=ranks, ranks_per_node=asked.gpus_per_node)
 
 
-def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started, asked: Asked) -> Reading:
+def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started, asked: ImportOptions) -> Reading:
     """Returns the reading with the vocabulary size of the command's tokenizer, if that is on this machine."""
     if reading.preset or reading.model.get("vocab_size") or "vocab_size" in asked.given:
         return reading
@@ -169,7 +169,7 @@ def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started,
     return replace(reading, model={**reading.model, "vocab_size": read[0]}, notes=(*reading.notes, note))
 
 
-def _agreed(first: Imported, asked: Asked) -> Imported:
+def _agreed(first: Imported, asked: ImportOptions) -> Imported:
     """Returns the recipe, changed if its command would differ from the imported one: the arguments that differ stay in
     the command as they were."""
     framework, started = first.found.framework, first.found.started
@@ -181,7 +181,7 @@ def _agreed(first: Imported, asked: Asked) -> Imported:
     return with_changes(second, _lost(reader, second, asked))
 
 
-def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Difference]:
+def _lost(reader: Reader, imported: Imported, asked: ImportOptions) -> dict[str, Difference]:
     """Returns the settings in which the recipe's command differs from the imported one."""
     if reader.differences is None:
         return {}
@@ -189,7 +189,7 @@ def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Differe
     return dict(reader.differences(started.argv, stayed, imported.recipe, world_size(started.sizes, asked)))
 
 
-def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
+def _mapping(text: str, asked: ImportOptions) -> dict[str, Any] | None:
     """Returns the mapping in JSON or YAML text; None for a script or other text."""
     if text.lstrip().startswith("{"):
         try:

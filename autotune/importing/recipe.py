@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from autotune.importing.environment import Environment, sorted_out
-from autotune.importing.found import Asked, Found
+from autotune.importing.found import Found, ImportOptions
 from autotune.importing.gpu import GPU, Gpu, gpu_of, gpus_of_a_node
 from trainer.above_peak import above_peak
 from trainer.errors import BadInputError, Problem, refused
@@ -38,7 +38,7 @@ class Imported:
     ]  # argument of the trainer → (its value in the file, its value with the recipe)
 
 
-def built(found: Found, asked: Asked) -> Imported:
+def built(found: Found, asked: ImportOptions) -> Imported:
     """Returns the recipe. Raises BadInputError for what neither the file nor the user gives."""
     started = found.started
     environment = sorted_out(started.env)
@@ -52,7 +52,7 @@ def built(found: Found, asked: Asked) -> Imported:
             problems += error.problems
     if problems:
         for note in found.notes:
-            asked.tell(note)
+            asked.say(note)
         raise BadInputError(*problems)
     data: dict[str, Any] = {
         "name": asked.name or safe_name(Path(asked.file).stem),
@@ -99,7 +99,7 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
     return replace(imported, changed=changed)
 
 
-def _nodes(found: Found, asked: Asked) -> int | None:
+def _nodes(found: Found, asked: ImportOptions) -> int | None:
     """Returns the number of nodes; None if it follows from the number of tasks.
 
     Raises BadInputError if neither is known.
@@ -110,7 +110,7 @@ def _nodes(found: Found, asked: Asked) -> int | None:
     return nodes
 
 
-def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: Asked) -> dict[str, int]:
+def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: ImportOptions) -> dict[str, int]:
     per_node = asked.gpus_per_node or found.started.sizes.gpus_per_node or gpus_of_a_node(gpu)
     if per_node is None:
         raise refused(asked.file, "it does not say how many GPUs a node has", "--gpus-per-node N")
@@ -123,7 +123,7 @@ def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: Asked) -> dict[s
     return {"nodes": nodes, "gpus_per_node": per_node}
 
 
-def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
+def _model(found: Found, asked: ImportOptions) -> str | dict[str, Any]:
     """Returns the name of the preset that is this model; else the fields that are not at their default."""
     if found.reading.preset:
         return found.reading.preset
@@ -152,6 +152,6 @@ def _named_as_presets(model: Architecture) -> Architecture:
     return model.model_copy(update={"hybrid": named})
 
 
-def _given_fields(asked: Asked) -> dict[str, Any]:
+def _given_fields(asked: ImportOptions) -> dict[str, Any]:
     """Returns the fields of the model that --set gives."""
     return {name: yaml.safe_load(value) for name, value in asked.given.items() if name in Architecture.model_fields}

@@ -7,13 +7,12 @@ from dataclasses import asdict
 from typing import Any, TypedDict
 
 from autotune.importing.environment import is_launchers
-from autotune.importing.found import Asked, Started
+from autotune.importing.found import ImportOptions, Started
 from autotune.importing.scripts import program_end, started_of
 from trainer.errors import refused
 from trainer.launch_scripts.launchers import Sizes
 from trainer.recording.jail import Isolation
-from trainer.recording.record import Asked as Command
-from trainer.recording.record import Recording
+from trainer.recording.record import JobCommand, Recording
 from trainer.secrets import is_secret, redacted
 
 
@@ -30,7 +29,7 @@ def is_recorded(data: Any) -> bool:
     return isinstance(data, dict) and ("recording" in data or "inside" in data)
 
 
-def written(found: Recording, command: Command) -> dict[str, Any]:
+def written(found: Recording, command: JobCommand) -> dict[str, Any]:
     """Returns the recording as JSON, without secrets."""
     runs = {name: _without_secrets(getattr(found, name)) for name in ("first", "second")}
     otherwise = {path: _without_secrets(run) for path, run in found.otherwise.items()}
@@ -47,7 +46,7 @@ def _harmless(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not is_secret(name, value)}
 
 
-def started(data: Mapping[str, Any], asked: Asked) -> Started:
+def started(data: Mapping[str, Any], asked: ImportOptions) -> Started:
     """Returns the training job of a recording."""
     try:
         if "inside" in data:
@@ -57,7 +56,7 @@ def started(data: Mapping[str, Any], asked: Asked) -> Started:
         runs["pairs"] = tuple(map(tuple, runs["pairs"]))
         lists = {name: tuple(value) if isinstance(value, list) else value for name, value in data["command"].items()}
         command: dict[str, Any] = lists
-        return started_of(Recording(**runs), Command(**command), asked)
+        return started_of(Recording(**runs), JobCommand(**command), asked)
     except (KeyError, TypeError, IndexError) as error:
         raise refused(asked.file, f"the recording is incomplete: {error!r}", "record the start again") from None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.importing.container import container_in
 from autotune.importing.environment import is_launchers
-from autotune.importing.found import Asked, Started, check_given, short
+from autotune.importing.found import ImportOptions, Started, check_given, short
 from autotune.importing.hints import of_a_script
 from autotune.importing.notes import ARGUMENTS, line_of, notes_of, training_score
 from trainer.engines.command.injected_folder import INJECTED
@@ -31,8 +31,7 @@ from trainer.launch_scripts.login import login_line
 from trainer.recording.expressions import CALCULATED, expression
 from trainer.recording.jail import Isolation
 from trainer.recording.programs import SUBMITTED, headers_of
-from trainer.recording.record import Asked as Command
-from trainer.recording.record import NotIsolatedError, Recording, isolation_here, record
+from trainer.recording.record import JobCommand, NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
 
 MOST_MISSING = 20  # runs of a script that ends too early
@@ -44,11 +43,11 @@ _PREPARES = re.compile(
 )
 
 
-def started(text: str, asked: Asked) -> Started:
+def started(text: str, asked: ImportOptions) -> Started:
     """Returns the training job of a script. Raises BadInputError with the reason if it starts no training."""
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
-    command = Command(
+    command = JobCommand(
         argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), headers=headers,
         env=_environment(asked), fixed=_fixed(asked),
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
@@ -58,13 +57,13 @@ def started(text: str, asked: Asked) -> Started:
     return started_of(found, command, asked, login=login_line(text), problems=problems)
 
 
-def _sizes_asked(asked: Asked, headers: tuple[str, ...]) -> dict[str, int]:
+def _sizes_asked(asked: ImportOptions, headers: tuple[str, ...]) -> dict[str, int]:
     said = slurm_sizes(headers)
     known = {"nodes": asked.nodes or said.nodes, "gpus_per_node": asked.gpus_per_node or said.gpus_per_node}
     return {name: value for name, value in known.items() if value}
 
 
-def _arguments(asked: Asked) -> tuple[str, ...]:
+def _arguments(asked: ImportOptions) -> tuple[str, ...]:
     """Returns the script's arguments, from --set '@=…' or --set 1=… --set 2=…."""
     if ARGUMENTS in asked.given:
         return tuple(shlex.split(asked.given[ARGUMENTS]))
@@ -72,16 +71,18 @@ def _arguments(asked: Asked) -> tuple[str, ...]:
     return tuple(asked.given.get(str(number), "") for number in range(1, max(numbers, default=0) + 1))
 
 
-def _environment(asked: Asked) -> dict[str, str]:
+def _environment(asked: ImportOptions) -> dict[str, str]:
     """Returns the variables of the user's shell that the script sees."""
     return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
 
 
-def _fixed(asked: Asked) -> dict[str, str]:
+def _fixed(asked: ImportOptions) -> dict[str, str]:
     return {name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
-def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
+def _reaching(
+    command: JobCommand, asked: ImportOptions, text: str
+) -> tuple[Recording, JobCommand, tuple[Problem, ...]]:
     """Returns a recording that reaches the training command, its command, and problems for the user.
 
     While the script ends too early, it is run again: with a placeholder for the variable that it lacks (reported as a
@@ -113,7 +114,7 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
     return found, command, tuple(missing.values())
 
 
-def as_submitted(command: Command, asked: Asked, trains: Sequence[Mapping[str, Any]]) -> Command:
+def as_submitted(command: JobCommand, asked: ImportOptions, trains: Sequence[Mapping[str, Any]]) -> JobCommand:
     """Returns the command with the size of the Slurm job that it submits, by the #SBATCH lines of that job."""
     headers = tuple(next((train["headers"] for train in trains if train["headers"]), ()))
     if command.in_job or not headers:
@@ -136,7 +137,7 @@ def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tupl
     return None if last is None or not first["code"] else (*last, _last_line(first) or "it is not set")
 
 
-def _with_stand_in(command: Command, name: str) -> Command:
+def _with_stand_in(command: JobCommand, name: str) -> JobCommand:
     if name.isdigit():
         argv = command.argv
         filled = [*argv, *[f"argument{at}" for at in range(len(argv) - 1, int(name) + 1)]]
@@ -154,7 +155,7 @@ def _last_line(first: Mapping[str, Any]) -> str:
     return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
 
 
-def isolated(asked: Asked) -> Isolation:
+def isolated(asked: ImportOptions) -> Isolation:
     """Prints in which isolation the script will run, and returns it. Raises BadInputError if there is none."""
     try:
         found = isolation_here(trust=asked.trust)
@@ -162,12 +163,17 @@ def isolated(asked: Asked) -> Isolation:
         raise refused(
             asked.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED
         ) from None
-    asked.tell(f"{asked.file}: {ISOLATED[found]}")
+    asked.say(f"{asked.file}: {ISOLATED[found]}")
     return found
 
 
 def started_of(
-    found: Recording, command: Command, asked: Asked, *, login: tuple[str, ...] = (), problems: tuple[Problem, ...] = ()
+    found: Recording,
+    command: JobCommand,
+    asked: ImportOptions,
+    *,
+    login: tuple[str, ...] = (),
+    problems: tuple[Problem, ...] = (),
 ) -> Started:
     """Returns the training job of a recording."""
     first = found.first
@@ -243,7 +249,7 @@ def _flags_of(words: Sequence[Any]) -> Iterator[str]:
         flag = word if word.startswith("--") else ""
 
 
-def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> Iterator[Problem]:
+def _asks(words: Sequence[Any], was: Sequence[str], asked: ImportOptions, line: str) -> Iterator[Problem]:
     before = None
     for flag, word, value in zip(_flags_of(words), words, was, strict=True):
         calculated = word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag)
@@ -278,7 +284,7 @@ def _setup(
 
 
 def _variables(
-    train: Mapping[str, Any], other: Mapping[str, Any], command: Command, found: Recording
+    train: Mapping[str, Any], other: Mapping[str, Any], command: JobCommand, found: Recording
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Returns the variables that the script exports, their values that bash expands, and notes on variables that are
     left out."""

@@ -21,12 +21,12 @@ WIDE_FROM = 0.16
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One part of a stack. `key`: its colour (`k-…` of the style sheet); `said`: the value in human units."""
+    """One part of a stack. `key`: its colour (`k-…` of the style sheet); `text`: the value in human units."""
 
     key: str
     words: str
     value: float
-    said: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def bar(stack: Stack, *, longest: float, mark: float | None = None, shares: bool
     for piece in stack.pieces:
         width = piece.value / longest
         share = percent(piece.value / total)
-        title = f"{piece.words}: {piece.said}, {share}"
+        title = f"{piece.words}: {piece.text}, {share}"
         drawn.append(box(x, 0, x + width, BAR_PX, f"k-{piece.key}", title=title))
         if shares and width >= LABEL_FROM:
             class_ = f"in t-{piece.key}" + ("" if width >= WIDE_FROM else " wide")
@@ -76,7 +76,7 @@ def columns(stacks: Sequence[Stack], *, tops: Sequence[float], limit: float | No
         centre, half = (index + 0.5) / len(stacks), min(0.35 / len(stacks), 0.06)
         y = 0.0
         for piece in stack.pieces:
-            title = f"{stack.label} · {piece.words}: {piece.said}"
+            title = f"{stack.label} · {piece.words}: {piece.text}"
             corners = (centre - half, axis.y(y), centre + half, axis.y(y + piece.value))
             parts.append(box(*corners, f"k-{piece.key}", title=title))
             y += piece.value

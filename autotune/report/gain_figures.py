@@ -109,12 +109,12 @@ def gains_waterfall(material: Material) -> Markup:
     said = tokens_per_s(start, unit=material.unit)
     first = Stack(
         label=f"reference, trial {reference.number} · {said}",
-        pieces=(Piece(key=REFERENCE, words="reference", value=start, said=said),),
+        pieces=(Piece(key=REFERENCE, words="reference", value=start, text=said),),
     )
     stacks = [first, *(_stack(stage, material.unit) for stage in found)]
     bars = [bar(stack, longest=longest, shares=index > 0) for index, stack in enumerate(stacks)]
     pieces = {piece.key: piece for stack in stacks for piece in stack.pieces}
-    words = [Piece(key=key, words=_legend_words(key), value=1.0, said="") for key in pieces]
+    words = [Piece(key=key, words=_legend_words(key), value=1.0, text="") for key in pieces]
     return Markup("").join([legend(words), *bars])
 
 
@@ -126,7 +126,7 @@ def _stack(stage: Stage, unit: str) -> Stack:
             key=WHOLE if part is None or part.wall is None else f"w-{part.wall.value}",
             words=titles_text(stage.trial) if part is None else title_of(part, stage.trial.changes),
             value=share * abs(moved),
-            said=tokens_per_s(share * moved, unit=unit),
+            text=tokens_per_s(share * moved, unit=unit),
         )
         for part, share in parts
     )

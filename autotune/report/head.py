@@ -29,7 +29,7 @@ from autotune.report.material import Material
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
 from autotune.tuning.lines import NOT_AT_FULL_SIZE, cost_in_words
-from autotune.tuning.standing import span_words
+from autotune.tuning.study_status import span_words
 from policies.search.acquisition import gain_interval
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.memory.estimate import estimate_memory

@@ -23,7 +23,7 @@ from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import story_of
 from autotune.report.walls import burst_folders, wall_of
-from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
+from autotune.tuning.study_status import RATE, StudyStatus, clock_words, rows_of
 from policies.fixes import FIXES
 from policies.trial import Trial
 
@@ -68,14 +68,14 @@ def page(material: Material, tuned_yaml: str | None, running: Running | None = N
     )
 
 
-def running_of(standing: Standing, now: float) -> Running:
+def running_of(status: StudyStatus, now: float) -> Running:
     """Returns the top of a running study's page, written at `now`."""
-    usual_s = standing.running.usual_s if standing.running else None
+    usual_s = status.running.usual_s if status.running else None
     written = clock_words(now, now)
     return Running(
-        rows=[row for row in rows_of(standing, now) if row[0] != RATE],  # the page has the throughput from all steps
+        rows=[row for row in rows_of(status, now) if row[0] != RATE],  # the page has the throughput from all steps
         note=f"Written at {written}, and again after every burst; this page reads itself again while the study runs.",
-        late=f"No news since {written}. `moe-autotune status {standing.folder}` says whether the tuner still runs.",
+        late=f"No news since {written}. `moe-autotune status {status.folder}` says whether the tuner still runs.",
         late_at=now + (LATE_BURSTS * usual_s if usual_s else FIRST_BURST_S),
     )
 

@@ -16,8 +16,8 @@ from autotune.report.page import page, running_of
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.provisional import as_it_stands
-from autotune.tuning.standing import standing_of
 from autotune.tuning.study import BURSTS
+from autotune.tuning.study_status import study_status
 
 HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
 
@@ -39,10 +39,10 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
 def write_running(history: History, *, study_dir: Path, now: float) -> None:
     """Writes report.html of a study that this process runs; a reader never sees a part of it. Raises OSError."""
     history = as_it_stands(history)
-    standing = standing_of(history, folder=str(study_dir), now=now, held=True)
+    status = study_status(history, folder=str(study_dir), now=now, held=True)
     material = material_of(history, document_of(history), bursts=study_dir / BURSTS)
     tuned = _tuned(history)
-    replace_file(study_dir / HTML, page(material, tuned, running_of(standing, now)))
+    replace_file(study_dir / HTML, page(material, tuned, running_of(status, now)))
 
 
 def render(history: History, *, gpu_hour_price: float | None = None, bursts: Path | None = None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from autotune.bisect.document import Bisected
-from autotune.bisect.preview import Planned
+from autotune.bisect.preview import BisectPreview
 from autotune.check.document import CheckDocument, RuleDocument, RulesDocument
 from autotune.compare.comparison import Comparison
 from autotune.diagnose.document import Diagnosed, FixDocument
@@ -25,7 +25,7 @@ from autotune.schemas.plain import CompletionDocument, Name, SchemaList
 from autotune.studies.gathered import Gathered
 from autotune.tuning.events import Event
 from autotune.tuning.preview import Preview
-from autotune.tuning.standing import Standing
+from autotune.tuning.study_status import StudyStatus
 from autotune.twin.document import TwinDocument
 from trainer.burst import Outcome
 
@@ -49,7 +49,7 @@ DOCUMENTS: dict[Name, Document] = {
     "journal": Document(types=get_args(Event), summary="a line of journal.jsonl; event names its kind"),
     "outcome": Document(types=(Outcome,), summary="outcome.json of a burst", of_file=True),
     "dry-run": Document(types=(Preview,), summary="what would be tried first", commands=("run --dry-run",)),
-    "status": Document(types=(Standing,), summary="where a study stands", commands=("status", "watch")),
+    "status": Document(types=(StudyStatus,), summary="where a study stands", commands=("status", "watch")),
     "studies": Document(types=(Gathered,), summary="the studies of a folder", commands=("studies",)),
     "check": Document(
         types=(CheckDocument, RuleDocument, RulesDocument),
@@ -65,7 +65,9 @@ DOCUMENTS: dict[Name, Document] = {
     "compare": Document(types=(Comparison,), summary="what moved between two traces or trials", commands=("compare",)),
     "gap": Document(types=(GapDocument,), summary="from a measured step to an attainable one", commands=("gap",)),
     "bisect": Document(types=(Bisected,), summary="which differences are guilty", commands=("bisect",)),
-    "bisect-plan": Document(types=(Planned,), summary="what a bisection would cost", commands=("bisect --dry-run",)),
+    "bisect-plan": Document(
+        types=(BisectPreview,), summary="what a bisection would cost", commands=("bisect --dry-run",)
+    ),
     "export": Document(
         types=(Exported, Tracked, StudyFile), summary="a recipe or a study for another tool", commands=("export",)
     ),

@@ -21,8 +21,8 @@ from autotune.session.interruption import Interruption
 from autotune.session.session import Limits
 from autotune.tuning.history import History
 from autotune.tuning.journal import Listener, read_study
-from autotune.tuning.standing import RESUMABLE
 from autotune.tuning.study import RESOLVED, Study
+from autotune.tuning.study_status import RESUMABLE
 from trainer.launchers.slurm.study_job import Follower, study_job_of
 from trainer.recipe import Recipe
 

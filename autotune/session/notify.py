@@ -9,38 +9,38 @@ import os
 import subprocess
 from collections.abc import Mapping
 
-from autotune.tuning.standing import Standing
+from autotune.tuning.study_status import StudyStatus
 
 PREFIX = "MOE_AUTOTUNE_"
 WAIT_S = 60.0
 
 
-def summary_of(standing: Standing) -> str:
+def summary_of(status: StudyStatus) -> str:
     """Returns `qwen3-30b-a3b: converged, trial 4 (drop_recompute), 1.42× trial 0 (95 % interval 1.39–1.44); 12 bursts,
     3.1 GPU-hours`."""
-    best = standing.best.words if standing.best else "nothing runs"
-    said = f"{standing.study}: {standing.status or standing.state}, {best}; {standing.cost}"
-    return f"{said} (simulated)" if standing.simulated else said
+    best = status.best.words if status.best else "nothing runs"
+    said = f"{status.study}: {status.status or status.state}, {best}; {status.cost}"
+    return f"{said} (simulated)" if status.simulated else said
 
 
-def variables(standing: Standing, *, code: int, report: str) -> dict[str, str]:
+def variables(status: StudyStatus, *, code: int, report: str) -> dict[str, str]:
     """Returns the environment variables of the command; unknown values are empty."""
-    best = standing.best
+    best = status.best
     known: dict[str, object] = {
-        "SUMMARY": summary_of(standing),
-        "STUDY": standing.study,
-        "FOLDER": standing.folder,
+        "SUMMARY": summary_of(status),
+        "STUDY": status.study,
+        "FOLDER": status.folder,
         "REPORT": report,
-        "STATUS": standing.status,
-        "BECAUSE": standing.because,
+        "STATUS": status.status,
+        "BECAUSE": status.because,
         "EXIT_CODE": code,
         "BEST_TRIAL": best.trial if best else None,
         "SPEEDUP": f"{best.speedup:.4f}" if best and best.speedup is not None else None,
         "TOKENS_PER_S_PER_GPU": f"{best.tokens_per_s_per_gpu:.6g}" if best and best.tokens_per_s_per_gpu else None,
-        "BURSTS": standing.bursts,
-        "GPU_HOURS": f"{standing.gpu_hours:.6g}",
-        "SIMULATED": "yes" if standing.simulated else "no",
-        "RESUME": standing.resume,
+        "BURSTS": status.bursts,
+        "GPU_HOURS": f"{status.gpu_hours:.6g}",
+        "SIMULATED": "yes" if status.simulated else "no",
+        "RESUME": status.resume,
     }
     return {PREFIX + name: "" if value is None else str(value) for name, value in known.items()}
 

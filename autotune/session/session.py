@@ -28,8 +28,8 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import Listener
 from autotune.tuning.live import View, summary
 from autotune.tuning.loop import Loop
-from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
+from autotune.tuning.study_status import RESUMABLE, resume_command, study_status
 from policies.tuner.tuner import Tuner
 from trainer.engines import Engine, open_engine
 from trainer.errors import AllocationEndedError, ToolError
@@ -186,9 +186,9 @@ class Session:
     def _notify(self, history: History, code: int) -> None:
         if self.notify is None:
             return
-        standing = standing_of(history, folder=str(self.folder), now=time.time(), held=False)
-        environment = variables(standing, code=code, report=str(self.folder / "report.html"))
-        self._say(f"notify: {summary_of(standing)}")
+        status = study_status(history, folder=str(self.folder), now=time.time(), held=False)
+        environment = variables(status, code=code, report=str(self.folder / "report.html"))
+        self._say(f"notify: {summary_of(status)}")
         if trouble := notify(self.notify, environment):
             self._say(trouble)
 

@@ -8,26 +8,26 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune.looks.wrapping import showing_console
-from autotune.status.terminal import show_standing
+from autotune.status.terminal import show_status
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, events_of, read_study
 from autotune.tuning.live import LiveView, PlainView, view_for
-from autotune.tuning.standing import Standing, standing_of
 from autotune.tuning.study import held, suspended
+from autotune.tuning.study_status import StudyStatus, study_status
 
 LOOK_S = 1.0
 OVER = ("ended", "stopped")
 
 
-def look(folder: Path) -> tuple[Standing, float]:
-    """Returns the current standing and its time. Raises BadInputError if the folder has no readable journal."""
+def look(folder: Path) -> tuple[StudyStatus, float]:
+    """Returns the current status and its time. Raises BadInputError if the folder has no readable journal."""
     now = time.time()
     # before reading the journal: the tuner writes its last event before it releases the lock
     is_held, still = held(folder), suspended(folder)
-    return standing_of(read_study(folder), folder=str(folder), now=now, held=is_held, suspended=still), now
+    return study_status(read_study(folder), folder=str(folder), now=now, held=is_held, suspended=still), now
 
 
-def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:
+def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> StudyStatus:
     """Shows the growing log, and on a terminal the panel below it, until the study ends, its tuner has ended, or
     Ctrl-C. Reads the journal again whenever it has grown."""
     look(folder)  # raises for a folder that is not a study before anything is shown
@@ -41,9 +41,9 @@ def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Stand
                 if look(folder)[0].state in OVER:
                     break
             wait(LOOK_S)
-    standing, now = look(folder)
-    show_standing(standing, now)
-    return standing
+    status, now = look(folder)
+    show_status(status, now)
+    return status
 
 
 def _show_new(folder: Path, view: PlainView | LiveView, shown: int) -> int:

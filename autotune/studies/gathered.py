@@ -19,8 +19,8 @@ from autotune.report.walls import walls_met
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from autotune.tuning.lines import cost_in_words, wall_of
-from autotune.tuning.standing import State, standing_of
 from autotune.tuning.study import held, suspended
+from autotune.tuning.study_status import State, study_status
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
@@ -105,18 +105,18 @@ def _row(folder: Path, history: History, now: float) -> Row:
     assert history.study is not None  # read_study refuses a journal without its first line
     recipe = Recipe.model_validate(history.study.recipe)
     document = document_of(history)
-    standing = standing_of(history, folder=str(folder), now=now, held=held(folder), suspended=suspended(folder))
+    status = study_status(history, folder=str(folder), now=now, held=held(folder), suspended=suspended(folder))
     changes = recipe.diff(history.best.recipe) if history.best else {}
     wall = wall_of(history.best)
     return Row(
         folder=str(folder),
         study=document.study,
         began=f"{datetime.fromtimestamp(history.study.at, tz=UTC):%Y-%m-%d}",
-        state=standing.state,
-        status=standing.status,
+        state=status.state,
+        status=status.status,
         model=recipe.model if isinstance(recipe.model, str) else f"{recipe.architecture.num_layers} layers",
         ran_on=ran_on(recipe),
-        bursts=standing.bursts,
+        bursts=status.bursts,
         gpu_hours=document.gpu_hours,
         cost=cost_in_words(history),
         simulated=document.simulated,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.looks.quantities import interval, speedup_text
 from autotune.studies.gathered import Row
-from autotune.tuning.standing import end_words
+from autotune.tuning.study_status import end_words
 
 STATES = {"running": "running", "suspended": "suspended", "stopped": "killed", "unknown": "not ended"}
 

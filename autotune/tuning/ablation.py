@@ -15,7 +15,7 @@ from autotune.tuning.history import History
 from autotune.tuning.seen import bursts_seen
 from policies.ablation.ablation import Ablation
 from policies.ablation.removal import EMPTY, AblationStep, Removal, figures_of
-from policies.bisect.question import Seen, Subset, log_costs
+from policies.bisect.question import Observation, Subset, log_costs
 from policies.noise import medians
 from policies.reason import Reason, ReasonKind
 from policies.trial import ChangeShare, Phase, Trial, Verdict
@@ -36,8 +36,8 @@ class AblationRun:
         begun = self.bench.journal.once(AblationStarted, lambda: granted, tuned=self.tuned)
         last = self.bench.spent + max(begun.bursts, self.most)
         step = self.ablation.step(self._seen)
-        while step.ask is not None and self._may_continue(last):
-            self._burst(step, step.ask)
+        while step.next_removal is not None and self._may_continue(last):
+            self._burst(step, step.next_removal)
             step = self.ablation.step(self._seen)
         if step.confirmed is None:
             return self.shares()
@@ -53,7 +53,7 @@ class AblationRun:
         return self.bench.journal.history
 
     @property
-    def _seen(self) -> list[Seen]:
+    def _seen(self) -> list[Observation]:
         trials = list(self._history.attempted.values())
         return bursts_seen(trials, self._subset, trials[self.tuned])
 

@@ -28,7 +28,7 @@ from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
 from autotune.tuning.provisional import as_it_stands
-from autotune.tuning.standing import Standing, rows_of, standing_of
+from autotune.tuning.study_status import StudyStatus, rows_of, study_status
 from policies.noise import throughput
 from policies.trial import Trial, Verdict
 
@@ -86,10 +86,10 @@ class LiveView(PlainView):
 
     folder: Path
     clock: Callable[[], float] = time.time
-    _standing: Standing | None = field(init=False, default=None)
+    _status: StudyStatus | None = field(init=False, default=None)
 
     def show(self, event: Event, history: History) -> None:
-        self._standing = standing_of(history, folder=str(self.folder), now=self.clock(), held=True)
+        self._status = study_status(history, folder=str(self.folder), now=self.clock(), held=True)
         super().show(event, history)
 
     def live(self) -> AbstractContextManager[object]:
@@ -97,7 +97,7 @@ class LiveView(PlainView):
 
     def panel(self) -> Panel:
         """Renders phase, burst, the recipe on trial and its reason, the best so far and its wall, the cost, the end."""
-        return panel_of(self._standing, self.clock(), width=self.console.width)
+        return panel_of(self._status, self.clock(), width=self.console.width)
 
 
 View = PlainView | LiveView
@@ -108,14 +108,14 @@ def view_for(console: Console, *, folder: Path) -> View:
     return LiveView(console=console, folder=folder) if console.is_terminal else PlainView(console=console)
 
 
-def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
-    """Renders a standing as a box of `width` columns, with a progress bar of the bursts."""
+def panel_of(status: StudyStatus | None, now: float, *, width: int) -> Panel:
+    """Renders a status as a box of `width` columns, with a progress bar of the bursts."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
-    for name, text in rows_of(standing, now) if standing else [("state", "starting")]:
+    for name, text in rows_of(status, now) if status else [("state", "starting")]:
         rows.add_row(name, escape("\n".join(wrapped(text, width - NAMES_WIDTH))))
-    done, of = (standing.bursts, standing.budget) if standing else (0, None)
+    done, of = (status.bursts, status.budget) if status else (0, None)
     bar = [ProgressBar(total=of, completed=done)] if of else []
     return Panel(Group(rows, *bar), title="moe-autotune", border_style="cyan")
 

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from autotune.tuning.lessons import LearnedStudy
 from autotune.twin.matching import PART_DEVIATIONS, Observed, matched, parts_of
-from autotune.twin.playing import Played, as_played, is_measured, mean_outside_gib, play, traced_collection_us
+from autotune.twin.playing import MachineFit, as_played, is_measured, mean_outside_gib, play, traced_collection_us
 from autotune.twin.probed import own_keys, probe_on
 from autotune.twin.translation import default_of, intervals, machine_of, moved_keys
 from policies.surrogate.evidence import Evidence
@@ -70,7 +70,7 @@ def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) ->
     return {name: math.log(high / low) / 2 for name, (low, high) in ends.items() if low > 0 and high > low}
 
 
-def _observed(measured: Sequence[Evidence], found: Played) -> Iterator[Observed]:
+def _observed(measured: Sequence[Evidence], found: MachineFit) -> Iterator[Observed]:
     """Yields every recipe with a measured step that was also simulated, with the parts that are traced in both."""
     played = {each.number: each for each in found.surrogate.time.measured}
     for each in measured:
@@ -99,7 +99,7 @@ def _by_stage(evidence: Evidence) -> dict[int, dict[str, float]]:
 
 
 def _memory(
-    keys: Mapping[str, float], ours: MemorySurrogate, trials: Sequence[Trial], found: Played
+    keys: Mapping[str, float], ours: MemorySurrogate, trials: Sequence[Trial], found: MachineFit
 ) -> dict[str, float]:
     """Returns the keys of memory: activations, scaled by the factor of their group, and GiB outside the allocator,
     shifted by measured minus simulated."""

@@ -27,7 +27,7 @@ SEED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class MachineFit:
     """The surrogate learned from recipes simulated on a machine; `outside_gib`: their mean memory outside the
     allocator, None on CPUs."""
 
@@ -35,14 +35,16 @@ class Played:
     outside_gib: float | None
 
 
-def play(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> Played:
+def play(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> MachineFit:
     """Simulates the probe's `rows` on the cluster of `base` and every measured trial, once and without noise, and
     learns from them. Trials that the study traced are traced."""
     quiet = machine.model_copy(update={"noise": Noise(step=0.0, burst=0.0), "stragglers": (), "faults": ()})
     with TemporaryDirectory(prefix="twin-") as folder:
         played = [_played(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
     prior = with_probe(prior_of([]), probe_on(base, rows, quiet), base)
-    return Played(surrogate=fit_surrogate(played, limit_gib=None, prior=prior), outside_gib=mean_outside_gib(played))
+    return MachineFit(
+        surrogate=fit_surrogate(played, limit_gib=None, prior=prior), outside_gib=mean_outside_gib(played)
+    )
 
 
 def is_measured(trial: Trial) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.exports.ask import answers, options, request_of
 from benchmarks.exports.checkout import tree_of
 from benchmarks.exports.kept import Compared, compared, lost
-from benchmarks.exports.recipes import Asked
+from benchmarks.exports.recipes import LazyRecipe
 from trainer.frameworks.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
 from trainer.recipe.rules import FindingKind
 
@@ -27,7 +27,7 @@ class Verdict:
     configuration built from its arguments; None if both accept it.
     """
 
-    asked: Asked
+    asked: LazyRecipe
     ours: tuple[str, ...]
     theirs: str | None
     kept: int = 0
@@ -67,7 +67,7 @@ class Figures:
         yield from (f"    {count:4}  {what}" for what, count in unsaid.most_common())
 
 
-def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
+def figures(checkout: Path, version: str, recipes: Sequence[LazyRecipe]) -> Figures:
     """Exports every recipe for the version and parses it with that version's parser."""
     with tree_of(checkout, version) as tree:
         known = options(tree)
@@ -76,7 +76,7 @@ def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
     return Figures(version=version, verdicts=verdicts)
 
 
-def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str, Any]) -> Verdict:
+def _verdict(asked: LazyRecipe, version: str, known: dict[str, Any], answer: dict[str, Any]) -> Verdict:
     recipe, findings = asked.recipe, findings_for(asked.recipe, version)
     ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR and not found.effect)
     autoset = {knob for found in findings if found.kind is FindingKind.AUTOSET for knob in found.knobs}

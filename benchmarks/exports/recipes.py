@@ -20,7 +20,7 @@ from trainer.recipe.source import parse_source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LazyRecipe:
     """A recipe to export, made when it is first asked for. `origin`: table, example or starter."""
 
     origin: str
@@ -31,14 +31,14 @@ class Asked:
         return self.make()
 
 
-def asked(facts: Path = DATA) -> list[Asked]:
+def asked(facts: Path = DATA) -> list[LazyRecipe]:
     """Returns every recipe of NVIDIA's table, the packaged examples, and a starter recipe for every preset."""
     return [*_table(facts), *_examples(), *_starters()]
 
 
-def _table(facts: Path) -> Iterator[Asked]:
+def _table(facts: Path) -> Iterator[LazyRecipe]:
     rows = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
-    return (Asked(origin="table", make=partial(_with_unrecorded, row)) for row in rows)
+    return (LazyRecipe(origin="table", make=partial(_with_unrecorded, row)) for row in rows)
 
 
 def _with_unrecorded(row: dict[str, Any]) -> Recipe:
@@ -49,15 +49,15 @@ def _with_unrecorded(row: dict[str, Any]) -> Recipe:
     return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
 
 
-def _examples() -> Iterator[Asked]:
-    return (Asked(origin="example", make=partial(load_recipe, name)) for name in packaged_examples())
+def _examples() -> Iterator[LazyRecipe]:
+    return (LazyRecipe(origin="example", make=partial(load_recipe, name)) for name in packaged_examples())
 
 
-def _starters() -> Iterator[Asked]:
+def _starters() -> Iterator[LazyRecipe]:
     """Yields a starter recipe for every preset on one node of H100, and for the default preset on other GPUs."""
     default = "qwen3-30b-a3b"
     wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
-    return (Asked(origin="starter", make=partial(_starter, model, gpu)) for model, gpu in wanted)
+    return (LazyRecipe(origin="starter", make=partial(_starter, model, gpu)) for model, gpu in wanted)
 
 
 def _starter(model: str, gpu: str) -> Recipe:

@@ -127,7 +127,7 @@ class _Legal:
 
     def __init__(self, recipe: Recipe) -> None:
         found = legal_space(recipe)
-        self._rows, self._fits, self._standing = found.finals.candidates, found.finals.fits, found.standing
+        self._rows, self._fits, self._unavoidable = found.finals.candidates, found.finals.fits, found.unavoidable
         self.space = space_of(recipe, self._rows)
         points = [self.space.point(self._rows.recipe(int(row))) for row in found.ranking]
         self.sizes = {axis: sorted({int(point[axis]) for point in points}) for axis in self.space.sizes}
@@ -147,7 +147,7 @@ class _Legal:
 
     def _recipe(self, row: int) -> Recipe | None:
         recipe = self._rows.recipe(row)
-        return None if broken(recipe, self._standing) else written_out(recipe)
+        return None if broken(recipe, self._unavoidable) else written_out(recipe)
 
 
 def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:

@@ -33,7 +33,7 @@ def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row
     drawn = sorted(dice.sample(range(count), min(DRAWN, count)))
     table = found.finals.candidates.take(np.array(drawn, dtype=np.int64))
     recipes = [written_out(table.recipe(row)) for row in range(table.count)]
-    legal = np.array([not broken(recipe, found.standing) for recipe in recipes], dtype=bool)
+    legal = np.array([not broken(recipe, found.unavoidable) for recipe in recipes], dtype=bool)
     fits = np.array([true_throughput(recipe, scenario.machine) is not None for recipe in recipes], dtype=bool)
     tuner = Tuner(scenario.recipe, scenario.seed, probed=probed)
     for after in AFTER:

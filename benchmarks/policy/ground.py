@@ -65,7 +65,7 @@ class Ground:
         """Yields `plan`'s choices in order."""
         for row in self.plan.ranking:
             recipe = written_out(self.plan.finals.candidates.recipe(int(row)))
-            if not broken(recipe, self.plan.standing):
+            if not broken(recipe, self.plan.unavoidable):
                 yield recipe
 
     @contextmanager

@@ -13,8 +13,8 @@ import numpy as np
 from policies.ablation.parts import Part, ends_between, may_run, parts_between
 from policies.ablation.removal import EMPTY, AblationStep, Removal, ablation_step, figures_of
 from policies.bisect.differences import Ends
-from policies.bisect.posterior import SMALL_DEVIATION, Small
-from policies.bisect.question import Effect, Question, Seen, Subset, effect_of, log_costs
+from policies.bisect.posterior import SMALL_DEVIATION, SmallEffects
+from policies.bisect.question import Effect, Observation, Question, Subset, effect_of, log_costs
 from policies.bisect.terms import Terms, terms_of
 from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
@@ -36,20 +36,20 @@ class Ablation:
     A subset is a set of indices into `parts`.
     """
 
-    know: Knowledge
+    knowledge: Knowledge
     ends: Ends
     parts: tuple[Part, ...]
 
     @cached_property
     def question(self) -> Question:
         free = frozenset(at for at, part in enumerate(self.parts) if part.kept_because is None)
-        legal = cache(lambda subset: subset <= free and may_run(subset, self.ends, self.know))
+        legal = cache(lambda subset: subset <= free and may_run(subset, self.ends, self.knowledge))
         guilt = tuple(UNSEEN if part.predicted.published else UNEXPECTED for part in self.parts)
-        deviation = Noise(trials=self.know.trials).between_bursts().deviation
+        deviation = Noise(trials=self.knowledge.trials).between_bursts().deviation
         return Question(guilt=guilt, deviation=deviation, legal=legal)
 
     @one_blas_thread()
-    def step(self, seen: Sequence[Seen]) -> AblationStep:
+    def step(self, seen: Sequence[Observation]) -> AblationStep:
         """Returns the largest set of changes that the bursts so far allow to drop, and the set to take out next."""
         return ablation_step(self.question, self._terms, self._small, seen)
 
@@ -65,13 +65,13 @@ class Ablation:
     def proposal(self, removal: Removal) -> Proposal:
         """Returns the proposal to run the tuned recipe without some changes."""
         recipe = self.ends.recipe(removal.taken)
-        table, memory = tabulate([recipe]), self.know.surrogate.memory
+        table, memory = tabulate([recipe]), self.knowledge.surrogate.memory
         gain, low, high = (math.expm1(-cost) for cost in figures_of(removal.effect))
         names = {"taken": self.names(removal.taken), "of": len(self.parts), "probability": removal.nothing}
         return Proposal(
             recipe=recipe,
-            parent=self.know.incumbent.number,
-            fidelity=self.know.incumbent.fidelity,
+            parent=self.knowledge.incumbent.number,
+            fidelity=self.knowledge.incumbent.fidelity,
             phase=Phase.ABLATION,
             fix=str(Phase.ABLATION),
             reason=Reason(kind=ReasonKind.TAKEN_OUT, figures=names),
@@ -87,7 +87,7 @@ class Ablation:
     def names(self, subset: Subset) -> list[str]:
         return [self.parts[at].name for at in sorted(subset)]
 
-    def shares(self, seen: Sequence[Seen], gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
+    def shares(self, seen: Sequence[Observation], gone: Subset = EMPTY) -> tuple[ChangeShare, ...]:
         """Returns every change with its predicted share and, where bursts measured it, the obtained one; the largest
         predicted share first. `gone` are the changes that the final recipe is without."""
         deviation = self.question.deviation
@@ -123,13 +123,13 @@ class Ablation:
         return terms_of(self.question.guilt)
 
     @cached_property
-    def _small(self) -> Small:
+    def _small(self) -> SmallEffects:
         """Returns the predicted effect of each change.
 
         The mean is 0 for a change that the estimate does not price: its effect is left to the posterior's terms.
         """
         predicted = [part.predicted for part in self.parts]
-        return Small(
+        return SmallEffects(
             mean=np.array([0.0 if each.published else each.log_cost for each in predicted]),
             deviation=np.array([SMALL_DEVIATION if each.published else each.deviation for each in predicted]),
         )
@@ -141,10 +141,10 @@ def ablation_of(know: Knowledge) -> Ablation | None:
     if not know.runs or not know.given.diff(know.recipe):
         return None
     ends = ends_between(know.recipe, know.given)
-    return Ablation(know=know, ends=ends, parts=parts_between(ends, know))
+    return Ablation(knowledge=know, ends=ends, parts=parts_between(ends, know))
 
 
-def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
+def _obtained(at: int, seen: Sequence[Observation], deviation: float) -> Effect | None:
     """Returns the measured cost of taking change number `at` out; None if no burst lacked it.
 
     Compares two recipes that differ in it alone, else the tuned recipe with the smallest set of changes that contains
@@ -158,7 +158,7 @@ def _obtained(at: int, seen: Sequence[Seen], deviation: float) -> Effect | None:
     return _difference(EMPTY, min(sets, key=len), seen, deviation) if sets else None
 
 
-def _difference(with_it: Subset, without_it: Subset, seen: Sequence[Seen], deviation: float) -> Effect:
+def _difference(with_it: Subset, without_it: Subset, seen: Sequence[Observation], deviation: float) -> Effect:
     ours, theirs = log_costs(seen, with_it), log_costs(seen, without_it)
     error = deviation * math.sqrt(1 / len(ours) + 1 / len(theirs))
     return effect_of(tuple(sorted(without_it - with_it)), fmean(theirs) - fmean(ours), error)

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from policies.ablation.parts import COSTS_NOTHING
-from policies.bisect.posterior import Posterior, Small, fit_posterior
-from policies.bisect.question import Effect, Question, Seen, Subset, effect_of, log_costs
+from policies.bisect.posterior import Posterior, SmallEffects, fit_posterior
+from policies.bisect.question import Effect, Observation, Question, Subset, effect_of, log_costs
 from policies.bisect.terms import Terms, flags
 from policies.constants import constant
 
@@ -48,18 +48,18 @@ class Removal:
 class AblationStep:
     """The state of an ablation after some bursts.
 
-    `confirmed` is the largest removal that the bursts confirm, `ask` the one to run next; None if there is none. If
-    `repeat_tuned`, the tuned recipe runs again instead, since it has fewer bursts. `deviation` is the relative standard
-    deviation of one burst.
+    `confirmed` is the largest removal that the bursts confirm, `next_removal` the one to run next; None if there is
+    none. If `repeat_tuned`, the tuned recipe runs again instead, since it has fewer bursts. `deviation` is the relative
+    standard deviation of one burst.
     """
 
     confirmed: Removal | None
-    ask: Removal | None
+    next_removal: Removal | None
     repeat_tuned: bool
     deviation: float
 
 
-def ablation_step(question: Question, terms: Terms, small: Small, seen: Sequence[Seen]) -> AblationStep:
+def ablation_step(question: Question, terms: Terms, small: SmallEffects, seen: Sequence[Observation]) -> AblationStep:
     """Returns the removal that the bursts so far confirm, and the one to run next.
 
     Pure: the same bursts give the same step.
@@ -74,7 +74,7 @@ def ablation_step(question: Question, terms: Terms, small: Small, seen: Sequence
     confirmed = max(sure, key=lambda each: (len(each.taken), each.nothing), default=None)
     ask = _next(found, confirmed, counts)
     again = ask is not None and counts.get(ask.taken, 0) > counts.get(EMPTY, 0)
-    return AblationStep(confirmed=confirmed, ask=ask, repeat_tuned=again, deviation=posterior.deviation)
+    return AblationStep(confirmed=confirmed, next_removal=ask, repeat_tuned=again, deviation=posterior.deviation)
 
 
 def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[Subset, int]) -> Removal | None:
@@ -90,7 +90,7 @@ def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[S
     return best if best is not None and best.nothing * (len(best.taken) - gone) >= LEAST_EXPECTED else None
 
 
-def _considered(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Iterator[Subset]:
+def _considered(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Iterator[Subset]:
     """Yields removals worth considering: changes by descending probability of costing nothing (each prefix), single
     changes, and removals one change away from those that ran. Leaves out removals that contain one that failed."""
     failed = [each.subset for each in seen if each.symptom is not None]

@@ -17,8 +17,8 @@ import msgspec
 from analyzers.diagnosis import Analysis, Wall, WallFinding
 from policies.advice.cures import cure_of
 from policies.advice.example_recipes import example_recipes
+from policies.advice.job_properties import JobProperties, properties_of
 from policies.advice.own_advice import DATA_LOADING, GRAPHED_STEP, LOADER_WORKERS, STEP_GRAPHS, WORKERS_FLAG, OwnAdvice
-from policies.advice.shown import Shown, shown_by
 from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
@@ -72,7 +72,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     loading = _loader_workers(analysis, wall)
     analysis = _fixable(analysis)
     situation = None if situation is None else replace(situation, analysis=analysis)
-    seen = situation or Situation(recipe=example_recipes(shown_by(analysis))[0], analysis=analysis)
+    seen = situation or Situation(recipe=example_recipes(properties_of(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
     acting = [one for fix, us in claimed if (one := _advised(fix, wall, us, situation, analysis)) is not None]
@@ -91,7 +91,7 @@ def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
 def _step_graphs(wall: Wall, seen: Situation, analysis: Analysis) -> list[Advice]:
     """Returns the advice to capture whole steps if launches are waited for in a model without transformer layers; else
     []. It claims what the fix `cuda_graphs` would."""
-    us = 0.0 if shown_by(analysis).transformer else _claimed_us(FIXES["cuda_graphs"], wall, seen)
+    us = 0.0 if properties_of(analysis).transformer else _claimed_us(FIXES["cuda_graphs"], wall, seen)
     return [_own(STEP_GRAPHS, GRAPHED_STEP, wall, us, analysis)] if us > 0 else []
 
 
@@ -140,7 +140,7 @@ def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
 def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None, analysis: Analysis) -> Advice | None:
     """Returns the advice to apply a fix; None if it does not apply, or has no legal change to offer."""
     known = situation is not None
-    shown = shown_by(analysis)
+    shown = properties_of(analysis)
     asked = [situation] if situation is not None else [
         Situation(recipe=recipe, analysis=analysis) for recipe in example_recipes(shown)
     ]  # fmt: skip
@@ -166,7 +166,7 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
 
 
 def _changed(
-    fix: Fix, situation: Situation, shown: Shown, *, faster: bool
+    fix: Fix, situation: Situation, shown: JobProperties, *, faster: bool
 ) -> tuple[Recipe, Recipe, KnobChanges] | None:
     """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none.
 
@@ -187,7 +187,7 @@ def _changed(
     return None
 
 
-def _is_possible(after: Recipe, shown: Shown) -> bool:
+def _is_possible(after: Recipe, shown: JobProperties) -> bool:
     """Returns false if the traced GPU has no units for the recipe's precision, or if the traced model has no
     transformer layers, in which FP8 and the scopes of CUDA graphs are."""
     capability = shown.compute_capability
@@ -219,4 +219,4 @@ def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
 
 
 def _step_us(analysis: Analysis) -> float:
-    return Situation(recipe=example_recipes(Shown())[0], analysis=analysis).step_us
+    return Situation(recipe=example_recipes(JobProperties())[0], analysis=analysis).step_us

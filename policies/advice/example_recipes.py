@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from policies.advice.shown import Shown
+from policies.advice.job_properties import JobProperties
 from trainer.recipe import Recipe
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
@@ -85,13 +85,13 @@ _FIRST_BLACKWELL = (10, 0)
 
 
 @cache
-def example_recipes(shown: Shown) -> tuple[Recipe, ...]:
+def example_recipes(shown: JobProperties) -> tuple[Recipe, ...]:
     """Returns example recipes for GPUs or for CPU ranks, as the traces show, in the order in which to try them."""
     made = _ON_CPUS if shown.on_cpu else tuple(_as_shown(data, shown) for data in _ON_GPUS)
     return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in made)
 
 
-def _as_shown(data: dict[str, Any], shown: Shown) -> dict[str, Any]:
+def _as_shown(data: dict[str, Any], shown: JobProperties) -> dict[str, Any]:
     gone = {key for split in shown.absent for key in _SETTINGS_OF[split]} | ({*_OF_EXPERTS} if shown.dense else set())
     model, layout, knobs = ({k: v for k, v in data.get(of, {}).items() if k not in gone} for of in SECTIONS)
     blackwell = (shown.compute_capability or (0, 0)) >= _FIRST_BLACKWELL

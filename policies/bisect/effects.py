@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from policies.bisect.differences import Difference, Ends
 from policies.bisect.guilt import Predicted
-from policies.candidates.effects import OTHERS, effect_of, effects
+from policies.candidates.effects import UNLISTED, effect_of, effects
 from policies.constants import constant
 from policies.surrogate.blas import one_blas_thread
 from policies.surrogate.time import TimeSurrogate, fit_time
@@ -60,7 +60,7 @@ def _published(a: Recipe, difference: Difference) -> Predicted:
     A difference without a knob has the effect of `*`, the row for all other settings.
     """
     known = [effect_of(a, place, after) for place, (_, after) in difference.changes.items() if place in KNOBS]
-    largest = max(known, key=lambda each: abs(each.gain), default=effects()[OTHERS])
+    largest = max(known, key=lambda each: abs(each.gain), default=effects()[UNLISTED])
     return Predicted(log_cost=-largest.gain, deviation=largest.spread, published=True)
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from itertools import accumulate
 
-from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict
+from policies.bisect.question import BisectStep, Effect, Observation, Question, Subset, Verdict
 
 Search = Generator[Subset, bool, tuple[Subset, ...]]  # asks for subsets, is sent whether each failed
 
 
-def failure_step(question: Question, symptom: str, seen: Sequence[Seen]) -> Step:
+def failure_step(question: Question, symptom: str, seen: Sequence[Observation]) -> BisectStep:
     """Returns the verdict after some bursts and the next subset. Pure: the search is replayed with their results."""
     results = {each.subset: each.symptom == symptom for each in seen}
     search = _sets(question)
@@ -25,11 +25,11 @@ def failure_step(question: Question, symptom: str, seen: Sequence[Seen]) -> Step
         while ask in results:
             ask = search.send(results[ask])
     except StopIteration as end:
-        return Step(verdict=_verdict(question, end.value, symptom, seen), ask=None)
-    return Step(verdict=Verdict(symptom=symptom), ask=ask)
+        return BisectStep(verdict=_verdict(question, end.value, symptom, seen), next_subset=None)
+    return BisectStep(verdict=Verdict(symptom=symptom), next_subset=ask)
 
 
-def _verdict(question: Question, found: tuple[Subset, ...], symptom: str, seen: Sequence[Seen]) -> Verdict:
+def _verdict(question: Question, found: tuple[Subset, ...], symptom: str, seen: Sequence[Observation]) -> Verdict:
     """Returns the sets found; confident if each failed by itself and no burst failed with another symptom."""
     failed = {each.subset for each in seen if each.symptom == symptom}
     sure = bool(found) and all(question.closed(each) in failed for each in found)

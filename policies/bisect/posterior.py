@@ -38,7 +38,7 @@ Hypothesis = tuple[int, ...]  # terms, ascending
 
 
 @dataclass(frozen=True, kw_only=True)
-class Small:
+class SmallEffects:
     """The small effects that n differences have without any term: means and standard deviations [n], log cost."""
 
     mean: Floats
@@ -55,9 +55,9 @@ class Small:
         return found
 
 
-def small_effects(count: int) -> Small:
+def small_effects(count: int) -> SmallEffects:
     """Returns the small effects of differences about which nothing is known."""
-    return Small(mean=np.zeros(count), deviation=np.full(count, SMALL_DEVIATION))
+    return SmallEffects(mean=np.zeros(count), deviation=np.full(count, SMALL_DEVIATION))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Posterior:
     points of `noise`, with their probabilities, [G] each."""
 
     terms: Terms
-    small: Small
+    small: SmallEffects
     subsets: Flags  # [M, n]
     costs: Floats  # [M], less the first, and less the expected small effects
     hypotheses: tuple[Hypothesis, ...]
@@ -159,7 +159,7 @@ def fit_posterior(
     *,
     deviation: float,
     least_deviation: float | None = None,
-    small: Small | None = None,
+    small: SmallEffects | None = None,
     scale: float = EFFECT_DEVIATION,
 ) -> Posterior:
     """Returns the posterior after M bursts of `subsets` [M, n]. Pure.
@@ -205,7 +205,7 @@ def fit_posterior(
     )
 
 
-def _background(small: Small, subsets: Flags, deviation: float) -> Floats:
+def _background(small: SmallEffects, subsets: Flags, deviation: float) -> Floats:
     """Returns the covariance [M, M] of the bursts' log costs under the hypothesis without terms."""
     found: Floats = BASE_DEVIATION**2 + small.shared(subsets, subsets) + deviation**2 * np.eye(len(subsets))
     return found

@@ -19,7 +19,7 @@ LEAST_EFFECT = constant("bisect_least_effect")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Observation:
     """The result of one burst of a subset: the log of its median cost per token, or the `symptom` of its failure."""
 
     subset: Subset
@@ -121,11 +121,11 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BisectStep:
     """The verdict after some bursts, and the subset to run next: None if the verdict is final."""
 
     verdict: Verdict
-    ask: Subset | None
+    next_subset: Subset | None
 
 
 def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -> Subset:
@@ -137,6 +137,6 @@ def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -
     return frozenset(list(found)[:1])
 
 
-def log_costs(seen: Sequence[Seen], subset: Subset) -> list[float]:
+def log_costs(seen: Sequence[Observation], subset: Subset) -> list[float]:
     """Returns the measured log costs of a subset, by burst."""
     return [each.log_cost for each in seen if each.subset == subset and each.log_cost is not None]

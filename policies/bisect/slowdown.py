@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from policies.bisect.posterior import Posterior, as_subset, fit_posterior
-from policies.bisect.question import Effect, Question, Seen, Step, Subset, Verdict, effect_of, log_costs
+from policies.bisect.question import BisectStep, Effect, Observation, Question, Subset, Verdict, effect_of, log_costs
 from policies.bisect.terms import Terms, flags
 from policies.constants import constant
 from policies.trial import Z_90
@@ -28,7 +28,7 @@ GRID_MARGIN_SIGMAS = 4.0  # standard deviations by which the points extend beyon
 MAX_OTHERS = 3  # further guilty sets that a verdict names
 
 
-def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Step:
+def slowdown_step(question: Question, terms: Terms, seen: Sequence[Observation]) -> BisectStep:
     """Returns the verdict after some bursts and the next subset. Pure: the same bursts give the same step.
 
     If no subset carries enough information, the two ends are repeated: as long as bursts are left, the answer is not
@@ -41,21 +41,21 @@ def slowdown_step(question: Question, terms: Terms, seen: Sequence[Seen]) -> Ste
     posterior = fit_posterior(terms, subsets, costs, deviation=deviation, least_deviation=least)
     verdict = _verdict(question, posterior, seen)
     if verdict.confident:
-        return Step(verdict=verdict, ask=None)
+        return BisectStep(verdict=verdict, next_subset=None)
     ask = _most_informative(question, posterior, seen)
     unclear = ask is None or (not verdict.guilty and verdict.probability >= CONFIDENCE)
     if unclear or _noise_is_unmeasured(question, seen):
         ask = _less_measured(question, seen)
-    return Step(verdict=verdict, ask=ask)
+    return BisectStep(verdict=verdict, next_subset=ask)
 
 
-def _noise_is_unmeasured(question: Question, seen: Sequence[Seen]) -> bool:
+def _noise_is_unmeasured(question: Question, seen: Sequence[Observation]) -> bool:
     """Returns whether the steps suggest noise that hides the least effect, and repeats of both ends have not measured
     the noise yet."""
     return question.deviation > HIDING_NOISE * question.least and not _ends_repeated(question, seen)
 
 
-def _less_measured(question: Question, seen: Sequence[Seen]) -> Subset:
+def _less_measured(question: Question, seen: Sequence[Observation]) -> Subset:
     """Returns the end (A or B) with fewer bursts, of equals the one that ran last.
 
     Repeats are interleaved, A B B A, so that a drift of the machine cancels.
@@ -87,7 +87,7 @@ def _by_set(sets: Sequence[Subset], probability: Floats) -> dict[Subset, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _verdict(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Verdict:
+def _verdict(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Verdict:
     sets = _guilty(question, posterior)
     total = _total(question, posterior, seen)
     (guilty, probability), *others = _by_set(sets, posterior.probability).items()
@@ -140,30 +140,30 @@ def _rest(question: Question, posterior: Posterior, named: Subset) -> Effect | N
     return effect_of(tuple(sorted(rest)), float(cost[0]), float(deviation[0]))
 
 
-def _total(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Effect:
+def _total(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Effect:
     """Returns the difference between the two ends, from their own bursts alone; their noise is not taken as known."""
     cost, bursts = _between_ends(question, seen)
     return effect_of(tuple(sorted(question.all)), cost, posterior.noise_quantile(0.95) * math.sqrt(bursts) / Z_90)
 
 
-def _is_not_slower(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> bool:
+def _is_not_slower(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> bool:
     """Returns whether B is not slower by `least`, which only repeats of both ends can show."""
     cost, bursts = _between_ends(question, seen)
     high = cost + posterior.noise_quantile(CONFIDENCE) * math.sqrt(bursts)
     return high < question.least and _ends_repeated(question, seen)
 
 
-def _between_ends(question: Question, seen: Sequence[Seen]) -> tuple[float, float]:
+def _between_ends(question: Question, seen: Sequence[Observation]) -> tuple[float, float]:
     """Returns the mean log cost of B over A, and its variance as a multiple of that of a burst."""
     a, b = (log_costs(seen, end) for end in question.ends)
     return float(np.mean(b) - np.mean(a)), 1 / len(a) + 1 / len(b)
 
 
-def _ends_repeated(question: Question, seen: Sequence[Seen]) -> bool:
+def _ends_repeated(question: Question, seen: Sequence[Observation]) -> bool:
     return all(len(log_costs(seen, end)) >= REPEATS for end in question.ends)
 
 
-def _most_informative(question: Question, posterior: Posterior, seen: Sequence[Seen]) -> Subset | None:
+def _most_informative(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Subset | None:
     """Returns the legal subset whose burst carries most information about the guilty set; None if none carries
     enough."""
     failed = {each.subset for each in seen if each.log_cost is None}

@@ -10,27 +10,27 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from policies.bisect.failure import failure_step
-from policies.bisect.question import Question, Seen, Step, Subset, Verdict
+from policies.bisect.question import BisectStep, Observation, Question, Subset, Verdict
 from policies.bisect.slowdown import slowdown_step
 from policies.bisect.terms import Terms, terms_of
 from policies.surrogate.blas import one_blas_thread
 
 
 @one_blas_thread()
-def next_step(question: Question, seen: Sequence[Seen]) -> Step:
+def next_step(question: Question, seen: Sequence[Observation]) -> BisectStep:
     """Returns the verdict after some bursts and the subset to run next, which is None at the end. Pure."""
     good, bad = question.ends
     for end in (good, bad):
         if not any(each.subset == end for each in seen):
-            return Step(verdict=Verdict(), ask=end)
+            return BisectStep(verdict=Verdict(), next_subset=end)
     if (symptom := _symptom(seen, good)) is not None:
-        return Step(verdict=Verdict(symptom=symptom), ask=None)  # A fails: there is no good end
+        return BisectStep(verdict=Verdict(symptom=symptom), next_subset=None)  # A fails: there is no good end
     if (symptom := _symptom(seen, bad)) is not None:
         return failure_step(question, symptom, seen)
     return slowdown_step(question, _terms(question.guilt), seen)
 
 
-def _symptom(seen: Sequence[Seen], subset: Subset) -> str | None:
+def _symptom(seen: Sequence[Observation], subset: Subset) -> str | None:
     return next((each.symptom for each in seen if each.subset == subset and each.symptom is not None), None)
 
 

@@ -26,7 +26,7 @@ FITS_TOLERANCE = constant("fits_tolerance")
 RECOMPUTE_LADDER = (None, "selective", "full")  # from least to most recompute
 
 
-class Opinion(StrEnum):
+class PredictionSource(StrEnum):
     """The source of a candidate's predicted gain."""
 
     SURROGATE = "surrogate"  # closed forms calibrated by this study
@@ -67,7 +67,7 @@ class Candidate:
     """
 
     recipe: Recipe
-    opinion: Opinion = Opinion.SURROGATE
+    source: PredictionSource = PredictionSource.SURROGATE
     log_step: float
     deviation: float
     noise: float
@@ -169,7 +169,7 @@ def preferred(found: Sequence[Candidate]) -> Candidate:
     equal = [
         each
         for each in found
-        if each.opinion is first.opinion is Opinion.SURROGATE
+        if each.source is first.source is PredictionSource.SURROGATE
         and each.log_step <= first.log_step + EQUIVALENT_LOG_STEP
         and each.fits >= min(first.fits, CONFIDENT_FIT_PROBABILITY) - FITS_TOLERANCE
     ]

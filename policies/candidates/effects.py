@@ -18,7 +18,7 @@ from policies.trial import Z_90
 from trainer.recipe import Recipe
 from trainer.recipe.tables import read_table
 
-OTHERS = "*"
+UNLISTED = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
     Towards the published value it is the knob's own effect, away from it the reverse. For other knobs, and on CPU
     ranks, for which nothing was published, it is the row `*`.
     """
-    others, was = effects()[OTHERS], recipe.knob(knob)
+    others, was = effects()[UNLISTED], recipe.knob(knob)
     found = _published(recipe, knob)
     if found is None or recipe.hardware.is_cpu:
         return others

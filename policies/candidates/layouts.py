@@ -70,7 +70,7 @@ def layouts(
     return Group(
         table=table,
         scores=scores,
-        recipe=lambda row: _row_recipe(table.recipe(row), space.standing, carried, avoid, free),
+        recipe=lambda row: _row_recipe(table.recipe(row), space.unavoidable, carried, avoid, free),
     )
 
 
@@ -86,7 +86,7 @@ def all_that_fit(
     return Group(
         table=table,
         scores=unscored(table.count),
-        recipe=lambda row: _row_recipe(table.recipe(row), space.standing, carried, avoid, FREE),
+        recipe=lambda row: _row_recipe(table.recipe(row), space.unavoidable, carried, avoid, FREE),
     )
 
 
@@ -142,7 +142,7 @@ def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: 
 
 def _row_recipe(
     recipe: Recipe,
-    standing: frozenset[str],
+    unavoidable: frozenset[str],
     carried: frozenset[str],
     avoid: Avoid,
     free: Sequence[dict[str, object]],
@@ -153,7 +153,7 @@ def _row_recipe(
     for finding in check(recipe) if carried else ():
         if finding.settled and carried.issuperset(finding.settled):
             recipe = recipe.replace(finding.settled)
-    if broken(recipe, standing):
+    if broken(recipe, unavoidable):
         return None
     for changes in () if recipe.hardware.is_cpu else free:
         if not avoid.has_suspect(changes):

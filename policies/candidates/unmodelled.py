@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from analyzers.diagnosis import Wall
-from policies.candidates.candidate import Candidate, Claimed, Opinion, Published
+from policies.candidates.candidate import Candidate, Claimed, PredictionSource, Published
 from policies.candidates.effects import effect_of
 from policies.candidates.free import gives_up
 from policies.candidates.knowledge import Knowledge
@@ -96,7 +96,7 @@ def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, fits: float, 
     log_gain = math.log1p(_gain(know, claim))
     return Candidate(
         recipe=recipe,
-        opinion=Opinion.TRACE,
+        source=PredictionSource.TRACE,
         log_step=-log_gain,
         deviation=0.0,
         noise=know.surrogate.time.noise,
@@ -128,7 +128,7 @@ def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe, *, fits
     improvement = effect.expected_improvement(at_most=bound)
     return Candidate(
         recipe=recipe,
-        opinion=Opinion.PUBLISHED,
+        source=PredictionSource.PUBLISHED,
         log_step=-effect.gain,
         deviation=effect.spread,
         noise=noise,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, takewhile
 
-from policies.candidates.candidate import Candidate, Group, Opinion, best_first, in_order, preferred
+from policies.candidates.candidate import Candidate, Group, PredictionSource, best_first, in_order, preferred
 from policies.candidates.fitting import FitSet, cheapest_fit
 from policies.candidates.knowledge import Knowledge
 from policies.candidates.layouts import all_that_fit, layouts
@@ -185,16 +185,16 @@ class Decision:
         """Returns a phase's candidates that are worth a burst and may be proposed now (`in_turn`); published settings
         only if there are no others. In retune also pairs of moves, if no single move is worth a burst."""
         worthwhile = [each for each in self.ranked if _is_worth_a_burst(each)]
-        if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worthwhile):
+        if phase is Phase.RETUNE and not any(each.source is PredictionSource.SURROGATE for each in worthwhile):
             worthwhile = [*self._pairs(), *worthwhile]
         found = [each for each in in_turn(worthwhile, noise=self.know.noise) if self._phase(each) is phase]
-        modelled = [each for each in found if each.opinion is not Opinion.PUBLISHED]
+        modelled = [each for each in found if each.source is not PredictionSource.PUBLISHED]
         return modelled or found
 
     def _phase(self, candidate: Candidate) -> Phase:
-        if candidate.opinion is Opinion.TRACE:
+        if candidate.source is PredictionSource.TRACE:
             return Phase.PROFILE
-        if candidate.opinion is Opinion.PUBLISHED or candidate.paired:
+        if candidate.source is PredictionSource.PUBLISHED or candidate.paired:
             return Phase.RETUNE
         return phase_of(self.know, candidate.recipe)
 
@@ -275,7 +275,7 @@ class Decision:
             gain_bound=bound,
             peak_gib=peak_gib,
             fits_probability=chosen.fits,
-            published=chosen.opinion is Opinion.PUBLISHED,
+            published=chosen.source is PredictionSource.PUBLISHED,
         )
 
 

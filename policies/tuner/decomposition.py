@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from policies.candidates.candidate import Candidate, Opinion, group_of
+from policies.candidates.candidate import Candidate, PredictionSource, group_of
 from policies.candidates.effects import gained
 from policies.candidates.free import LEFT_ON
 from policies.candidates.knowledge import Knowledge
@@ -107,7 +107,7 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
     """Returns the members of a candidate with their predicted shares, and the memory that each frees if the incumbent
     does not fit. A member that cannot legally be taken out has as its share the gain that it brings alone."""
     found, (before, after) = members(know.recipe, candidate.recipe), (know.recipe, candidate.recipe)
-    if candidate.opinion is not Opinion.SURROGATE:
+    if candidate.source is not PredictionSource.SURROGATE:
         return _by_opinion(candidate, found, know)
     rests = [without(before, after, member) for member in found]
     others = [rest or alone(before, after, member) for rest, member in zip(rests, found, strict=True)]
@@ -138,7 +138,7 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     REDUCIBLE_LOG_GAIN in all and expected improvement keeps REDUCED_IMPROVEMENT of its value. Members are kept if
     P(fits), a rule, a published effect or a sampled point requires them.
     """
-    if candidate.opinion is not Opinion.SURROGATE:
+    if candidate.source is not PredictionSource.SURROGATE:
         return candidate
     found = full = rescored(candidate, candidate.recipe, know)
     while (smaller := _next_smaller(found, full, know)) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.candidates.candidate import Candidate, Opinion
+from policies.candidates.candidate import Candidate, PredictionSource
 from policies.candidates.fitting import FitSet
 from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
@@ -102,7 +102,9 @@ class Explain:
         tune = know.given.tune
         unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
         figures: Figures = {"patience": tune.patience if unsuccessful >= tune.patience else None}
-        best = max((each for each in ranked if each.opinion is Opinion.SURROGATE), key=_improvement, default=None)
+        best = max(
+            (each for each in ranked if each.source is PredictionSource.SURROGATE), key=_improvement, default=None
+        )
         if best is None:
             noise = math.expm1(Z_90 * know.surrogate.time.noise)
             return Reason(kind=ReasonKind.NOTHING_LEFT, figures=figures | {"noise": noise})

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 from statistics import NormalDist
 
-from policies.candidates.candidate import Candidate, Opinion, preferred
+from policies.candidates.candidate import Candidate, PredictionSource, preferred
 from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
 from policies.noise import PINNED
@@ -108,7 +108,7 @@ class Sizes:
         value = self.best(candidate.recipe, know)
         if value is None:
             return 0.0
-        known = candidate.expected_improvement if candidate.opinion is Opinion.SURROGATE else 0.0
+        known = candidate.expected_improvement if candidate.source is PredictionSource.SURROGATE else 0.0
         shown = min(value.improvement / known, 1.0) if known > 0 else 1.0
         return candidate.score * shown / value.gpu_hours
 

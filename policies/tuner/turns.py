@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from policies.candidates.candidate import Candidate, Opinion
+from policies.candidates.candidate import Candidate, PredictionSource
 from policies.constants import constant
 from policies.search.acquisition import is_lost_in_noise
 from policies.trial import Z_90
@@ -22,29 +22,29 @@ def in_turn(candidates: Sequence[Candidate], *, noise: float) -> list[Candidate]
 
     A surrogate's candidate needs PHASE_SHARE of the best score, those of other sources at least the surrogate's best.
     """
-    by = {opinion: [each for each in candidates if each.opinion is opinion] for opinion in Opinion}
-    predicted, published = by[Opinion.SURROGATE], by[Opinion.PUBLISHED]
+    by = {source: [each for each in candidates if each.source is source] for source in PredictionSource}
+    predicted, published = by[PredictionSource.SURROGATE], by[PredictionSource.PUBLISHED]
     shown = [each for each in predicted if not is_hidden(each, noise=noise)]
-    modelled = [*(shown or predicted), *by[Opinion.TRACE]]
+    modelled = [*(shown or predicted), *by[PredictionSource.TRACE]]
     if not shown and _best(published) > _best(modelled):
         return published
-    best = _best(modelled, Opinion.SURROGATE)
+    best = _best(modelled, PredictionSource.SURROGATE)
     least = {
-        Opinion.SURROGATE: PHASE_SHARE * max(best, _best(modelled, Opinion.TRACE)),
-        Opinion.TRACE: best,
-        Opinion.PUBLISHED: best,
+        PredictionSource.SURROGATE: PHASE_SHARE * max(best, _best(modelled, PredictionSource.TRACE)),
+        PredictionSource.TRACE: best,
+        PredictionSource.PUBLISHED: best,
     }
-    return [each for each in (*modelled, *published) if each.score >= least[each.opinion]]
+    return [each for each in (*modelled, *published) if each.score >= least[each.source]]
 
 
 def is_hidden(candidate: Candidate, *, noise: float) -> bool:
     """Returns whether the study's noise would hide the predicted gain of a surrogate's candidate: published effects and
     claims within the noise are no candidates at all."""
-    if candidate.opinion is not Opinion.SURROGATE or candidate.log_gain is None:
+    if candidate.source is not PredictionSource.SURROGATE or candidate.log_gain is None:
         return False
     most = candidate.log_gain + Z_90 * candidate.deviation
     return is_lost_in_noise(math.log1p(noise) / Z_90, expected=candidate.log_gain, most=most)
 
 
-def _best(found: Sequence[Candidate], opinion: Opinion | None = None) -> float:
-    return max((each.score for each in found if opinion in (None, each.opinion)), default=0.0)
+def _best(found: Sequence[Candidate], source: PredictionSource | None = None) -> float:
+    return max((each.score for each in found if source in (None, each.source)), default=0.0)

@@ -12,8 +12,8 @@ from autotune.cli import main
 from autotune.looks.svg import Axis
 from autotune.session.interruption import Interruption
 from autotune.tuning.history import History
-from autotune.tuning.standing import rows_of, standing_of
 from autotune.tuning.study import held, suspended
+from autotune.tuning.study_status import rows_of, study_status
 from tests.autotune.report.drawn_study import events
 
 
@@ -43,10 +43,10 @@ def test_a_signal_of_the_user_s_choice_interrupts_as_term_does(number: signal.Si
 
 def test_a_tuner_that_a_signal_has_stopped_is_not_said_to_run(tmp_path: Path) -> None:
     begun = History(events(ended=False)[:9])
-    standing = standing_of(begun, folder="s", now=100.0, held=True, suspended=True)
-    assert standing.state == "suspended"
-    assert standing.ends_at is None
-    assert "suspended by a signal" in dict(rows_of(standing, 100.0))["state"]
+    status = study_status(begun, folder="s", now=100.0, held=True, suspended=True)
+    assert status.state == "suspended"
+    assert status.ends_at is None
+    assert "suspended by a signal" in dict(rows_of(status, 100.0))["state"]
     assert held(tmp_path) is False
     assert not suspended(tmp_path)
 

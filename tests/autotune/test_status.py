@@ -63,9 +63,9 @@ def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
             for event in left.pop(0):
                 journal.write(msgspec.json.encode(event) + b"\n")
 
-    standing = follow(folder, wait=wait)
+    status = follow(folder, wait=wait)
     assert left == []
-    assert standing.status == "converged"
+    assert status.status == "converged"
     said = capsys.readouterr().out
     for line in (
         "study cpu-moe started",

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.exports.ask import options
 from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
 from benchmarks.exports.megatron_lm import VERSIONS, figures
-from benchmarks.exports.recipes import Asked, asked
+from benchmarks.exports.recipes import LazyRecipe, asked
 from trainer.frameworks.megatron_lm.flags import FLAGS
 from trainer.recipe.rules import RULES
 from trainer.recipe.rules.examples import recipe_of
@@ -27,11 +27,11 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def examples_of_rules() -> list[Asked]:
+def examples_of_rules() -> list[LazyRecipe]:
     """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it refuses.
     Leaves out those on a GPU whose compute capability is unknown: the parser asks for it."""
     both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
-    every = (Asked(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
+    every = (LazyRecipe(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
     return [each for each in every if each.recipe.hardware.compute_capability is not None]
 
 

@@ -25,7 +25,7 @@ class RankObserver(Protocol):
         """
         ...
 
-    def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
+    def ask_for_stacks(self, ranks: Iterable[int]) -> StackRequest:
         """Asks the ranks to write their threads' stacks to their logs; does not wait for it."""
         ...
 
@@ -39,7 +39,7 @@ class RankObserver(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class StackRequest:
     """The ranks that were asked for their stacks, and those of them that cannot answer since SIGSTOP or a debugger
     holds them."""
 
@@ -71,7 +71,7 @@ class LocalRankObserver:
             if process := mailbox.arrived(self.control, rank):
                 send(process, signal.SIGKILL)
 
-    def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
+    def ask_for_stacks(self, ranks: Iterable[int]) -> StackRequest:
         asked, stopped = set(), set()
         for rank in ranks:
             process = mailbox.arrived(self.control, rank)
@@ -80,7 +80,7 @@ class LocalRankObserver:
                 stopped |= {rank} if status.stopped else set()
                 send(process, mailbox.STACKS)
                 asked.add(rank)
-        return Asked(ranks=frozenset(asked), stopped=frozenset(stopped))
+        return StackRequest(ranks=frozenset(asked), stopped=frozenset(stopped))
 
     def oom_kills(self) -> int:
         return oom_kills()

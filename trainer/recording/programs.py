@@ -82,7 +82,7 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Becomes:
+class Replacement:
     """The replacement of a program.
 
     `run`: arguments to execute; without it, `says` goes to standard output with exit code 0. `trains`: the recorded
@@ -97,7 +97,7 @@ class Becomes:
     varies: str | None = None
 
 
-def becomes(process: Process, values: Values) -> Becomes:
+def becomes(process: Process, values: Values) -> Replacement:
     """Decides what the program behind all launchers in front of it becomes."""
     env: list[tuple[str, str]] = []
     words, launched = process.words, process.launched
@@ -106,10 +106,10 @@ def becomes(process: Process, values: Values) -> Becomes:
         if name in DOES["ssh"]:
             inner, before = _behind_ssh(words)
             launched = (*launched, Peeled(name="ssh", words=before))
-            return Becomes(run=("bash", "-c", inner) if inner else None, launched=launched, env=tuple(env))
+            return Replacement(run=("bash", "-c", inner) if inner else None, launched=launched, env=tuple(env))
         if name == "tmux":
             typed = [word for word in words[2:] if word not in ("C-m", "Enter", "KPEnter") and not word.startswith("-")]
-            return Becomes(run=("bash", "-c", typed[-1]) if typed else None, launched=launched, env=tuple(env))
+            return Replacement(run=("bash", "-c", typed[-1]) if typed else None, launched=launched, env=tuple(env))
         if name == "sbatch":
             return _sbatch(words, launched, values)
         start = peel(words)
@@ -119,13 +119,13 @@ def becomes(process: Process, values: Values) -> Becomes:
         behind = tuple(words[at] for at in start.command)
         if start.python or start.within:
             behind = (*start.within, *_interpreter(start), *behind)
-            return Becomes(trains=behind, launched=launched, env=tuple(env))
+            return Replacement(trains=behind, launched=launched, env=tuple(env))
         if not behind:
-            return Becomes(run=words if name == "env" else None, launched=process.launched)
+            return Replacement(run=words if name == "env" else None, launched=process.launched)
         if len(behind) == len(words) and name in DOES["passes"]:
             at = next((at for at in range(1, len(words)) if _starts(words[at])), None)
             if at is None:
-                return Becomes()
+                return Replacement()
             launched, behind = (*launched, Peeled(name=name, words=words[:at])), words[at:]
         if len(behind) == len(words):
             break
@@ -134,7 +134,7 @@ def becomes(process: Process, values: Values) -> Becomes:
                       launched=launched, root=process.root and words == process.words)  # fmt: skip
     found = _reached(reached, values)
     run = ("env", *(f"{name}={value}" for name, value in env), *found.run) if env and found.run else found.run
-    return Becomes(run=run, says=found.says, trains=found.trains, launched=launched, env=tuple(env),
+    return Replacement(run=run, says=found.says, trains=found.trains, launched=launched, env=tuple(env),
                    varies=found.varies)  # fmt: skip
 
 
@@ -165,7 +165,7 @@ SUBMITTED = re.compile(r"/job\.\d+\.stdin$")  # file of a script that was passed
 _IN_A_FILE = "job=${MOE_RECORD_JOB:-/tmp/job}.$$.stdin; cat >$job"
 
 
-def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Becomes:
+def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Replacement:
     """Decides on sbatch: the job's script runs in the job's environment, and the output is sbatch's."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
@@ -173,34 +173,34 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
     own = words[:at]
     wrapped = next((word.partition("=")[2] for word in own if word.startswith("--wrap=")), None)
     if wrapped is None and not words[at:]:  # the script is on standard input: the same with it in a file
-        return Becomes(run=("bash", "-c", f"{_IN_A_FILE}; exec {shlex.join(own)} $job"), launched=launched)
+        return Replacement(run=("bash", "-c", f"{_IN_A_FILE}; exec {shlex.join(own)} $job"), launched=launched)
     runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"'
     says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
     text = f'[ -z "$MOE_RECORD_JOB" ] || . "$MOE_RECORD_JOB"; {runs} >/dev/null 2>&1; echo {says}'
     called = (*own, *words[at : at + 1])
-    return Becomes(
+    return Replacement(
         run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=called))
     )
 
 
-def _reached(process: Process, values: Values) -> Becomes:
+def _reached(process: Process, values: Values) -> Replacement:
     """Decides on a program whose arguments start no other program."""
     words, name = process.words, os.path.basename(process.words[0])
     if name in DOES["shell"]:
-        return Becomes(run=("bash", *words[1:]))
+        return Replacement(run=("bash", *words[1:]))
     if PYTHON.fullmatch(words[0]) or words[0].endswith(".py"):
         return _python(words if PYTHON.fullmatch(words[0]) else ("python", *words), process, values)
     if name == "train.sh" and "--recipe" in words and not os.path.exists(os.path.join(process.cwd, words[0])):
-        return Becomes(trains=words)
+        return Replacement(trains=words)
     if answer := _ANSWERS.get(name):
         return answer(words, values)
     if name == "tail" and any(re.match(r"-[^-]*[fF]|--follow", word) for word in words[1:]):
-        return Becomes()  # a program that would never end is not run
+        return Replacement()  # a program that would never end is not run
     if name in DOES["real"] or (name in DOES["layer"] and process.layer) or process.root:
-        return Becomes(run=words)
+        return Replacement(run=words)
     if _is_shell_script(os.path.join(process.cwd, words[0])):
-        return Becomes(run=("bash", *words))
-    return Becomes(says=words[-1] + "\n" if name == "mktemp" else "")
+        return Replacement(run=("bash", *words))
+    return Replacement(says=words[-1] + "\n" if name == "mktemp" else "")
 
 
 def _is_shell_script(path: str) -> bool:
@@ -212,45 +212,51 @@ def _is_shell_script(path: str) -> bool:
     return path.endswith(".sh") or (first.startswith(b"#!") and b"sh" in first and b"python" not in first)
 
 
-def _python(words: tuple[str, ...], process: Process, values: Values) -> Becomes:
+def _python(words: tuple[str, ...], process: Process, values: Values) -> Replacement:
     """Decides on Python: a program that trains is recorded; code that only computes runs isolated."""
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-c", "-m", "-"):
         at += 1 + (words[at] in PYTHON_VALUED)
     if at >= len(words):
-        return Becomes(run=("python3", *words[1:])) if len(words) > 1 and process.layer else Becomes()
+        return Replacement(run=("python3", *words[1:])) if len(words) > 1 and process.layer else Replacement()
     if words[at] == "-c":
         code = words[at + 1] if at + 1 < len(words) else ""
         if "device_count" in code:
-            return Becomes(says=f"{values.gpus_per_node}\n")
+            return Replacement(says=f"{values.gpus_per_node}\n")
         heavy = re.search(r"\b(torch|megatron|transformer_engine|flash_attn|deepspeed)\b", code)
-        return Becomes() if heavy or not process.layer else Becomes(run=("python3", *words[1:]))
+        return Replacement() if heavy or not process.layer else Replacement(run=("python3", *words[1:]))
     if words[at] == "-":
-        return Becomes(run=("python3", *words[1:])) if process.layer else Becomes()
+        return Replacement(run=("python3", *words[1:])) if process.layer else Replacement()
     program = words[at + 1] if words[at] == "-m" and at + 1 < len(words) else words[at]
     if program in ("pip", "venv", "ensurepip"):
-        return Becomes()
+        return Replacement()
     launched = any(each.name in STARTS_RANKS for each in process.launched)
     flags = {word.partition("=")[0] for word in words[at:]} & FLAGS
     if launched or TRAINS.match(program) or len(flags) >= LEAST_FLAGS or "--recipe" in words:
-        return Becomes(trains=words)
+        return Replacement(trains=words)
     there = os.path.exists(os.path.join(process.cwd, program)) or words[at] == "-m"
-    return Becomes(run=("python3", *words[1:])) if there and process.layer else Becomes(trains=words)
+    return Replacement(run=("python3", *words[1:])) if there and process.layer else Replacement(trains=words)
 
 
-def _date(words: Sequence[str], values: Values) -> Becomes:
+def _date(words: Sequence[str], values: Values) -> Replacement:
     if any(re.match(r"-[^-]*[dfrs]|--(date|file|reference|set)", word) for word in words[1:]):
-        return Becomes(run=tuple(words)) if not any(word.startswith(("-s", "--set")) for word in words) else Becomes()
-    return Becomes(
+        return (
+            Replacement(run=tuple(words))
+            if not any(word.startswith(("-s", "--set")) for word in words)
+            else Replacement()
+        )
+    return Replacement(
         run=("date", "-d", f"@{values.time}.{values.seed % 10**9:09d}", *words[1:]), varies=shlex.join(words)
     )
 
 
-def _scontrol(words: Sequence[str], values: Values) -> Becomes:
-    return Becomes(says="".join(f"{host}\n" for host in values.hosts) if {"hostnames", "hostname"} & {*words} else "")
+def _scontrol(words: Sequence[str], values: Values) -> Replacement:
+    return Replacement(
+        says="".join(f"{host}\n" for host in values.hosts) if {"hostnames", "hostname"} & {*words} else ""
+    )
 
 
-def _smi(words: Sequence[str], values: Values) -> Becomes:
+def _smi(words: Sequence[str], values: Values) -> Replacement:
     if "-L" in words or "--list-gpus" in words:
         lines = (f"GPU {at}: {values.gpu} (UUID: GPU-{at})" for at in range(values.gpus_per_node))
     elif query := next((word for word in words if word.startswith("--query-gpu=")), None):
@@ -263,38 +269,38 @@ def _smi(words: Sequence[str], values: Values) -> Becomes:
         }
         lines = (", ".join(known.get(each, str(at)) for each in fields) for at in range(values.gpus_per_node))
     else:
-        return Becomes()
-    return Becomes(says="".join(f"{line}\n" for line in lines))
+        return Replacement()
+    return Replacement(says="".join(f"{line}\n" for line in lines))
 
 
-def _hostname(words: Sequence[str], values: Values) -> Becomes:
+def _hostname(words: Sequence[str], values: Values) -> Replacement:
     address = any(re.match(r"-[iI]|--(all-)?ip-address", word) for word in words[1:])
-    return Becomes(says=f"{values.address if address else values.hosts[0]}\n", varies=shlex.join(words))
+    return Replacement(says=f"{values.address if address else values.hosts[0]}\n", varies=shlex.join(words))
 
 
-def _shuf(words: Sequence[str], values: Values) -> Becomes:
+def _shuf(words: Sequence[str], values: Values) -> Replacement:
     found = re.search(r"(\d+)-(\d+)", " ".join(words))
     if found is None or not any(word.startswith("-n") for word in words):
-        return Becomes(run=tuple(words))
+        return Replacement(run=tuple(words))
     low, high = int(found[1]), int(found[2])
-    return Becomes(says=f"{low + values.seed % (high - low + 1)}\n", varies=shlex.join(words))
+    return Replacement(says=f"{low + values.seed % (high - low + 1)}\n", varies=shlex.join(words))
 
 
-def _random_text(words: Sequence[str], values: Values) -> Becomes:
+def _random_text(words: Sequence[str], values: Values) -> Replacement:
     digits = f"{values.seed * 0x9E3779B97F4A7C15 % 2**128:032x}"
     text = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
-    return Becomes(says=f"{text if words[0].endswith('uuidgen') else digits}\n", varies=shlex.join(words))
+    return Replacement(says=f"{text if words[0].endswith('uuidgen') else digits}\n", varies=shlex.join(words))
 
 
-def _git(words: Sequence[str], values: Values) -> Becomes:
-    return Becomes(run=tuple(words)) if GIT_LOOKS & {*words[1:4]} else Becomes()
+def _git(words: Sequence[str], values: Values) -> Replacement:
+    return Replacement(run=tuple(words)) if GIT_LOOKS & {*words[1:4]} else Replacement()
 
 
-def _address(words: Sequence[str], values: Values) -> Becomes:
-    return Becomes(says=f"{values.address} {words[-1]}\n")
+def _address(words: Sequence[str], values: Values) -> Replacement:
+    return Replacement(says=f"{values.address} {words[-1]}\n")
 
 
-_ANSWERS: dict[str, Callable[[Sequence[str], Values], Becomes]] = {
+_ANSWERS: dict[str, Callable[[Sequence[str], Values], Replacement]] = {
     "date": _date, "hostname": _hostname, "shuf": _shuf, "uuidgen": _random_text, "openssl": _random_text,
     "git": _git, "scontrol": _scontrol, "getent": _address, "host": _address, "nslookup": _address,
     "nvidia-smi": _smi, "rocm-smi": _smi, "amd-smi": _smi,

@@ -27,7 +27,7 @@ SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=2271
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class JobCommand:
     """A command and the job that it runs in. `headers`: words of the job's #SBATCH lines; () outside a job."""
 
     argv: tuple[str, ...]
@@ -69,14 +69,14 @@ def isolation_here(*, trust: bool = False) -> Isolation:
     for isolation in Isolation:
         if isolation == Isolation.NONE and not trust:
             break
-        tried = _run(Asked(argv=("true",), cwd="/"), FIRST, isolation)
+        tried = _run(JobCommand(argv=("true",), cwd="/"), FIRST, isolation)
         if tried.get("code") == 0:
             return isolation
         whys.append(f"{isolation}: {tried.get('impossible') or tried['stderr'].strip()}")
     raise NotIsolatedError("; ".join(whys))
 
 
-def record(asked: Asked, isolation: Isolation) -> Recording:
+def record(asked: JobCommand, isolation: Isolation) -> Recording:
     """Runs the command twice, and again for each file that it tests, with the opposite answer."""
     runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
     with ThreadPoolExecutor(2) as pool:
@@ -92,7 +92,7 @@ def record(asked: Asked, isolation: Isolation) -> Recording:
                      pairs=tuple(_pairs(asked, runs, first, second)))  # fmt: skip
 
 
-def _flipped(asked: Asked, path: str, folder: bool) -> Asked:
+def _flipped(asked: JobCommand, path: str, folder: bool) -> JobCommand:
     if os.path.exists(path):
         return replace(asked, absent=(*asked.absent, path))
     return replace(asked, present=(*asked.present, f"{path}/" if folder else path))
@@ -105,7 +105,7 @@ def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, **held, "MOE_RECORD_SET": " ".join(variables)}
 
 
-def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
+def _run(asked: JobCommand, values: Values, isolation: Isolation) -> dict[str, Any]:
     """Runs one recording in a separate process, and deletes its scratch folder."""
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
@@ -134,7 +134,7 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
     return {**json.loads(done.stdout), "env": request["env"]}
 
 
-def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
+def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
     """Returns every value that depends on the job, longest first, with the expression that gives it."""
     one, two = runs
     found = [

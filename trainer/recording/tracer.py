@@ -18,7 +18,7 @@ from typing import Any
 from trainer.launch_scripts.launchers import Peeled
 from trainer.recording import kernel
 from trainer.recording.jail import Isolation
-from trainer.recording.programs import Becomes, Process, Values, becomes, headers_of
+from trainer.recording.programs import Process, Replacement, Values, becomes, headers_of
 from trainer.recording.stop import Stop
 
 MOST_PROCESSES = 500
@@ -171,7 +171,7 @@ class Tracer:
             return os.readlink(f"{pid}/fd/0", dir_fd=self.proc).startswith("pipe:")
         return False
 
-    def _record(self, stop: Stop, process: Process, found: Becomes, cwd: str) -> None:
+    def _record(self, stop: Stop, process: Process, found: Replacement, cwd: str) -> None:
         before, pid = process.launched, stop.pid
         new = found.launched[len(before) :]
         self.launched[pid] = found.launched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 
 LAUNCH = Path(__file__).parent / "launch"
 
@@ -20,6 +20,6 @@ STARTS: dict[str, tuple[str | None, int | None, dict[str, str]]] = {
 }
 
 
-def asked_of(name: str) -> Asked:
+def asked_of(name: str) -> ImportOptions:
     gpu, nodes, given = STARTS[name]
-    return Asked(file=str(LAUNCH / name), gpu=gpu, nodes=nodes, given=given)
+    return ImportOptions(file=str(LAUNCH / name), gpu=gpu, nodes=nodes, given=given)

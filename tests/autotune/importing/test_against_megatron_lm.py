@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.importing import arguments_file, scripts
-from autotune.importing.found import Asked, Started
+from autotune.importing.found import ImportOptions, Started
 from autotune.importing.reading import imported
 from benchmarks.exports.ask import answers, capability, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
@@ -67,7 +67,7 @@ def test_the_table_of_arguments_is_the_parsers_own(tree: tuple[str, Path]) -> No
         assert dests == {flag: ARGUMENTS[flag].dest for flag in dests}
 
 
-def _started(asked: Asked) -> Started:
+def _started(asked: ImportOptions) -> Started:
     text = Path(asked.file).read_text(encoding="utf-8")
     if asked.file.endswith(".sh"):
         return scripts.started(text, asked)
@@ -76,7 +76,7 @@ def _started(asked: Asked) -> Started:
     return arguments_file.from_text(text, asked)
 
 
-def _made(asked: Asked) -> tuple[Recipe, Sequence[str]]:
+def _made(asked: ImportOptions) -> tuple[Recipe, Sequence[str]]:
     """Returns the recipe, and the arguments that remain in the list."""
     made = imported(asked)
     assert made.changed == {}

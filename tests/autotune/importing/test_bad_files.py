@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from trainer.errors import BadInputError
 
 
 def refusal(path: Path) -> str:
     with pytest.raises(BadInputError) as refused:
-        imported(Asked(file=str(path), gpu="h100", nodes=1))
+        imported(ImportOptions(file=str(path), gpu="h100", nodes=1))
     return str(refused.value)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.export import export
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from tests.draws import few
 from trainer.errors import BadInputError
@@ -193,7 +193,7 @@ def read(name: str, given: dict[str, str]) -> Any:
 
 @cache
 def _read(name: str, given: tuple[tuple[str, str], ...]) -> Any:
-    return imported(Asked(file=str(FIELD / name), gpu="h100", given=dict(given)))
+    return imported(ImportOptions(file=str(FIELD / name), gpu="h100", given=dict(given)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -225,7 +225,7 @@ def test_what_only_running_it_could_tell_is_asked_by_the_name_that_the_user_know
 def test_the_slurm_script_of_an_export_says_the_same_again(name: str, tmp_path: Path) -> None:
     recipe = read(name, CASES[name].given).recipe
     (tmp_path / "job.sbatch").write_text(export(recipe, "slurm"))
-    again = imported(Asked(file=str(tmp_path / "job.sbatch"), gpu="h100", name=recipe.name)).recipe
+    again = imported(ImportOptions(file=str(tmp_path / "job.sbatch"), gpu="h100", name=recipe.name)).recipe
     assert recipe.trainer is not None
     assert again.trainer is not None
     assert (again.architecture, again.training, again.cluster) == (recipe.architecture, recipe.training, recipe.cluster)
@@ -249,7 +249,7 @@ def test_a_command_keeps_what_chooses_its_python() -> None:
 def test_a_bridge_line_has_the_sequence_length_of_its_flag_and_what_every_recipe_sets(tmp_path: Path) -> None:
     text = (FIELD / "bridge_uv.sbatch").read_text().replace("--seq_length 4096", "--seq_length=8192")
     (tmp_path / "b.sbatch").write_text(text)
-    recipe = imported(Asked(file=str(tmp_path / "b.sbatch"), gpu="h100")).recipe
+    recipe = imported(ImportOptions(file=str(tmp_path / "b.sbatch"), gpu="h100")).recipe
     assert recipe.training.seq_length == 8192
     assert recipe.knob("moe_grouped_gemm") is True
 
@@ -262,14 +262,14 @@ def test_the_nodes_of_torchruns_own_variables_are_asked_for_where_they_are_not_k
         .replace("$(( PET_NNODES * PET_NPROC_PER_NODE * 16 ))", "512")
     )
     with pytest.raises(BadInputError) as asked:
-        imported(Asked(file=str(tmp_path / "p.sh"), gpu="h100"))
+        imported(ImportOptions(file=str(tmp_path / "p.sh"), gpu="h100"))
     assert [problem.hint for problem in asked.value.problems] == ["--nodes N"]
 
 
 def test_a_python_program_is_refused_with_what_to_import_instead(tmp_path: Path) -> None:
     (tmp_path / "launch.py").write_text("import nemo_run as run\nrun.run(recipe)\n")
     with pytest.raises(BadInputError, match="a Python program, which is not read"):
-        imported(Asked(file=str(tmp_path / "launch.py"), gpu="h100"))
+        imported(ImportOptions(file=str(tmp_path / "launch.py"), gpu="h100"))
 
 
 def test_every_script_of_the_folder_has_its_case() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.export import export
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from autotune.importing.recipe import Imported
 from autotune.importing.scripts import started
@@ -82,7 +82,7 @@ def test_a_slurm_script_names_the_gpu_and_its_words_are_kept_as_a_comment(tmp_pa
 
 def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_line() -> None:
     with pytest.raises(BadInputError) as refused:
-        imported(Asked(file=str(LAUNCH / "mixture_torchrun.sh"), gpu="h100"))
+        imported(ImportOptions(file=str(LAUNCH / "mixture_torchrun.sh"), gpu="h100"))
     hints = {problem.hint for problem in refused.value.problems}
     assert hints == {"--set 1=VALUE", "--set 2=VALUE", "--set 3=VALUE", "--vocab-size N"}
     assert sum(bool(re.search(r"mixture_torchrun\.sh:\d+$", each.where)) for each in refused.value.problems) == 3
@@ -100,7 +100,7 @@ def test_values_of_a_yaml_file_of_arguments_stay_as_they_are_written(tmp_path: P
     flags = {**dict(zip(words[:-1:2], words[1::2], strict=True)), **own, "--bf16": "true", "--fork-not": "false"}
     lines = "".join(f"  {flag}: {value}\n" for flag, value in flags.items())
     file.write_text(f"ENV_VARS:\n  FOO: on\n  BAR: 0x10\nMODEL_ARGS:\n{lines}")
-    trainer = imported(Asked(file=str(file), gpu="h100", nodes=1)).recipe.trainer
+    trainer = imported(ImportOptions(file=str(file), gpu="h100", nodes=1)).recipe.trainer
     assert trainer is not None
     assert trainer.env == {"FOO": "on", "BAR": "0x10"}
     assert all(list(trainer.command)[trainer.command.index(flag) + 1] == value for flag, value in own.items())
@@ -114,7 +114,7 @@ def test_variables_in_a_file_of_arguments_are_asked_for(form: str, tmp_path: Pat
     file = tmp_path / "a.txt"
     file.write_text(form.format(words=f"{SMALL} --data-path $DATA_PATH/tok ${{OTHER}} {{MORE}} --fork ${{X:-3}}"))
     with pytest.raises(BadInputError) as refused:
-        imported(Asked(file=str(file), gpu="h100", nodes=1))
+        imported(ImportOptions(file=str(file), gpu="h100", nodes=1))
     assert {each.hint for each in refused.value.problems} == {
         f"--set {n}=VALUE" for n in ("DATA_PATH", "OTHER", "MORE")
     }
@@ -124,9 +124,9 @@ def test_a_variable_of_a_file_that_the_script_reads_is_empty_where_it_is_not_set
     (tmp_path / "env.sh").write_text("export A=1\nDATA=$DATA_ROOT/tok\n")
     file = tmp_path / "go.sh"
     file.write_text(f"source env.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --data-path $DATA\n")
-    notes = imported(Asked(file=str(file), gpu="h100")).found.notes
+    notes = imported(ImportOptions(file=str(file), gpu="h100")).found.notes
     assert notes == ("not set, taken as empty as bash does: DATA_ROOT (line 2): --set NAME=VALUE",)
-    trainer = imported(Asked(file=str(file), gpu="h100", given={"DATA_ROOT": "/d"})).recipe.trainer
+    trainer = imported(ImportOptions(file=str(file), gpu="h100", given={"DATA_ROOT": "/d"})).recipe.trainer
     assert trainer is not None
     assert trainer.command[-1] == "/d/tok"
 
@@ -135,7 +135,7 @@ def test_a_second_training_command_is_said(tmp_path: Path) -> None:
     file = tmp_path / "two.sh"
     line = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8"
     file.write_text(f"{line} --seed 1\npython tools/count.py --a 1\n{line} --seed 2 --load /first\n")
-    found = started(file.read_text(), Asked(file=str(file)))
+    found = started(file.read_text(), ImportOptions(file=str(file)))
     assert found.argv[-1] == "/first"
     (note,) = found.notes
     assert note.startswith("line 1: pretrain_gpt.py is started too: line 3 is what was imported")
@@ -143,16 +143,16 @@ def test_a_second_training_command_is_said(tmp_path: Path) -> None:
 
 def test_what_a_script_does_not_say_is_asked_for() -> None:
     asked = asked_of("mixture_torchrun.sh")
-    without_gpu = Asked(file=asked.file, given=asked.given)
+    without_gpu = ImportOptions(file=asked.file, given=asked.given)
     with pytest.raises(BadInputError, match="--gpu, one of"):
         imported(without_gpu)
     given = {name: value for name, value in asked.given.items() if name != "vocab_size"}
     with pytest.raises(BadInputError, match="--vocab-size N"):
-        imported(Asked(file=asked.file, gpu="h100", given=given))
+        imported(ImportOptions(file=asked.file, gpu="h100", given=given))
     with pytest.raises(BadInputError, match="--nodes N"):
-        imported(Asked(file=str(LAUNCH / "zoo.yaml"), gpu="h100", given={"EP": "8"}))
+        imported(ImportOptions(file=str(LAUNCH / "zoo.yaml"), gpu="h100", given={"EP": "8"}))
     with pytest.raises(BadInputError, match="nothing in the file has that name"):
-        imported(Asked(file=asked.file, gpu="h100", given={"NOT_IN_IT": "1", **asked.given}))
+        imported(ImportOptions(file=asked.file, gpu="h100", given={"NOT_IN_IT": "1", **asked.given}))
 
 
 def test_importing_runs_nothing_and_writes_nothing_but_the_recipe(
@@ -177,7 +177,7 @@ def test_quotes_arrays_and_negative_numbers_arrive_as_bash_gives_them() -> None:
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="without ../shared")
 def test_a_log_is_a_recipe_without_a_command() -> None:
-    made = imported(Asked(file=str(LOGS / "mlm_2026_08_ep2_trace.log"), gpu="h100"))
+    made = imported(ImportOptions(file=str(LOGS / "mlm_2026_08_ep2_trace.log"), gpu="h100"))
     recipe = made.recipe
     assert (recipe.trainer, recipe.burst.engine, recipe.world_size) == (None, "megatron", 2)
     assert recipe.architecture.vocab_size == 512
@@ -191,7 +191,7 @@ def test_a_log_above_the_peak_of_the_gpu_is_said_to_be_wrong(tmp_path: Path) -> 
     file = tmp_path / "fast.log"
     file.write_text(text.replace("(TFLOP/s/GPU): 0.0", "(TFLOP/s/GPU): 1937.0"))
     assert file.read_text() != text
-    made = imported(Asked(file=str(file), gpu="h200"))
+    made = imported(ImportOptions(file=str(file), gpu="h200"))
     assert any("the trainer reports 1,937 TFLOP/s per GPU" in note for note in made.found.notes)
 
 
@@ -209,7 +209,7 @@ def test_what_the_recipes_words_would_alter_is_said_aloud(tmp_path: Path) -> Non
     file, target = tmp_path / "x.sh", tmp_path / "r.yaml"
     low = "--bf16 --fp8-format hybrid --fp8-recipe mxfp8"
     file.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {least} --vocab-size 512 {low}\n")
-    made = imported(Asked(file=str(file), gpu="b200"))
+    made = imported(ImportOptions(file=str(file), gpu="b200"))
     assert dict(made.changed) == {"fp8": ("hybrid", "e4m3")}
     assert made.recipe.cluster.nodes == 1
     assert main(["import", str(file), "--gpu", "b200", "-o", str(target)]) == 0
@@ -250,7 +250,7 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(text: str, said: str
     file = tmp_path / "x.sh"
     file.write_text(text)
     with pytest.raises(BadInputError, match=re.escape(said)):
-        imported(Asked(file=str(file), gpu="h100", nodes=1))
+        imported(ImportOptions(file=str(file), gpu="h100", nodes=1))
 
 
 def test_a_slurm_script_of_several_nodes_is_started_by_slurm() -> None:
@@ -286,7 +286,7 @@ def test_what_prepares_the_shell_is_said_carried_and_found_again(
     assert recipe.trainer.setup == ("module load cuda", f"source {venv}", "conda activate moe")
     for to in ("slurm", "megatron-lm"):
         script.write_text(export(recipe, to))
-        again = imported(Asked(file=str(script), gpu="h100", name=recipe.name)).recipe
+        again = imported(ImportOptions(file=str(script), gpu="h100", name=recipe.name)).recipe
         assert again.trainer is not None
         assert again.trainer.setup == recipe.trainer.setup
 

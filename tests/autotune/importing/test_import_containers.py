@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.export import export
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from autotune.importing.recipe import Imported
 from trainer.recipe.launching import slurm_settings
@@ -24,7 +24,7 @@ PREFIX = "apptainer exec --nv --bind /data train.sif"
 
 def read(folder: Path, text: str, given: dict[str, str] | None = None) -> Imported:
     (folder / "job.sbatch").write_text(text)
-    return imported(Asked(file=str(folder / "job.sbatch"), gpu="h100", given=given or {}))
+    return imported(ImportOptions(file=str(folder / "job.sbatch"), gpu="h100", given=given or {}))
 
 
 @pytest.mark.parametrize(

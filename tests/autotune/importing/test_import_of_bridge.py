@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from tests.autotune.importing.starts import LAUNCH
 
 
 def test_a_bridge_line_keeps_what_is_no_knob_and_says_what_it_cannot_know() -> None:
-    made = imported(Asked(file=str(LAUNCH / "bridge_line.sh"), gpu="b200"))
+    made = imported(ImportOptions(file=str(LAUNCH / "bridge_line.sh"), gpu="b200"))
     recipe = made.recipe
     assert recipe.trainer is not None
     assert (recipe.model, recipe.trainer.kind) == ("qwen3-30b-a3b", "megatron-bridge")
@@ -64,7 +64,7 @@ def test_a_bridge_configuration_is_read_whole(tmp_path: Path) -> None:
     }
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
-    made = imported(Asked(file=str(file), gpu="b200", nodes=1))
+    made = imported(ImportOptions(file=str(file), gpu="b200", nodes=1))
     recipe = made.recipe
     assert recipe.architecture.moe_layer_freq == (0, 1, 1, 1)
     assert recipe.architecture.rotary_base == 500000.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.export import export
-from autotune.importing.found import Asked, Started
+from autotune.importing.found import ImportOptions, Started
 from autotune.importing.reading import imported_command
 from autotune.importing.recipe import Imported
 from autotune.importing.scripts import program_end
@@ -75,7 +75,7 @@ def started(text: str, folder: Path) -> Started:
     )
 
 
-def imported(text: str, folder: Path, asked: Asked) -> Imported:
+def imported(text: str, folder: Path, asked: ImportOptions) -> Imported:
     return imported_command(started(text, folder), asked, "an export")
 
 
@@ -84,7 +84,7 @@ def test_an_import_of_an_export_is_the_recipe_again(some: slice, tmp_path: Path)
     for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
         given = {"vocab_size": str(recipe.architecture.vocab_size)}
-        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name, nodes=recipe.cluster.nodes, given=given)
+        asked = ImportOptions(file="x.sh", gpu=recipe.cluster.gpu_name, nodes=recipe.cluster.nodes, given=given)
         again = imported(export(recipe, "megatron-lm"), tmp_path, asked)
         found = as_given(again.recipe, recipe)
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
@@ -97,7 +97,7 @@ def test_an_import_of_an_export_is_the_recipe_again(some: slice, tmp_path: Path)
 def test_an_import_of_bridge_overrides_has_the_same_knobs(some: slice, tmp_path: Path) -> None:
     for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
-        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name)
+        asked = ImportOptions(file="x.sh", gpu=recipe.cluster.gpu_name)
         again = imported(export(recipe, "megatron-bridge"), tmp_path, asked)
         found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}

@@ -110,7 +110,7 @@ def test_where_nothing_isolates_a_script_nothing_is_run_without_trust(
 ) -> None:
     runs: list[Isolation] = []
 
-    def refusing(asked: record.Asked, values: Values, isolation: Isolation) -> dict[str, object]:
+    def refusing(asked: record.JobCommand, values: Values, isolation: Isolation) -> dict[str, object]:
         runs.append(isolation)
         return {"impossible": "not permitted"} if isolation != Isolation.NONE else run(asked, values, isolation)
 

@@ -1,4 +1,4 @@
-"""The page of a study that runs: its standing, automatic reloads, and never a half-written page."""
+"""The page of a study that runs: its status, automatic reloads, and never a half-written page."""
 
 from __future__ import annotations
 

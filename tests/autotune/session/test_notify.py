@@ -15,7 +15,7 @@ from autotune.session.interruption import ALL, Interruption
 from autotune.session.notify import PREFIX, notify, variables
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
-from autotune.tuning.standing import standing_of
+from autotune.tuning.study_status import study_status
 from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import STEPS, events
 from tests.conftest import HANG_S
@@ -33,7 +33,7 @@ def notified() -> list[str]:
 
 
 def of(history: History) -> dict[str, str]:
-    return variables(standing_of(history, folder="s", now=0.0, held=False), code=0, report="s/report.html")
+    return variables(study_status(history, folder="s", now=0.0, held=False), code=0, report="s/report.html")
 
 
 def test_the_summary_is_in_the_environment() -> None:

@@ -18,7 +18,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
 from autotune.tuning.lines import NOT_AT_FULL_SIZE, best_in_words, cost_in_words
 from autotune.tuning.loop import Loop
-from autotune.tuning.standing import standing_of
+from autotune.tuning.study_status import study_status
 from policies.reason import ReasonKind
 from policies.trial import Prediction, Proposal, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import (
@@ -151,10 +151,10 @@ def test_too_few_nodes_leave_the_best_unmeasured_and_every_face_says_so(tmp_path
     document = document_of(history)
     assert not document.measured_at_full_size
     assert NOT_AT_FULL_SIZE in best_in_words(history)
-    standing = standing_of(history, folder="study", now=0.0, held=False)
-    assert not standing.measured_at_full_size
-    assert standing.best is not None
-    assert NOT_AT_FULL_SIZE in standing.best.words
+    status = study_status(history, folder="study", now=0.0, held=False)
+    assert not status.measured_at_full_size
+    assert status.best is not None
+    assert NOT_AT_FULL_SIZE in status.best.words
     assert NOT_AT_FULL_SIZE in story_of(history, document).headline
     assert NOT_AT_FULL_SIZE in markdown(material_of(history, document)).splitlines()[0]
 

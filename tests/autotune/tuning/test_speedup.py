@@ -24,12 +24,12 @@ def test_every_command_says_the_same_speed_up(tmp_path: Path, capfd: pytest.Capt
         assert main(list(command)) == 0
         return capfd.readouterr().out
 
-    report, standing = (json.loads(printed(name, study, "--json")) for name in ("report", "status"))
+    report, status = (json.loads(printed(name, study, "--json")) for name in ("report", "status"))
     row = json.loads(printed("studies", str(tmp_path / "studies"), "--json"))["studies"][0]
-    assert report["speedup"] == standing["best"]["speedup"] == row["speedup"]
-    assert report["speedup_ci"] == standing["best"]["speedup_ci"] == row["speedup_ci"]
+    assert report["speedup"] == status["best"]["speedup"] == row["speedup"]
+    assert report["speedup_ci"] == status["best"]["speedup_ci"] == row["speedup_ci"]
     words = f"{report['speedup']:.2f}"
-    assert f"{words}× trial {report['base']}" in standing["best"]["words"]
+    assert f"{words}× trial {report['base']}" in status["best"]["words"]
     exported = printed("export", study, "--to", "yaml")
     low, high = report["speedup_ci"]
     assert f"{words}x the throughput" in exported

@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from policies.ablation.removal import AblationStep, ablation_step
-from policies.bisect.posterior import Small
-from policies.bisect.question import Question, Seen, Subset
+from policies.bisect.posterior import SmallEffects
+from policies.bisect.question import Observation, Question, Subset
 from policies.bisect.terms import terms_of
 
 NOISE = 0.003
@@ -16,20 +16,20 @@ NOISE = 0.003
 
 def played(
     true: list[float], predicted: list[float], *, spread: float, bursts: int, legal: frozenset[int] | None = None
-) -> tuple[AblationStep, list[Seen]]:
+) -> tuple[AblationStep, list[Observation]]:
     """Spends bursts on changes with these true and predicted costs of taking each out."""
     count, dice = len(true), random.Random(1)
     allowed = frozenset(range(count)) if legal is None else legal
     question = Question(guilt=(0.03,) * count, deviation=NOISE, legal=lambda subset: subset <= allowed)
-    small, terms = Small(mean=np.array(predicted), deviation=np.full(count, spread)), terms_of(question.guilt)
+    small, terms = SmallEffects(mean=np.array(predicted), deviation=np.full(count, spread)), terms_of(question.guilt)
 
-    def burst(subset: Subset) -> Seen:
-        return Seen(subset=subset, log_cost=sum(true[each] for each in subset) + dice.gauss(0, NOISE))
+    def burst(subset: Subset) -> Observation:
+        return Observation(subset=subset, log_cost=sum(true[each] for each in subset) + dice.gauss(0, NOISE))
 
     seen = [burst(frozenset()), burst(frozenset())]
     step = ablation_step(question, terms, small, seen)
-    while step.ask is not None and len(seen) < bursts + 2:
-        seen.append(burst(frozenset() if step.repeat_tuned else step.ask.taken))
+    while step.next_removal is not None and len(seen) < bursts + 2:
+        seen.append(burst(frozenset() if step.repeat_tuned else step.next_removal.taken))
         step = ablation_step(question, terms, small, seen)
     return step, seen
 
@@ -61,8 +61,8 @@ def test_a_change_that_rules_ask_for_is_never_tried() -> None:
 
 def test_a_set_that_failed_and_larger_ones_are_not_tried_again() -> None:
     question = Question(guilt=(0.03,) * 3, deviation=NOISE)
-    small, terms = Small(mean=np.zeros(3), deviation=np.full(3, 0.005)), terms_of(question.guilt)
-    seen = [Seen(subset=frozenset(), log_cost=0.0), Seen(subset=frozenset({0}), symptom="oom")]
+    small, terms = SmallEffects(mean=np.zeros(3), deviation=np.full(3, 0.005)), terms_of(question.guilt)
+    seen = [Observation(subset=frozenset(), log_cost=0.0), Observation(subset=frozenset({0}), symptom="oom")]
     step = ablation_step(question, terms, small, seen)
-    assert step.ask is not None
-    assert step.ask.taken == {1, 2}
+    assert step.next_removal is not None
+    assert step.next_removal.taken == {1, 2}

@@ -10,7 +10,7 @@ import pytest
 from analyzers.diagnosis import Analysis, Cause, CommunicationTime, Diagnosis, KernelTime, Wall, WallFinding
 from policies.advice.advice import ADVISED, advice
 from policies.advice.example_recipes import example_recipes
-from policies.advice.shown import SPLITS, Shown, shown_by
+from policies.advice.job_properties import SPLITS, JobProperties, properties_of
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of
@@ -94,7 +94,7 @@ def test_a_setting_without_a_flag_is_given_as_a_key_of_the_recipe() -> None:
 
 
 def test_a_fix_that_is_on_already_is_not_offered() -> None:
-    recipe = example_recipes(Shown())[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
+    recipe = example_recipes(JobProperties())[0].replace({"overlap_grad_reduce": True, "moe_grouped_gemm": True})
     analysis = walled(Wall.COMMUNICATION)
     found = {one.fix: one for one in advice(analysis, Wall.COMMUNICATION, Situation(recipe=recipe, analysis=analysis))}
     assert "overlap_grad_reduce" not in found
@@ -113,8 +113,13 @@ def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None
 
 
 def test_stand_ins_are_legal_recipes() -> None:
-    shown = [Shown(absent=frozenset(SPLITS[:count]), dense=count == 4) for count in range(5)]
-    for each in (*shown, Shown(on_cpu=True), Shown(grouped_gemm=True), Shown(compute_capability=(10, 0))):
+    shown = [JobProperties(absent=frozenset(SPLITS[:count]), dense=count == 4) for count in range(5)]
+    for each in (
+        *shown,
+        JobProperties(on_cpu=True),
+        JobProperties(grouped_gemm=True),
+        JobProperties(compute_capability=(10, 0)),
+    ):
         for recipe in filled(example_recipes(each)):
             assert not [finding for finding in check(recipe) if finding.kind == "error"]
 
@@ -149,9 +154,9 @@ def test_fp8_is_offered_where_the_gpu_has_it(capability: tuple[int, int] | None,
 
 
 def test_communication_of_unnamed_groups_rules_no_split_out() -> None:
-    assert shown_by(seen(DENSE, ("other",))).absent == {"ep"}
-    assert shown_by(seen(DENSE, ("tp", "dp"))).absent == {"cp", "pp", "ep"}
-    assert shown_by(seen(("router", "gemm"), ("tp", "dp"))).absent == {"cp", "pp", "ep"}
+    assert properties_of(seen(DENSE, ("other",))).absent == {"ep"}
+    assert properties_of(seen(DENSE, ("tp", "dp"))).absent == {"cp", "pp", "ep"}
+    assert properties_of(seen(("router", "gemm"), ("tp", "dp"))).absent == {"cp", "pp", "ep"}
     assert "less_tensor_parallel" in offered(seen(DENSE, ("tp",)))
 
 
@@ -165,7 +170,7 @@ def test_waiting_for_data_is_answered_by_loader_workers_first() -> None:
 
 
 def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
-    recipe = example_recipes(Shown())[1]
+    recipe = example_recipes(JobProperties())[1]
     found = bound_by(Wall.COMPUTE, seen(("router", "gemm"), ("other",)))
     situation = Situation(recipe=recipe, analysis=found)
     before = estimate_time(recipe).tokens_per_s_per_gpu
@@ -176,12 +181,12 @@ def test_with_a_recipe_nothing_slower_by_the_estimate_is_offered() -> None:
 
 def test_all_to_all_of_embedding_tables_is_no_sign_of_experts() -> None:
     found = seen(("gemm", "embedding"), ("all_to_all", "dp"))
-    assert not shown_by(found).dense
+    assert not properties_of(found).dense
     tables = KernelTime(name="split_embedding_codegen_forward", compute_class="embedding", total_us=9e3, count=3)
     traces = [msgspec.structs.replace(trace, kernels=[*trace.kernels, tables]) for trace in found.traces]
     found = msgspec.structs.replace(found, traces=traces)
-    assert shown_by(found).dense
-    assert "ep" in shown_by(found).absent
+    assert properties_of(found).dense
+    assert "ep" in properties_of(found).absent
     assert not [name for name in offered(found, Wall.COMMUNICATION) if "expert" in name]
 
 
@@ -202,7 +207,7 @@ def test_a_model_without_transformer_layers_is_offered_graphs_of_a_step_and_no_s
     ]
     traces = [msgspec.structs.replace(trace, span=span) for trace, span in zip(found.traces, spans, strict=True)]
     found = msgspec.structs.replace(found, traces=traces)
-    assert not shown_by(found).transformer
+    assert not properties_of(found).transformer
     host = {one.fix: one for one in advice(bound_by(Wall.HOST, found, launching=4e5), Wall.HOST)}
     assert host["step_graphs"].flags == ('torch.compile(mode="reduce-overhead")',)
     assert not [flag for one in host.values() for flag in one.flags if "attn" in flag]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from policies.bisect.question import Question, Seen, Step
+from policies.bisect.question import BisectStep, Observation, Question
 from policies.bisect.steps import next_step
 from tests.rows import filled
 
@@ -13,11 +13,15 @@ A: frozenset[int] = frozenset()
 CULPRIT = 1
 
 
-def played(question: Question, cost: float, noise: float, bursts: int, seed: int = 0) -> tuple[Step, list[Seen]]:
+def played(
+    question: Question, cost: float, noise: float, bursts: int, seed: int = 0
+) -> tuple[BisectStep, list[Observation]]:
     """Returns the last step and the bursts, of at most `bursts`, with one culprit of this log cost."""
-    dice, seen = random.Random(seed), list[Seen]()
-    while (step := next_step(question, seen)).ask is not None and len(seen) < bursts:
-        seen.append(Seen(subset=step.ask, log_cost=cost * (CULPRIT in step.ask) + dice.gauss(0, noise)))
+    dice, seen = random.Random(seed), list[Observation]()
+    while (step := next_step(question, seen)).next_subset is not None and len(seen) < bursts:
+        seen.append(
+            Observation(subset=step.next_subset, log_cost=cost * (CULPRIT in step.next_subset) + dice.gauss(0, noise))
+        )
     return step, seen
 
 

@@ -1,4 +1,4 @@
-"""Candidates that the surrogate has no opinion on: settings by published effects, fixes by what they claim."""
+"""Candidates that the surrogate cannot predict: settings by published effects, fixes by what they claim."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import policies.tuner.decomposition as decomposition_module
 import policies.tuner.ideas as ideas_module
 from analyzers.diagnosis import Analysis, Wall
 from benchmarks.places import data_file
-from policies.candidates.candidate import Candidate, Opinion, best_first
-from policies.candidates.effects import OTHERS, Effect, effect_of, effects, gained
+from policies.candidates.candidate import Candidate, PredictionSource, best_first
+from policies.candidates.effects import UNLISTED, Effect, effect_of, effects, gained
 from policies.candidates.neighbours import moves
 from policies.candidates.unmodelled import PUBLISHED_RELIABILITY, claimed_fixes, settings
 from policies.changes.fix import Claim, Fix
@@ -66,7 +66,7 @@ def test_one_knob_moves_at_a_time_by_its_published_effect() -> None:
         found = offered(best)
         assert found
         for each in found:
-            assert each.opinion is Opinion.PUBLISHED
+            assert each.source is PredictionSource.PUBLISHED
             assert each.published is not None
             name = each.published.knob.name
             assert list(best.recipe.diff(each.recipe)) == [name]
@@ -111,7 +111,7 @@ def test_away_from_what_gained_elsewhere_a_loss_is_predicted_and_what_gained_is_
     assert effect_of(sixteen, "moe_hybridep_num_sms", 24).gain > 0
     assert effect_of(sixteen, "moe_hybridep_num_sms", 8).gain < 0
     assert effect_of(sixteen, "cpu_affinity", "spread").gain > 0
-    assert effect_of(sixteen, "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", 128) == effects()[OTHERS]
+    assert effect_of(sixteen, "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", 128) == effects()[UNLISTED]
     best = base(HOST, cpu_affinity="spread", moe_router_fusion=True)
     moved = {each.published.knob.name for each in offered(best) if each.published}
     assert not moved & {"cpu_affinity", "moe_router_fusion"}
@@ -123,7 +123,7 @@ def test_what_gained_in_one_precision_is_not_predicted_of_another() -> None:
     on = recipe(use_transformer_engine_op_fuser=True)
     assert not gained(on, "use_transformer_engine_op_fuser")
     assert fuser.precision == "mxfp8"
-    assert effect_of(recipe(), "use_transformer_engine_op_fuser", True) == effects()[OTHERS]
+    assert effect_of(recipe(), "use_transformer_engine_op_fuser", True) == effects()[UNLISTED]
     narrow = recipe()
     fused = narrow.model_copy(update={"training": narrow.training.model_copy(update={"precision": "mxfp8"})})
     assert effect_of(fused, "use_transformer_engine_op_fuser", True) == fuser
@@ -134,7 +134,7 @@ def test_published_effects_name_rows_that_exist() -> None:
     with data_file("effects.csv").open(encoding="utf-8") as file:
         known = {row["id"] for row in csv.DictReader(file)}
     for name, effect in filled(effects().items()):
-        assert name == OTHERS or KNOBS[name].tries, name
+        assert name == UNLISTED or KNOBS[name].tries, name
         assert effect.value is None or KNOBS[name].domain.problem(effect.value) is None
         assert set(effect.source.split()) <= known
 
@@ -159,7 +159,7 @@ def test_a_fix_that_the_surrogate_sees_no_change_in_is_a_candidate_by_its_claim(
     best = walled("experts_load")
     found = {each.claimed.fix.name: each for each in claimed_fixes(knowledge(best), Phase.PROFILE) if each.claimed}
     each = found["even_experts"]
-    assert each.opinion is Opinion.TRACE
+    assert each.source is PredictionSource.TRACE
     assert each.claimed is not None
     assert each.log_gain is not None
     assert 0 < math.expm1(each.log_gain) <= each.claimed.bound

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analyzers.diagnosis import Wall
-from policies.candidates.candidate import Candidate, Claimed, Opinion, group_of
+from policies.candidates.candidate import Candidate, Claimed, PredictionSource, group_of
 from policies.candidates.knowledge import Knowledge
 from policies.fixes import FIXES
 from policies.search.acquisition import score
@@ -207,7 +207,7 @@ def test_a_candidate_by_a_claim_is_left_whole_and_named_by_its_fix() -> None:
     claimed = Claimed(fix=fix, wall=Wall.COMMUNICATION, claimed_us=1_000.0, bound=0.1)
     whole = Candidate(
         recipe=SLOW.replace({"overlap_grad_reduce": True, "moe_router_fusion": True}),
-        opinion=Opinion.TRACE,
+        source=PredictionSource.TRACE,
         log_step=-0.05,
         deviation=0.0,
         noise=0.0,

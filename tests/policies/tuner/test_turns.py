@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.candidates.candidate import Candidate, Opinion, Published
+from policies.candidates.candidate import Candidate, PredictionSource, Published
 from policies.candidates.effects import effect_of
 from policies.trial import PHASES, Proposal
 from policies.tuner.decision import Decision
@@ -21,10 +21,10 @@ NOISE = 0.03  # half-spread of repeats
 SETTING = "moe_hybridep_num_sms"
 
 
-def candidate(recipe: Recipe, gain: float, deviation: float, score: float, opinion: Opinion) -> Candidate:
+def candidate(recipe: Recipe, gain: float, deviation: float, score: float, source: PredictionSource) -> Candidate:
     return Candidate(
         recipe=recipe,
-        opinion=opinion,
+        source=source,
         log_step=-gain,
         deviation=deviation,
         noise=0.0,
@@ -36,19 +36,19 @@ def candidate(recipe: Recipe, gain: float, deviation: float, score: float, opini
 
 
 def layout(gain: float, deviation: float, score: float, *, size: int = 2) -> Candidate:
-    return candidate(gpu_recipe({"micro_batch_size": size}), gain, deviation, score, Opinion.SURROGATE)
+    return candidate(gpu_recipe({"micro_batch_size": size}), gain, deviation, score, PredictionSource.SURROGATE)
 
 
 def setting(score: float) -> Candidate:
     recipe = gpu_recipe({"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep", SETTING: 24})
     effect = effect_of(recipe, SETTING, 24)
     published = Published(knob=KNOBS[SETTING], effect=effect, bound=math.inf)
-    found = candidate(recipe, effect.gain, effect.spread, score, Opinion.PUBLISHED)
+    found = candidate(recipe, effect.gain, effect.spread, score, PredictionSource.PUBLISHED)
     return replace(found, published=published)
 
 
 def claim(score: float) -> Candidate:
-    return candidate(gpu_recipe({"manual_gc": True}), 0.05, 0.0, score, Opinion.TRACE)
+    return candidate(gpu_recipe({"manual_gc": True}), 0.05, 0.0, score, PredictionSource.TRACE)
 
 
 HIDDEN, SHOWN = layout(-0.001, 0.005, 0.0015), layout(0.0, 0.03, 0.003, size=4)

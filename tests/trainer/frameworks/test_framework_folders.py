@@ -12,7 +12,7 @@ import pytest
 import trainer.frameworks
 from autotune.check.frameworks import findings_of_framework
 from autotune.export import export
-from autotune.importing.found import Asked, Started
+from autotune.importing.found import ImportOptions, Started
 from autotune.importing.reading import imported_command
 from tests.policies.drawn import cpu_recipe
 from tests.rows import filled
@@ -52,7 +52,7 @@ def toy_recipe() -> Recipe:
               "toy.num_moe_experts:8", "toy.micro_batch_size:2", "toy.expert_model_parallel_size:2", "toy.data:mine"),
         sizes=Sizes(nodes=1, gpus_per_node=2),
     )  # fmt: skip
-    return imported_command(started, Asked(file="train.sh", gpu="cpu"), "a launch script").recipe
+    return imported_command(started, ImportOptions(file="train.sh", gpu="cpu"), "a launch script").recipe
 
 
 @pytest.mark.usefixtures("_toy")

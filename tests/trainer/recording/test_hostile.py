@@ -30,8 +30,8 @@ NOBODY = 65534
 TRIES = """
 import json, sys
 from trainer.recording.jail import Isolation
-from trainer.recording.record import FIRST, Asked, _run, isolation_here
-asked = Asked(argv=("bash", sys.argv[2]), cwd="/", limit_s=%d, env={"HOME": sys.argv[3]})
+from trainer.recording.record import FIRST, JobCommand, _run, isolation_here
+asked = JobCommand(argv=("bash", sys.argv[2]), cwd="/", limit_s=%d, env={"HOME": sys.argv[3]})
 if sys.argv[1] == "any":
     try:
         found = {"isolation": isolation_here()}
@@ -177,10 +177,10 @@ def test_without_namespaces_and_landlock_nothing_is_run(prey: tuple[int, Prey]) 
     "line", ["while :; do :; done", "f() { f | f & }; f", "sleep() { :; }; until false; do sleep 1; done"]
 )
 def test_a_script_that_does_not_end_is_ended_with_all_it_started(line: str, tmp_path: Path) -> None:
-    from trainer.recording.record import FIRST, Asked, _run, isolation_here
+    from trainer.recording.record import FIRST, JobCommand, _run, isolation_here
 
     (tmp_path / "endless.sh").write_text(f"python pretrain_gpt.py --num-layers 2\n{line}\n")
-    asked = Asked(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=1)
+    asked = JobCommand(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=1)
     found = _run(asked, FIRST, isolation_here())
     assert (
         "did not end within 1 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
@@ -189,7 +189,7 @@ def test_a_script_that_does_not_end_is_ended_with_all_it_started(line: str, tmp_
 
 
 def test_a_program_that_is_not_there_and_one_behind_every_shell_word_are_both_seen(tmp_path: Path) -> None:
-    from trainer.recording.record import FIRST, Asked, _run, isolation_here
+    from trainer.recording.record import FIRST, JobCommand, _run, isolation_here
 
     forms = ["/opt/none/bin/python", "exec /opt/none/bin/python", "env A=1 /opt/none/bin/python",
              "command nohup python3",
@@ -199,7 +199,7 @@ def test_a_program_that_is_not_there_and_one_behind_every_shell_word_are_both_se
     lines = [f"({form} pretrain_gpt.py --seed {at} --num-layers 2 --hidden-size 8)" for at, form in enumerate(forms)]
     (tmp_path / "forms.sh").write_text("\n".join(lines))
     found = _run(
-        Asked(argv=("bash", str(tmp_path / "forms.sh")), cwd="/", limit_s=int(HANG_S)), FIRST, isolation_here()
+        JobCommand(argv=("bash", str(tmp_path / "forms.sh")), cwd="/", limit_s=int(HANG_S)), FIRST, isolation_here()
     )
     seen = {each["words"][each["words"].index("--seed") + 1] for each in found["trains"]}
     assert seen == {str(at) for at in range(len(forms))}, found["stderr"]

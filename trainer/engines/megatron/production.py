@@ -16,7 +16,7 @@ from trainer.recipe.predicates import is_moe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here:
+class InstalledLibraries:
     """The libraries of a production container, each true if this machine has it."""
 
     transformer_engine: bool
@@ -26,7 +26,7 @@ class Here:
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     difference: Difference
-    of: Callable[[Recipe, Here], bool] = lambda recipe, here: True
+    of: Callable[[Recipe, InstalledLibraries], bool] = lambda recipe, here: True
 
 
 def _local(recipe: Recipe) -> bool:
@@ -101,5 +101,5 @@ def differences(recipe: Recipe, *, transformer_engine: bool) -> list[Difference]
     """Returns the differences that apply to this recipe on this machine; [] for a recipe for CPUs."""
     if recipe.hardware.is_cpu:
         return []
-    here = Here(transformer_engine=transformer_engine, apex=has_apex())
+    here = InstalledLibraries(transformer_engine=transformer_engine, apex=has_apex())
     return [row.difference for row in _ROWS if row.of(recipe, here)]

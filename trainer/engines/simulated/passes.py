@@ -14,7 +14,7 @@ from trainer.engines.simulated.layer import Layers, Segments
 from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream, Work
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.rates import Rates
-from trainer.engines.simulated.streams import Pace, Played, play
+from trainer.engines.simulated.streams import OpTimes, Pace, play
 from trainer.recipe.schema import Recipe
 
 LOADS = (1.0, 1.5)  # loads at which layers are simulated
@@ -141,7 +141,7 @@ class Passes:
         first = max(played.end_us[:half])
         return max(played.until_us - first, 0.0) / (IN_A_ROW - 1)
 
-    def play(self, ops: Sequence[Op]) -> Played:
+    def play(self, ops: Sequence[Op]) -> OpTimes:
         return play(ops, self.pace)
 
     def _slowed(self, ops: list[Op]) -> list[Op]:

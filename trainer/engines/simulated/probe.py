@@ -44,7 +44,7 @@ WORKS = {"fp8": ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class SimulatedProbe:
     """The rows with their measurements, on `ranks` ranks in `seconds`, start-up included."""
 
     rows: list[Row]
@@ -52,7 +52,7 @@ class Played:
     seconds: float
 
 
-def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> Played:
+def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> SimulatedProbe:
     """Simulates the rows in order.
 
     A group ends after GROUP_S, the probe after `within_s`, start-up included; the remaining rows get no figure, and the
@@ -73,7 +73,7 @@ def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: floa
         found.append(one)
         took = ROW_S + 2 * REPEATS * (one.measured or 0.0) * 1e-6 * (row.unit == "us")
         spent[row.group], total = spent[row.group] + took, total + took
-    return Played(rows=found, ranks=ranks, seconds=round(min(total, within_s), 3))
+    return SimulatedProbe(rows=found, ranks=ranks, seconds=round(min(total, within_s), 3))
 
 
 def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: float, dice: random.Random) -> Row:

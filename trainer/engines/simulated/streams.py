@@ -31,7 +31,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class OpTimes:
     """Times of operations in microseconds from the host's start: start and end of the launch, start and end on the
     device."""
 
@@ -51,13 +51,13 @@ class Played:
         return max(max(self.end_us, default=0.0), self.host_end_us)
 
 
-def play(ops: Sequence[Op], pace: Pace) -> Played:
+def play(ops: Sequence[Op], pace: Pace) -> OpTimes:
     """Simulates operations whose `after` are indices into the list; all streams are free at the start."""
     chained = all(op.after == ((place - 1,) if place else ()) for place, op in enumerate(ops))
     return _in_a_row(ops, pace) if chained else _Player(ops, pace).run()
 
 
-def _in_a_row(ops: Sequence[Op], pace: Pace) -> Played:
+def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
     launch, launched, starts, ends = [], [], [], []
     host = end = 0.0
     for op in ops:
@@ -70,7 +70,7 @@ def _in_a_row(ops: Sequence[Op], pace: Pace) -> Played:
         ends.append(end)
         if op.sync:
             host = max(host, end) + pace.sync_us
-    return Played(ops=ops, launch_us=launch, launched_us=launched, start_us=starts, end_us=ends)
+    return OpTimes(ops=ops, launch_us=launch, launched_us=launched, start_us=starts, end_us=ends)
 
 
 class _Player:
@@ -88,7 +88,7 @@ class _Player:
         self.left: dict[int, float] = {}  # microseconds left of each running operation, at its speed alone
         self.host, self.next = 0.0, 0
 
-    def run(self) -> Played:
+    def run(self) -> OpTimes:
         now = 0.0
         self._launch()
         for _ in range(2 * len(self.ops) + 1):
@@ -107,7 +107,7 @@ class _Player:
                 self._finish(ending[1], now)
             else:
                 self._begin(starting[1], now)
-        return Played(
+        return OpTimes(
             ops=self.ops, launch_us=self.launch, launched_us=self.launched, start_us=self.start, end_us=self.end
         )
 

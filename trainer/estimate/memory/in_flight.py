@@ -18,7 +18,7 @@ from trainer.model.mixer import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ActivationBytes:
     """Activations by how they are held, bytes, each [N, P]."""
 
     eager: Floats  # kept for backward outside CUDA graphs
@@ -28,7 +28,7 @@ class Held:
     workspace: Floats  # one layer's backward, with what recompute and offload bring back
 
 
-def activation_bytes(candidates: Candidates) -> Held:
+def activation_bytes(candidates: Candidates) -> ActivationBytes:
     kinds = _layers_by_kind(candidates)
     layers = sum(kinds.values(), np.zeros(()))
     whole, inputs = _full_recompute(candidates, layers)
@@ -53,7 +53,7 @@ def activation_bytes(candidates: Candidates) -> Held:
     batches = sum(fullest.values(), np.zeros(())) / np.maximum(layers, 1.0)
     split = np.where(candidates.on("distribute_saved_activations"), candidates.tp, 1.0)
     boundaries = inputs * (hidden / split)[..., None]
-    return Held(
+    return ActivationBytes(
         eager=(share * eager + boundaries * batches) * tokens,
         graphed=share * graphed * tokens,
         routed=share * grows * tokens,

@@ -107,7 +107,7 @@ def choices(found: Search, top: int) -> list[Choice]:
     recipes: dict[int, Recipe] = {}
     for row in found.ranking:
         recipe = as_counted(written_out(found.finals.candidates.recipe(int(row))))
-        if not broken(recipe, found.standing):
+        if not broken(recipe, found.unavoidable):
             recipes[int(row)] = recipe
         if len(recipes) == top:
             break
@@ -144,9 +144,9 @@ def _errors(recipe: Recipe) -> set[str]:
     return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
-def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Finding]:
-    """Returns the findings that exclude a recipe from the choices, except those of the rules in `standing`."""
-    rules = (rule for rule in kept_to(recipe) if rule.id not in standing)
+def broken(recipe: Recipe, unavoidable: frozenset[str] = frozenset()) -> list[Finding]:
+    """Returns the findings that exclude a recipe from the choices, except those of the rules in `unavoidable`."""
+    rules = (rule for rule in kept_to(recipe) if rule.id not in unavoidable)
     return [finding for rule in rules if (finding := rule.finding(recipe))]
 
 
@@ -255,13 +255,13 @@ def _illegal(found: Search, places: Flags) -> str:
     """Returns the rule that forbids the layout that violates fewest rules."""
     broken = np.sum([verdict.astype(int) for verdict in found.broken.values()], axis=0)
     rows = np.flatnonzero(places)
-    return _first_broken(found.layouts.recipe(int(rows[broken[rows].argmin()])), found.standing)
+    return _first_broken(found.layouts.recipe(int(rows[broken[rows].argmin()])), found.unavoidable)
 
 
 def _unsearched(found: Search, sizes: tuple[int, ...] | None) -> str:
     if sizes is None:
         return "not searched"
-    cannot = _first_broken(_with_sizes(found.base, sizes), found.standing)
+    cannot = _first_broken(_with_sizes(found.base, sizes), found.unavoidable)
     return cannot or "not searched: it moves what is frozen, or cuts sequence or layers finer than is worth it"
 
 
@@ -275,8 +275,8 @@ def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:
     return base.replace(changes | {"pipeline_model_parallel_layout": text, "sequence_parallel": tp > 1})
 
 
-def _first_broken(recipe: Recipe, standing: frozenset[str]) -> str:
-    findings = broken(recipe, standing)
+def _first_broken(recipe: Recipe, unavoidable: frozenset[str]) -> str:
+    findings = broken(recipe, unavoidable)
     if not findings:
         return ""
     first = findings[0]

@@ -73,7 +73,7 @@ class Search:
     broken: dict[str, Flags]  # layouts that violate each rule, before any setting is chosen
     outlined: Scored  # legal layouts x recompute, at the reference dispatcher
     finals: Scored  # the best of these x every other setting
-    standing: frozenset[str]  # rules that the recipe violates whatever is chosen
+    unavoidable: frozenset[str]  # rules that the recipe violates whatever is chosen
     estimated: int
     learned: LearnedCluster = TABLES
 
@@ -98,7 +98,7 @@ class Outline:
     options: Integers  # rows of the settings that no rule forbids by themselves
     mixed: tuple[Rule, ...]  # rules that read both layout and settings
     # rules that the recipe violates whatever is chosen: reported, and not applied to the choices
-    standing: frozenset[str]
+    unavoidable: frozenset[str]
     rules: tuple[Rule, ...]  # the rules that are applied to the choices
     picks: Integers  # [N], index of the settings of each scored row
     scored: Scored
@@ -120,7 +120,7 @@ def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABL
         found = _outline(recipe, room, learned, rules=rules, offload=offload)
         if found.scored.fits.any():
             break
-    return replace(found, standing=found.standing | {rule.id for rule in kept if rule not in rules})
+    return replace(found, unavoidable=found.unavoidable | {rule.id for rule in kept if rule not in rules})
 
 
 def can_fit(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> bool:
@@ -133,8 +133,8 @@ def _outline(
 ) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base, offload=offload)
-    standing, _ = broken(one(base), rules=rules, undecided=frozenset({*places.columns, *choices.columns}))
-    rules = [rule for rule in rules if rule.id not in standing]
+    unavoidable, _ = broken(one(base), rules=rules, undecided=frozenset({*places.columns, *choices.columns}))
+    rules = [rule for rule in rules if rule.id not in unavoidable]
     verdicts, open_rules = broken(places, rules=rules, undecided=frozenset(choices.columns))
     good = _fastest_exchange(places, np.flatnonzero(_none(verdicts, places.count)), learned)
     possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
@@ -148,7 +148,7 @@ def _outline(
         settings=choices,
         options=options,
         mixed=mixed,
-        standing=frozenset(standing),
+        unavoidable=frozenset(unavoidable),
         rules=tuple(rules),
         picks=picks,
         scored=scored,
@@ -211,7 +211,7 @@ def search(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLE
         broken=first.broken,
         outlined=first.scored,
         finals=finals,
-        standing=first.standing,
+        unavoidable=first.unavoidable,
         estimated=first.scored.candidates.count + finals.candidates.count,
         learned=learned,
     )

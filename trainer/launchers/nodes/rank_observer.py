@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.failures import Death
 from trainer.launchers.mailbox import POLL_S
 from trainer.launchers.nodes import folder
-from trainer.launchers.rank_observer import Asked
+from trainer.launchers.rank_observer import StackRequest
 
 _ANSWER_S = 10.0  # time for keepers to pass the request on, over a shared file system
 
@@ -32,7 +32,7 @@ class NodeRankObserver:
     def kill(self, ranks: Iterable[int]) -> None:
         """Does nothing: the keepers end the ranks of their nodes themselves."""
 
-    def ask_for_stacks(self, ranks: Iterable[int]) -> Asked:
+    def ask_for_stacks(self, ranks: Iterable[int]) -> StackRequest:
         ranks = sorted(ranks)
         question, self._questions = self._questions, self._questions + 1
         folder.write(folder.stacks_path(self.control, question), folder.StacksAsked(ranks=ranks))
@@ -46,7 +46,7 @@ class NodeRankObserver:
                     answers.append(answer)
                     waited.discard(node)
             time.sleep(POLL_S)
-        return Asked(
+        return StackRequest(
             ranks=frozenset(rank for answer in answers for rank in answer.asked),
             stopped=frozenset(rank for answer in answers for rank in answer.stopped),
         )

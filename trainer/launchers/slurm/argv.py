@@ -34,7 +34,7 @@ _SHORT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class StartRequest:
     """One start: its name, number of nodes, excluded nodes and keeper command.
 
     `gpus_per_node`: None if Slurm is not asked for GPUs. In a job with --gpus-per-task or --gpus, a step that does not
@@ -48,7 +48,7 @@ class Asked:
     gpus_per_node: int | None = None
 
 
-def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[str]:
+def srun_argv(asked: StartRequest, settings: SlurmSettings, *, inside: bool) -> list[str]:
     """Returns the command of a step with one task per node.
 
     `inside`: in an allocation in which other steps (the tuner's own) hold resources.
@@ -70,7 +70,7 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
     return ["srun", *unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
 
 
-def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
+def sbatch_argv(asked: StartRequest, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
     """Returns the command that submits a job, which Slurm never requeues.
 
     Nodes are exclusive, since another job there would be measured too.
@@ -99,7 +99,7 @@ def script_path(control: Path) -> Path:
     return control / "job.sh"
 
 
-def script(asked: Asked, settings: SlurmSettings) -> str:
+def script(asked: StartRequest, settings: SlurmSettings) -> str:
     """Returns the job's script: the step, without the variables of sbatch that srun would obey."""
     return f"#!/bin/sh\nunset {' '.join(OBEYED)}\nexec {shlex.join(srun_argv(asked, settings, inside=False))}\n"
 
@@ -115,7 +115,7 @@ def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
 
 
-def _gpus(asked: Asked) -> list[str]:
+def _gpus(asked: StartRequest) -> list[str]:
     return [f"--gpus-per-node={asked.gpus_per_node}"] if asked.gpus_per_node else []
 
 

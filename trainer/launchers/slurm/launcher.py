@@ -160,14 +160,14 @@ class SlurmLauncher:
             )
         return job
 
-    def _asked(self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None) -> words.Asked:
+    def _asked(self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None) -> words.StartRequest:
         bad = avoided(self.home)
         if job is not None:
             there = clients.hostnames(self.environ.get("SLURM_JOB_NODELIST", ""))
             bad = spared([*self.settings.exclude, *bad], there, nodes)
         else:
             bad = [*self.settings.exclude, *bad]
-        return words.Asked(
+        return words.StartRequest(
             name=self._name(control),
             nodes=nodes,
             exclude=list(dict.fromkeys(bad)),
@@ -178,7 +178,7 @@ class SlurmLauncher:
     def _asks_for_gpus(self, job: str | None) -> bool:
         return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
 
-    def _job(self, asked: words.Asked, control: Path) -> list[str]:
+    def _job(self, asked: words.StartRequest, control: Path) -> list[str]:
         """Writes the job's script; returns the command that submits and follows it.
 
         If Slurm has too few other nodes, the avoided node that failed first is used again.

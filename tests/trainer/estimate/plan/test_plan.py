@@ -152,7 +152,7 @@ def test_a_choice_runs_as_it_is_written() -> None:
 def test_what_no_choice_can_cure_is_set_aside() -> None:
     """GPTModel cannot build this model's layers whatever the layout: its layouts are ranked all the same."""
     found = search(recipe(model="nemotron-3-nano-30b-a3b"))
-    assert found.standing == {"hybrid-model"}
+    assert found.unavoidable == {"hybrid-model"}
     assert choices(found, 1)[0].fits
 
 

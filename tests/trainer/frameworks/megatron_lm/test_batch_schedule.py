@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.importing.found import Asked
+from autotune.importing.found import ImportOptions
 from autotune.importing.reading import imported
 from tests.autotune.importing.starts import LAUNCH
 from trainer.frameworks.megatron_lm.batch_schedule import last_batch, schedule_of
@@ -27,7 +27,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         script = script.replace(before, after)
     file = tmp_path_factory.mktemp("launch") / "scheduled.sh"
     file.write_text(script, encoding="utf-8")
-    found = imported(Asked(file=str(file), gpu="h100", given=GIVEN))
+    found = imported(ImportOptions(file=str(file), gpu="h100", given=GIVEN))
     assert any(SCHEDULE in each.words for each in found.found.reading.kept)
     return found.recipe
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.places import ROOT
 from trainer.launchers.nodes.start import keeper_argv
 from trainer.launchers.slurm.argv import (
-    Asked,
+    StartRequest,
     environment_inside,
     environment_outside,
     sbatch_argv,
@@ -19,7 +19,7 @@ from trainer.launchers.slurm.argv import (
 from trainer.recipe.launching import SlurmSettings
 
 KEEPER = ["env", "PYTHONPATH=/root", "PYTHONSAFEPATH=1", "python", "-m", "trainer.launchers.nodes.keeper", "/c", "t"]
-ASKED = Asked(name="moe-1", nodes=2, exclude=["n7", "n8"], keeper=KEEPER)
+ASKED = StartRequest(name="moe-1", nodes=2, exclude=["n7", "n8"], keeper=KEEPER)
 ON_GPUS = replace(ASKED, gpus_per_node=8)
 
 
@@ -27,7 +27,7 @@ def srun(*, inside: bool = True, **settings: Any) -> list[str]:
     return srun_argv(ASKED, SlurmSettings(**settings), inside=inside)
 
 
-def sbatch(asked: Asked = ON_GPUS, **settings: Any) -> list[str]:
+def sbatch(asked: StartRequest = ON_GPUS, **settings: Any) -> list[str]:
     return sbatch_argv(asked, SlurmSettings(**settings), minutes=25, control=Path("/c"))
 
 

@@ -20,7 +20,7 @@ DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class RankParameters:
     """The parameters of a rank.
 
     `dense` are the same on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `quantized_…` are the weights
@@ -69,7 +69,7 @@ def state_of_ranks(recipe: Recipe) -> tuple[State, ...]:
     return tuple(_state(recipe, held) for held in held_by_ranks(recipe))
 
 
-def held_by_ranks(recipe: Recipe) -> list[Held]:
+def held_by_ranks(recipe: Recipe) -> list[RankParameters]:
     model, layout = recipe.architecture, layout_of(recipe)
     pattern, mtp = model.layer_kinds, mtp_layers_of_ranks(recipe)
     kinds = {kind: kind_parameters(model, kind) for kind in set(pattern)}
@@ -84,7 +84,7 @@ def held_by_ranks(recipe: Recipe) -> list[Held]:
         norms = norm_parameters(model, model.hidden_size) * (rank == layout.pp - 1)
         positions = position_parameters(model, recipe.training.seq_length) * (rank == 0 or mtp[rank] > 0)
         found.append(
-            Held(
+            RankParameters(
                 dense=sum(each.dense_of_rank(layout.tp) for each, _ in layers) + tables + norms + positions,
                 experts=sum(each.experts_of_rank(layout.ep, layout.etp) for each, _ in layers),
                 quantized_dense=sum(each.split / layout.tp for each, narrow in layers if narrow),
@@ -128,7 +128,7 @@ def _quantized_head(recipe: Recipe, rank: int) -> float:
     return float(table_parameters(recipe.architecture, layout.tp)) if narrow else 0.0
 
 
-def _state(recipe: Recipe, held: Held) -> State:
+def _state(recipe: Recipe, held: RankParameters) -> State:
     shard = _shard(recipe, held)
     fsdp, strategy = bool(recipe.knob("use_megatron_fsdp")), recipe.knob("data_parallel_sharding_strategy")
     splits_weights = fsdp and strategy == "optim_grads_params"
@@ -155,7 +155,7 @@ def _state(recipe: Recipe, held: Held) -> State:
     )
 
 
-def _shard(recipe: Recipe, held: Held) -> float:
+def _shard(recipe: Recipe, held: RankParameters) -> float:
     """Returns the parameters in one rank's optimizer shard: dense ones over DP·CP, experts over EDP, within an
     optimizer instance."""
     layout, instances = layout_of(recipe), recipe.knob("num_distributed_optimizer_instances")
@@ -225,7 +225,7 @@ def _on_host(recipe: Recipe) -> float:
     return float(recipe.knob("optimizer_offload_fraction")) if recipe.knob("optimizer_cpu_offload") else 0.0
 
 
-def _units(recipe: Recipe, held: Held, weights: bool, gradients: bool) -> float:
+def _units(recipe: Recipe, held: RankParameters, weights: bool, gradients: bool) -> float:
     """Returns the bytes that FSDP holds unsharded: embeddings and heads during the step, two layers at a time, and a
     layer's gradients until they are reduced (two layers' with the double buffer)."""
     if not gradients:

@@ -21,7 +21,7 @@ TRANSFORMER_CLASSES = EXPERT_CLASSES | {"attention"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class JobProperties:
     """The properties of one job.
 
     `absent` are members of `SPLITS` that the traces rule out; `dense`: kernels were recorded, and none of them is of
@@ -37,7 +37,7 @@ class Shown:
     compute_capability: tuple[int, int] | None = None
 
 
-def shown_by(analysis: Analysis) -> Shown:
+def properties_of(analysis: Analysis) -> JobProperties:
     """Returns the properties that the traces show.
 
     If no kernel was recorded, only whether the job ran on CPUs or GPUs.
@@ -45,16 +45,16 @@ def shown_by(analysis: Analysis) -> Shown:
     traces = analysis.traces
     capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)
     if not traces or not any(trace.devices for trace in traces):
-        return Shown(on_cpu=bool(traces))
+        return JobProperties(on_cpu=bool(traces))
     spans = [trace.span for trace in traces]
     classes = {name for span in spans for name, us in span.compute_by_class.items() if us > 0}
     if not classes or any(span.graph_us > 0 for span in spans):
-        return Shown(compute_capability=capability, grouped_gemm="grouped_gemm" in classes)
+        return JobProperties(compute_capability=capability, grouped_gemm="grouped_gemm" in classes)
     kinds = {kind for span in spans for kind, time in span.communication_by_kind.items() if time.busy_us > 0}
     present = kinds | set(_shown_by_effects(analysis, spans))
     absent = set() if UNNAMED in kinds else {split for split in SPLITS if split not in present}
     dense = "ep" not in present and not classes & EXPERT_CLASSES and not _names(analysis, EXPERTS)
-    return Shown(
+    return JobProperties(
         absent=frozenset(absent | ({"ep"} if dense else set())),
         dense=dense,
         grouped_gemm="grouped_gemm" in classes,

@@ -40,7 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     usual_s: float | None
 
 
-class Trying(msgspec.Struct, frozen=True, kw_only=True):
+class TrialInProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The recipe on trial: its fixes, changes and reason."""
 
     trial: int
@@ -71,7 +71,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     rate: str
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `status --json`.
 
     `state`: `stopped` if no tuner runs the study and it has not ended, `unknown` if that cannot be determined; `trying`
@@ -86,7 +86,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     began_at: float
     tuner_at: float
-    said_at: float
+    last_event_at: float = msgspec.field(name="said_at")  # the name that readers of the document know
     bursts: int
     budget: int | None
     max_gpu_hours: float | None
@@ -96,7 +96,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     measured_at_full_size: bool = True
     simulated: bool
     running: Running | None
-    trying: Trying | None
+    trying: TrialInProgress | None
     best: Best | None
     ends_at: float | None
     host: str | None
@@ -104,7 +104,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     resume: str | None
 
 
-def standing_of(history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False) -> Standing:
+def study_status(
+    history: History, *, folder: str, now: float, held: bool | None, suspended: bool = False
+) -> StudyStatus:
     """Returns the summary of a study.
 
     `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether a signal has stopped that tuner.
@@ -113,7 +115,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
     tuner, ended, study = history.tuner, history.ended, history.study
     state = _state(history, held, suspended)
     resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)
-    return Standing(
+    return StudyStatus(
         study=study.name if study else "",
         folder=folder,
         state=state,
@@ -121,7 +123,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None,
         because=end_text(ended) if ended else "",
         began_at=study.at if study else 0.0,
         tuner_at=tuner.at if tuner else study.at if study else 0.0,
-        said_at=history.last_event_at,
+        last_event_at=history.last_event_at,
         bursts=len(history.finished),
         budget=tuner.budget if tuner else None,
         max_gpu_hours=tuner.max_gpu_hours if tuner else None,
@@ -163,21 +165,21 @@ def _limits(history: History) -> list[str]:
     return ["--budget", str(tuner.budget * 2 if spent else tuner.budget), *hours, *ablation]
 
 
-def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
+def rows_of(status: StudyStatus, now: float) -> list[tuple[str, str]]:
     """Returns (name, text) rows, most important first; empty rows are left out."""
     rows = [
-        ("state", _state_words(standing, now)),
-        ("phase", str(standing.trying.phase) if standing.trying and standing.status is None else ""),
-        ("burst", _burst_words(standing, now)),
-        ("trying", _trying_words(standing) if standing.status is None else ""),
-        ("because", _why_words(standing) if standing.status is None else ""),
-        ("best", standing.best.words if standing.best else "nothing runs yet"),
-        (RATE, standing.best.rate if standing.best else ""),
-        ("its wall", (standing.best.wall or "not known") if standing.best else ""),
-        ("cost", standing.cost),
-        ("ends", _end_words(standing, now)),
-        ("resume", standing.resume or ""),
-        ("simulated", UNMEASURED if standing.simulated else ""),
+        ("state", _state_words(status, now)),
+        ("phase", str(status.trying.phase) if status.trying and status.status is None else ""),
+        ("burst", _burst_words(status, now)),
+        ("trying", _trying_words(status) if status.status is None else ""),
+        ("because", _why_words(status) if status.status is None else ""),
+        ("best", status.best.words if status.best else "nothing runs yet"),
+        (RATE, status.best.rate if status.best else ""),
+        ("its wall", (status.best.wall or "not known") if status.best else ""),
+        ("cost", status.cost),
+        ("ends", _end_words(status, now)),
+        ("resume", status.resume or ""),
+        ("simulated", UNMEASURED if status.simulated else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
@@ -216,11 +218,11 @@ def _running(history: History) -> Running | None:
     return Running(burst=burst.burst, trial=burst.trial, purpose=burst.purpose, since=since, usual_s=usual)
 
 
-def _trying(history: History) -> Trying | None:
+def _trying(history: History) -> TrialInProgress | None:
     proposal, proposed = _proposed(history, history.open_burst) or (None, None)
     if proposal is None or proposed is None or (history.open_burst is None and _is_judged(history, proposed.trial)):
         return None
-    return Trying(
+    return TrialInProgress(
         trial=proposed.trial,
         phase=proposed.phase,
         fix=proposed.fix,
@@ -276,18 +278,18 @@ def _ends_at(history: History, now: float) -> float | None:
     return max(now, end if tuner.until is None else min(end, tuner.until))
 
 
-def _state_words(standing: Standing, now: float) -> str:
-    said = clock_words(standing.said_at, now)
-    where = f", process {standing.process} on {standing.host}" if standing.process is not None else ""
-    if standing.state == "running":
-        return f"running since {clock_words(standing.tuner_at, now)}{where}"
-    if standing.state == "suspended":
-        go_on = f"kill -CONT {standing.process}" if standing.process is not None else "CONT"
+def _state_words(status: StudyStatus, now: float) -> str:
+    said = clock_words(status.last_event_at, now)
+    where = f", process {status.process} on {status.host}" if status.process is not None else ""
+    if status.state == "running":
+        return f"running since {clock_words(status.tuner_at, now)}{where}"
+    if status.state == "suspended":
+        go_on = f"kill -CONT {status.process}" if status.process is not None else "CONT"
         return f"suspended by a signal (continues with {go_on}){where}; its last journal entry is from {said}"
-    if standing.state == "ended":
-        return f"{end_words(standing.status)} at {said}: {standing.because}"
-    if standing.state == "stopped":
-        within = f" in burst {standing.running.burst}" if standing.running else ""
+    if status.state == "ended":
+        return f"{end_words(status.status)} at {said}: {status.because}"
+    if status.state == "stopped":
+        within = f" in burst {status.running.burst}" if status.running else ""
         return f"not running: killed{within}; its last journal entry is from {said}"
     return f"not known from here (the folder's locks cannot be read); its last journal entry is from {said}{where}"
 
@@ -297,34 +299,34 @@ def end_words(status: str | None) -> str:
     return ENDS.get(status or "", status or NONE)
 
 
-def _burst_words(standing: Standing, now: float) -> str:
-    of = f" of {standing.budget}" if standing.budget is not None else ""
-    running = standing.running
-    if running is None or standing.state == "stopped":
-        return f"{standing.bursts}{of} done"
+def _burst_words(status: StudyStatus, now: float) -> str:
+    of = f" of {status.budget}" if status.budget is not None else ""
+    running = status.running
+    if running is None or status.state == "stopped":
+        return f"{status.bursts}{of} done"
     gone = f" ({span_words(now - running.since)})" if now - running.since >= 1 else ""
     usual = f", usually {span_words(running.usual_s)}" if running.usual_s is not None else ""
     return f"{running.burst}{of}, since {clock_words(running.since, now)}{gone}{usual}"
 
 
-def _trying_words(standing: Standing) -> str:
-    trying = standing.trying
+def _trying_words(status: StudyStatus) -> str:
+    trying = status.trying
     if trying is None:
-        return "nothing yet: choosing the next recipe" if standing.state == "running" else ""
+        return "nothing yet: choosing the next recipe" if status.state == "running" else ""
     changes = f": {first_changes(trying.changes)}" if trying.changes else ""
     return f"trial {trying.trial}, {trying.names}{changes}"
 
 
-def _why_words(standing: Standing) -> str:
-    if standing.running is not None and standing.running.purpose == "repeat":
+def _why_words(status: StudyStatus) -> str:
+    if status.running is not None and status.running.purpose == "repeat":
         return "repeated, to be sure"
-    return standing.trying.because if standing.trying else ""
+    return status.trying.because if status.trying else ""
 
 
-def _end_words(standing: Standing, now: float) -> str:
-    if standing.state != "running" or standing.budget is None:
+def _end_words(status: StudyStatus, now: float) -> str:
+    if status.state != "running" or status.budget is None:
         return ""
-    if standing.ends_at is None:
+    if status.ends_at is None:
         return "not known until the first burst has ended"
-    at = clock_words(standing.ends_at, now, seconds=False)
+    at = clock_words(status.ends_at, now, seconds=False)
     return f"about {at} if the whole budget is used, earlier if it converges"
