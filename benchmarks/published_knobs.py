@@ -139,6 +139,7 @@ def published_knobs(
     if name == "deepseek-v3" and not split_sizes["pp_layout"]:
         split_sizes["pp_layout"] = DEEPSEEK_STAGES.get((sizes["pp"] * sizes["vp"], bool(model.mtp_num_layers)))
     knobs |= split_of(model.num_layers, model.mtp_num_layers or 0, name, split_sizes)
+    knobs["overlap_p2p_comm"] = sizes["pp"] > 1 and sizes["vp"] > 1  # as Megatron-Bridge's comm_overlap.py sets it
     if knobs.get("overlap_moe_expert_parallel_comm") and sizes["pp"] > 1 and sizes["vp"] < 2:
         knobs["overlap_moe_expert_parallel_comm"] = False
     return {name: value for name, value in knobs.items() if name in KNOBS and value is not None}
