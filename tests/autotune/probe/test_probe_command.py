@@ -102,7 +102,7 @@ def test_a_probe_takes_a_twentieth_of_the_study_at_most() -> None:
 
 
 def test_the_machine_file_of_a_probe_has_the_keys_of_the_simulation(tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_text(RECIPE.replace("one-slow-node", "slow-network"))
+    (tmp_path / "r.yaml").write_text(RECIPE.replace("one-slow-node", "{links: {network: 0.5, latency: 2.0}}"))
     assert main(["probe", str(tmp_path / "r.yaml"), "--machine", str(tmp_path / "ours.yaml")]) == 0
     found = load_machine_file(str(tmp_path / "ours.yaml"))
     assert found.links.network == pytest.approx(0.5, rel=0.1)

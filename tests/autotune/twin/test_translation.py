@@ -40,7 +40,7 @@ def test_collectives_that_take_longer_than_their_link_lower_its_bandwidth() -> N
 
 def test_a_share_stays_a_share_and_a_key_within_its_bounds() -> None:
     assert moved_keys({}, {"ep_hidden": 9.0}, {})["overlap.ep"] == 1.0
-    assert 0 < moved_keys({}, {"ep_hidden": -1.0}, {})["overlap.ep"] < 0.9
+    assert 0 < moved_keys({}, {"ep_hidden": -2.0}, {})["overlap.ep"] < 0.9
     assert moved_keys({}, {"dp_exposed": 1.0}, {})["overlap.dp"] < 1.0
     assert moved_keys({}, {"fixed": -1.0}, {})["host.step_ms"] == 0.0
     assert moved_keys({}, {"network": -99.0}, {})["links.network"] == pytest.approx(0.1)

@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 
 QUIET = {"noise": {"step": 0.0, "burst": 0.0}}
 SEEN = {  # key of the machine → the kind of row that shows it, and times what it shows at twice the key
-    "compute.dense_gemm": ("gemm", 0.66),  # and quantization of its inputs
+    "compute.dense_gemm": ("gemm", 0.52),  # and quantization of its inputs
     "compute.attention": ("attention", 0.5),
     "compute.memory_bound": ("memory_bound", 0.5),
     "compute.quantize": ("quantize", 2.0),

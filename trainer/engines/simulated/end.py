@@ -93,9 +93,9 @@ class _End:
     def _reduce_us(self) -> float:
         wide = 2.0 if self.recipe.knob("grad_reduce_in_fp32") is False else 4.0
         once = self._rings(wide) * (1.0 if self.sharded else 2.0)  # an all-reduce scatters and gathers
-        if self.instances > 1:
-            own = (self.dense + self.experts) * wide / max(1.0, self.replicas)
-            once += self._ring(own, self.instances, self.replicas * self.layout.tp)
+        if self.instances > 1:  # an all-reduce of each rank's shard
+            own = self.dense / max(1.0, self.replicas) + self.experts / max(1.0, self.expert_replicas)
+            once += 2.0 * self._ring(own * wide, self.instances, self.replicas * self.layout.tp)
         return once
 
     def _gather_us(self) -> float:

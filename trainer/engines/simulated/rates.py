@@ -29,6 +29,10 @@ CPU_MORE_THREADS = 0.8  # share of a thread's rate that every further thread add
 SHORTEST_US = 2.5  # shortest time of any kernel
 NCCL_SMS = 16.0
 CPU_SMS = 132.0  # a collective takes as small a share of a CPU rank as of an H100
+PER_TENSOR = (
+    "fp8_current",
+    "fp8_delayed",
+)  # recipes with one scale per tensor: the GPU says how many copies they write
 REGISTERED_SMS = 4.0  # SMs of a collective with registered user buffers (arXiv 2603.07685 section 4.1.7)
 
 
@@ -144,12 +148,17 @@ class Rates:
         """Returns the time of a memory-bound kernel that reads and writes `entries` in BF16."""
         return max(SHORTEST_US, US * entries * 2.0 * passes / self._memory) if entries else 0.0
 
-    def quantize_us(self, entries: float) -> float:
-        """Returns the time to quantize inputs of GEMMs; 0 in other precisions than FP8 and FP4."""
+    def quantize_us(self, entries: float, *, experts: bool = False) -> float:
+        """Returns the time to quantize inputs of GEMMs, `experts`: of grouped ones; 0 in other precisions than FP8 and
+        FP4."""
         if not self.narrow or not entries or self.hardware.is_cpu:
             return 0.0
-        passes = of_architecture(self.values, "quantize", self.hardware) * self.machine.compute.quantize
-        return US * entries * 2.0 * passes / self._memory
+        values = self.values
+        bytes_each = values[f"quantize.bytes.{self.precision}"]
+        if self.precision in PER_TENSOR:
+            bytes_each += self.hardware.fp8_copies or 1
+        times = of_architecture(values, "quantize.experts", self.hardware) if experts else values["quantize.dense"]
+        return US * entries * bytes_each * times * self.machine.compute.quantize / self._memory
 
     def optimizer_us(self, size_bytes: float) -> float:
         return US * size_bytes / (self._hbm * self.values["optimizer.rate"] * self.machine.compute.optimizer)

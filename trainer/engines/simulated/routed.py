@@ -154,7 +154,7 @@ class Routed:
     def activation(self, load: float, launches: Callable[[float], float], *, backward: bool) -> list[Op]:
         width, gates = expert_width(self.model) / self.etp, matrices(self.model) - 1
         passes = 1.6 if backward else 1.0
-        biased = 8.0 if self.model.add_bias_linear else 0.0  # bias, clamp and gate are separate kernels
+        biased = self.rates.values["memory.bias"] if self.model.add_bias_linear else 0.0
         us = (
             self.rates.memory_us(self.rows(load) * ((gates + 1) * width * passes + biased * width)) * self._fused_left()
         )
@@ -178,7 +178,7 @@ class Routed:
         return Op(kernel="permute", us=us, launches=self.parts.launches(scope, None)(PERMUTE_LAUNCHES[fused]))
 
     def _quantized(self, entries: float) -> list[Op]:
-        us = self.rates.quantize_us(entries) * self._fused_left()
+        us = self.rates.quantize_us(entries, experts=True) * self._fused_left()
         return [Op(kernel="quantize", us=us, launches=self.parts.launches("moe", None)(2))] if us else []
 
     def _sorts(self) -> bool:
