@@ -92,6 +92,18 @@ def replaced_bytes(candidates: Candidates) -> Floats:
     return np.where(quantizes(candidates) & candidates.on("fp8_param_gather"), BF16_BYTES, 0.0)
 
 
+def gathered_bytes(candidates: Candidates, held: HeldParameters) -> tuple[Floats, Floats]:
+    """Returns the bytes of all parameters of a rank as its optimizer shards gather them, dense and experts, [N, P] each.
+
+    Quantized primary weights travel as one copy; MXFP8's in 16 bits, of which both copies are made afterwards
+    (Megatron-Core's param_and_grad_buffer.py).
+    """
+    narrow = candidates.on("fp8_param_gather") & is_fp8(candidates) & ~candidates.among("precision", "mxfp8")
+    saved = np.where(narrow, BF16_BYTES - QUANTIZED_BYTES, 0.0)[..., None]
+    each = weight_bytes(candidates)[..., None]
+    return each * held.dense - saved * (held.linear - held.experts), (each - saved) * held.experts
+
+
 def gradient_bytes(candidates: Candidates) -> Floats:
     """Returns the bytes per parameter of the gradient accumulation buffer: fp32 unless reduced in bf16."""
     fp32 = candidates.among("precision", "fp32")

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.held import HeldParameters
-from trainer.estimate.memory.activations import wide_bytes
+from trainer.estimate.memory.state import gathered_bytes, weight_bytes
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, ring_s
 from trainer.estimate.time.work import TERA
@@ -22,19 +22,18 @@ def data_parallel_s(
     """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters."""
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
-    narrow = np.where(candidates.on("fp8_param_gather"), 1.0, 2.0)
     if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it reduces all, and a part is kept
-        narrow = wide_bytes(candidates)
         wide = wide * np.where(candidates.on("use_distributed_optimizer"), 2.0, 1.0)
     instances = _instances(candidates)
     replicas = candidates.dp * candidates.cp / instances
-    groups = (
-        (dense, replicas, candidates.tp),
-        (experts, candidates.edp / instances, candidates.ep * candidates.etp),
-    )
+    groups = ((replicas, candidates.tp), (candidates.edp / instances, candidates.ep * candidates.etp))
+    gathered = (each.max(axis=1) for each in gathered_bytes(candidates, held))
     reduce, gather = (
-        sum(ring_s(candidates, values, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
-        for each in (wide, narrow)
+        sum(
+            ring_s(candidates, values, size / GB, ranks, stride=stride)
+            for size, (ranks, stride) in zip(sizes, groups, strict=True)
+        )
+        for sizes in ((dense * wide, experts * wide), gathered)
     )
     # Between instances a shard of the gradients is all-reduced: twice the bytes of a reduce-scatter
     shard = 2 * (dense + experts) * wide / replicas / GB
@@ -68,7 +67,7 @@ def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
     even those that no other rank holds (4 to 6 ns per parameter in bursts of cpu-moe and cpu-moe-slow). 0 on GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.zeros(())
-    seconds = count * wide_bytes(candidates) / GB / values["cpu_reduce_gb_s"]
+    seconds = count * weight_bytes(candidates) / GB / values["cpu_reduce_gb_s"]
     return np.where(candidates.on("use_distributed_optimizer"), seconds, 0.0)
 
 
