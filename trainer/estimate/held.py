@@ -41,7 +41,7 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
         number = getattr(stages, name)
         dense = dense + number * layer.dense_of_rank(tp)
         experts = experts + number * layer.experts_of_rank(ep, etp)
-        linear = linear + number * (layer.split / tp + layer.experts_of_rank(ep, etp))
+        linear = linear + number * (layer.split / tp + layer.whole_linear + layer.experts_of_rank(ep, etp))
     at_once = stages.exists & (candidates.pp == 1)[..., None]  # the only rank has both embedding and head
     tied = at_once & (not model.untie_embeddings_and_output_weights)
     copies = (stages.mtp > 0) & ~stages.embeds  # MTP embeds its tokens again

@@ -14,12 +14,14 @@ class LayerParameters:
     """Parameters of one layer by how ranks share them. Whole numbers, except for the mean layer of a hybrid model.
 
     `split` over TP; `whole` on every TP rank (norms, router, MLA's compressions); `experts` over EP and ETP (experts
-    with biases are only legal with ETP 1, which would not split all of them).
+    with biases are only legal with ETP 1, which would not split all of them). `whole_linear`: those of `whole` that are
+    weights of linear layers.
     """
 
     split: float = 0
     experts: float = 0
     whole: float = 0
+    whole_linear: float = 0
 
     @property
     def total(self) -> float:

@@ -96,12 +96,14 @@ def _moe(model: Architecture) -> LayerParameters:
     hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
     bias, width, seen = int(model.add_bias_linear), expert_width(model), expert_input(model)
     shared = model.moe_shared_expert_intermediate_size or 0
-    latent = 2 * hidden * seen + bias * (hidden + seen) if model.moe_latent_size else 0
+    latent = 2 * hidden * seen if model.moe_latent_size else 0
+    latent_bias = bias * (hidden + seen) if model.moe_latent_size else 0
     gate = hidden if shared and model.moe_shared_expert_gate else 0
     return LayerParameters(
         split=count * hidden * shared,  # a shared expert has no bias
         experts=experts * (count * seen * width + bias * ((count - 1) * width + seen)),
-        whole=experts * (hidden + bias) + latent + gate + norm_parameters(model, hidden),
+        whole=experts * (hidden + bias) + latent + latent_bias + gate + norm_parameters(model, hidden),
+        whole_linear=latent,
     )
 
 

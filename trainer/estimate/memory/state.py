@@ -93,7 +93,7 @@ def replaced_bytes(candidates: Candidates) -> Floats:
 
 
 def gathered_bytes(candidates: Candidates, held: HeldParameters) -> tuple[Floats, Floats]:
-    """Returns the bytes of all parameters of a rank as its optimizer shards gather them, dense and experts, [N, P] each.
+    """Returns the bytes of all parameters of a rank as its optimizer shards gather them: dense, experts; [N, P].
 
     Quantized primary weights travel as one copy; MXFP8's in 16 bits, of which both copies are made afterwards
     (Megatron-Core's param_and_grad_buffer.py).

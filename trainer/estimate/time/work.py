@@ -257,6 +257,10 @@ def _memory_bound(
     if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + expert_input(model))
     inputs = sublayers * model.hidden_size + shares.mixes * value + (shared if is_moe else shares.feeds * width)
+    if model.multi_latent_attention:  # both down-projections quantize the hidden state, up-projections their latents
+        inputs = inputs + shares.attends * (
+            model.hidden_size * bool(model.q_lora_rank) + (model.q_lora_rank or 0) + (model.kv_lora_rank or 0)
+        )
     quantize = constants["quantize_time"] * inputs
     experts = _expert_quantization(candidates, constants) * topk * (expert_input(model) + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())

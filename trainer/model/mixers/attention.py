@@ -40,7 +40,8 @@ def _latent_inputs(model: Architecture) -> LayerParameters:
     norms = norm_parameters(model, q_rank + kv_rank) if model.qk_layernorm else 0
     # rotary keys: one for all heads, projected directly
     up = (q_rank or hidden) * query + kv_rank * (key - heads * rope + value)
-    return LayerParameters(split=up, whole=hidden * (q_rank + kv_rank + rope) + norms)
+    down = hidden * (q_rank + kv_rank + rope)
+    return LayerParameters(split=up, whole=down + norms, whole_linear=down)
 
 
 def _flops(model: Architecture, seen: float) -> float:

@@ -27,8 +27,8 @@ def _parameters(model: Architecture) -> LayerParameters:
     LayerNorm."""
     head, heads = model.dsa_indexer_head_dim or 0, model.dsa_indexer_n_heads or 0
     queries = (model.q_lora_rank or model.hidden_size) * _index_width(model)
-    indexer = queries + model.hidden_size * (head + heads) + 2 * head
-    return ATTENTION.parameters(model) + LayerParameters(whole=indexer)
+    linear = queries + model.hidden_size * (head + heads)
+    return ATTENTION.parameters(model) + LayerParameters(whole=linear + 2 * head, whole_linear=linear)
 
 
 def _positions(model: Architecture, seq_length: float) -> float:

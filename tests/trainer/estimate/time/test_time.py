@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from trainer.estimate.candidates import one, table
+from trainer.estimate.held import held_parameters
 from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.memory.state import gathered_bytes
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.estimate import estimate_time, stages_of, time_of
+from trainer.model.parameters import table_parameters
 from trainer.recipe.load import load_recipe
 from trainer.recipe.schema import Recipe
 
@@ -349,3 +352,17 @@ def test_larger_groups_of_chunks_hide_sends() -> None:
     )
     assert whole[0] == whole[1]
     assert exposed[0] > exposed[1] == 0
+
+
+@pytest.mark.parametrize(("precision", "gathers"), [("fp8_current", 0.5), ("mxfp8", 1.0)])
+def test_quantized_weights_are_gathered_in_one_copy_and_those_of_mxfp8_in_16_bits(
+    precision: str, gathers: float
+) -> None:
+    wide, narrow = (one(recipe_of("gb200", precision=precision, fp8_param_gather=on)) for on in (False, True))
+    (dense, experts), (narrow_dense, narrow_experts) = (
+        gathered_bytes(each, held_parameters(each)) for each in (wide, narrow)
+    )
+    assert (narrow_experts / experts).tolist() == [[gathers]]
+    tables = 2 * 2 * table_parameters(wide.base.architecture, 1)  # embedding and output projection
+    assert (narrow_dense >= tables + gathers * (dense - tables)).all()  # norms and router keep 16 bits too
+    assert (narrow_dense <= dense).all()
