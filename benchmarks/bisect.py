@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
-from policies.bisect.question import LEAST_EFFECT, Observation, Question, Subset, Verdict
+from policies.bisect.question import Observation, Question, Subset, Verdict
 from policies.bisect.steps import next_step
 from policies.noise import median_error
 
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def question(self) -> Question:
-        guilt = guilt_of(self.predicted, LEAST_EFFECT)
+        guilt = guilt_of(self.predicted)
         return Question(guilt=guilt, deviation=self.expected(), legal=self.legal)
 
     def legal(self, subset: Subset) -> bool:

@@ -11,7 +11,6 @@ which the exported recipe has and keeps every value that the step set.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.places import data_file
+from benchmarks.places import data_file, table_rows
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.tuned import exported_after, run_policy
@@ -68,8 +67,7 @@ class Case:
 
 
 def read_cases() -> list[Case]:
-    with data_file("campaigns.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table_rows(data_file("campaigns.csv"))
     names = dict.fromkeys(row["case"] for row in rows)
     return [_case(name, [row for row in rows if row["case"] == name]) for name in names]
 
@@ -94,7 +92,7 @@ def _first(name: str, data: dict[str, Any]) -> Recipe:
 def _published(recipe: Recipe, row: dict[str, str]) -> float:
     training = recipe.training
     if row["step_s"]:
-        return training.global_batch_size * training.seq_length / float(row["step_s"]) / recipe.world_size
+        return training.tokens_per_step / float(row["step_s"]) / recipe.world_size
     return float(row["tflops"]) * 1e12 / model_flops_per_token(recipe.architecture, training.seq_length)
 
 

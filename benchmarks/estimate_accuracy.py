@@ -182,7 +182,7 @@ def step_time(facts: Path, *, write: bool) -> None:
     console.print(
         f"{len(runs)} published runs of {len({run.cell for run in runs})} cells (a model on a GPU); left out:"
     )
-    for why, count in Counter(each.why for each in left_out).most_common():
+    for why, count in Counter(left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
     # constants are fitted to matched pairs too, but errors are not computed on them
     found = judge_runs(runs, read_pairs(facts=facts))

@@ -9,7 +9,6 @@ spaced in log. Cases count alike, however many runs they have.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks.memory_accuracy import LARGE_GIB, Judged
+from benchmarks.places import table_rows
 from benchmarks.published_memory import GB_TO_GIB, measured_runs
 from policies.surrogate.memory import EXTRA, GROUPS, MemoryPrior, fit_memory, fit_probability, table_memory_prior
 from trainer.estimate.candidates import Floats, one
@@ -106,16 +106,15 @@ def published_peaks() -> list[Peak]:
 
 
 def read_reserved(path: Path) -> list[Reserved]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Reserved(
-                run=row["run"],
-                source=row["source"],
-                ran_out=row["ran_out"] == "yes",
-                share=float(row["reserved"]) / float(row["allocated"]) - 1,
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [
+        Reserved(
+            run=row["run"],
+            source=row["source"],
+            ran_out=row["ran_out"] == "yes",
+            share=float(row["reserved"]) / float(row["allocated"]) - 1,
+        )
+        for row in table_rows(path)
+    ]
 
 
 def allocated_prior() -> MemoryPrior:

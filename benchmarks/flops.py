@@ -7,13 +7,12 @@ their sequences have other lengths, and frozen weights no gradients.
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.places import data_file
+from benchmarks.places import data_file, table_rows
 from benchmarks.published_runs import DENSE
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.architecture import Architecture
@@ -53,11 +52,10 @@ def models() -> dict[str, Architecture]:
 
 def published() -> Mapping[Group, list[float]]:
     groups: dict[Group, list[float]] = defaultdict(list)
-    with data_file("published_runs.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            exact = row["derived_tflop_per_token"] and row["seq_len"] and not row["tokens_integer_rounded"]
-            if exact and row["model_key"] in models():
-                groups[_group(row)].append(float(row["derived_tflop_per_token"]))
+    for row in table_rows(data_file("published_runs.csv")):
+        exact = row["derived_tflop_per_token"] and row["seq_len"] and not row["tokens_integer_rounded"]
+        if exact and row["model_key"] in models():
+            groups[_group(row)].append(float(row["derived_tflop_per_token"]))
     return groups
 
 

@@ -7,7 +7,6 @@ the reason, which the benchmark prints and counts.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.places import table_rows
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.identity import NUMBERS_ONLY
@@ -71,19 +71,18 @@ class GoldenRun:
 
 
 def golden_runs(path: Path) -> Iterator[GoldenRun]:
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            flags = {name.removeprefix("--").replace("-", "_"): v for name, v in json.loads(row["model_args"]).items()}
-            left_out = _left_out(row, flags)
-            correction = 0.0 if left_out else _smaller_workspaces(row["platform"], flags) - _masks(flags)
-            yield GoldenRun(
-                case=row["test_case"].removesuffix("_1node").removesuffix("_dp_last"),
-                platform=row["platform"],
-                recipe=None if left_out else _recipe(row, flags),
-                left_out=left_out,
-                peak_bytes=float(row["max_mem_allocated_bytes"]) + correction,
-                resting_bytes=float(row["last_mem_allocated_bytes"]) + correction,
-            )
+    for row in table_rows(path):
+        flags = {name.removeprefix("--").replace("-", "_"): v for name, v in json.loads(row["model_args"]).items()}
+        left_out = _left_out(row, flags)
+        correction = 0.0 if left_out else _smaller_workspaces(row["platform"], flags) - _masks(flags)
+        yield GoldenRun(
+            case=row["test_case"].removesuffix("_1node").removesuffix("_dp_last"),
+            platform=row["platform"],
+            recipe=None if left_out else _recipe(row, flags),
+            left_out=left_out,
+            peak_bytes=float(row["max_mem_allocated_bytes"]) + correction,
+            resting_bytes=float(row["last_mem_allocated_bytes"]) + correction,
+        )
 
 
 def _left_out(row: dict[str, str], flags: dict[str, Any]) -> str:

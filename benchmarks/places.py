@@ -4,6 +4,7 @@ exit code 2."""
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -15,6 +16,12 @@ TRACES = ROOT.parent / "shared" / "traces"  # next to the checkout, if present
 def data_file(name: str, *, folder: Path = DATA) -> Path:
     """Returns a table of the folder; ends the program if it is missing."""
     return _there(folder / name, f"name a folder that holds {name}, or leave --facts out for {DATA}")
+
+
+def table_rows(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def real_trace(name: str, *, folder: Path, source: str) -> Path:

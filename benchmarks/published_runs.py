@@ -6,7 +6,6 @@ that is left out is counted with its reason. A cell is a model on a GPU.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.places import DATA, data_file
+from benchmarks.places import DATA, data_file, table_rows
 from benchmarks.published_knobs import published_knobs
 from trainer.estimate.time.bound import family
 from trainer.measured.software import release_named, releases
@@ -95,24 +94,17 @@ class Run:
         return family(self.recipe.architecture)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    row: str
-    why: str
-
-
-def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
-    """Returns the runs of published_runs.csv, and the rows left out with their reasons."""
-    with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[str]]:
+    """Returns the runs of published_runs.csv, and why each of the other rows is left out."""
+    rows = table_rows(data_file("published_runs.csv", folder=facts))
     counts = _counts(rows)
     runs: list[Run] = []
-    left: list[LeftOut] = []
+    left: list[str] = []
     seen: set[tuple[Any, ...]] = set()
     for row in rows:
         why = _unusable(row) or _repeated(row, seen)
         if why:
-            left.append(LeftOut(row=row["row_id"], why=why))
+            left.append(why)
         else:
             runs.append(_run(row, facts, counted=counts.get(_model_of_release(row))))
     return runs, left
@@ -136,8 +128,7 @@ def read_pairs(*, facts: Path = DATA) -> list[Run]:
     """Returns both sides of matched measurements, without and with EP overlap: Qwen3-30B on 16 H100 (BF16, EP16, micro
     batch 1, global batch 1024, balanced), and DeepSeek-V3 on 256 GB200, where overlap was "net negative" (E074): read
     as no gain over the guide's last step."""
-    with data_file("effects.csv", folder=facts).open(encoding="utf-8") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
+    rows = {row["id"]: row for row in table_rows(data_file("effects.csv", folder=facts))}
     runs = []
     for name, knobs in PAIRS:
         for side, overlap in (("before", False), ("after", True)):

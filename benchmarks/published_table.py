@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.places import DATA, ROOT, data_file
+from benchmarks.places import DATA, ROOT, data_file, table_rows
 from benchmarks.published_runs import Run, read_runs
 from trainer.recipe import Recipe
 from trainer.recipe.models import presets
@@ -28,8 +28,7 @@ COLUMNS = (
 
 def table(*, facts: Path = DATA) -> str:
     """Returns the text of published.csv."""
-    with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
-        sources = {row["row_id"]: _source(row) for row in csv.DictReader(file)}
+    sources = {row["row_id"]: _source(row) for row in table_rows(data_file("published_runs.csv", folder=facts))}
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

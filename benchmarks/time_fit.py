@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.places import table_rows
 from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Floats
 from trainer.measured.constants import Constant
@@ -128,8 +129,7 @@ def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> 
 
 def write_constants(path: Path, values: Mapping[str, float]) -> None:
     """Writes fitted values, by name, into the table of constants."""
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = table_rows(path)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

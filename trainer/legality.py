@@ -60,3 +60,8 @@ def nearest_legal(recipe: Recipe, find: Find = findings_of) -> Recipe | None:
 def _refused(finding: Finding) -> Finding:
     unsaid = finding.rule == NOT_EXPRESSED and all(name in KNOBS for name in finding.knobs)
     return replace(finding, kind=FindingKind.ERROR) if unsaid else finding
+
+
+def broken_rules(recipe: Recipe) -> set[str]:
+    """Returns the ids of the rules that make the recipe illegal."""
+    return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}

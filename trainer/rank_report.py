@@ -34,7 +34,6 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     cores: float | None = None  # this rank's equal share of the node's cores
     startup_s: float = 0.0
     setup_s: float = 0.0
-    bursts_before: int = 0  # bursts this process had already run
     attainable_tflops: float | None = None
     layers: str | None = None
     versions: dict[str, str] = {}

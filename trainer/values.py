@@ -14,3 +14,8 @@ def knob_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(knob_value(item) for item in value) + "]"
     return str(value)
+
+
+def as_reported(value: Any) -> Any:
+    """Returns a list as the text that engines report, `a,b`; other values unchanged."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -36,7 +36,6 @@ def main(control: Path) -> None:
             device=device,
             store=dist.PrefixStore(f"burst-{before}", rendezvous),
             startup_s=startup_s if before == 0 else 0.0,
-            before=before,
         )
         mailbox.reply(folder, report)
 

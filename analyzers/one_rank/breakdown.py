@@ -61,7 +61,6 @@ class Breakdown:
     allocating: Intervals  # the host in cudaMalloc or cudaFree, whether or not the device was idle
     pace: Pace
     replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
-    launch_rate: Intervals  # part of host idle time: between launches that follow each other at the usual pace
     after_sync: (
         Intervals  # part of host idle time without a stall of its own: gaps that started in a synchronising call
     )
@@ -162,7 +161,6 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
         allocating=allocating,
         pace=launching,
         replay=None if on_cpu else _replay(timeline, launch, causes, host, windows or (span,)),
-        launch_rate=launch_rate,
         after_sync=intersect(causes.after_sync, issuing),
         ranges=tuple(project(timeline, launch)),
         memory=memory_use(timeline, windows, driver),

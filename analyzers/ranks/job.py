@@ -34,7 +34,7 @@ MIN_SHOWN_SHARE = 0.005  # share of the step: a shorter time gets no line
 class Job:
     """The job's average step, and figures of its ranks.
 
-    step is None without traces. slowest: the rank that was slowest most often, None if not known.
+    step is None without traces.
     """
 
     step: RankStep | None = None
@@ -44,8 +44,7 @@ class Job:
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # duration of each step at the start that was left out
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
-    slowest: int | None = None
-    slowest_place: Place = field(default_factory=Place)  # the slowest rank with its device, if one process has several
+    slowest_place: Place = field(default_factory=Place)  # the rank that was slowest most often
     imbalance_us: float = 0.0  # time that evenly loaded ranks would save: the step minus the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each rank compared with the others, if several were traced
@@ -176,7 +175,6 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
         warm_up_us=tuple(warm),
         warm_up=[steps[: len(warm)] for steps in every],
-        slowest=numbers[often],
         slowest_place=named[often],
         by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
         ranks=ranks,

@@ -19,7 +19,7 @@ from autotune.tuning.seen import bursts_seen
 from policies.bisect.differences import Ends
 from policies.bisect.effects import predicted_effects
 from policies.bisect.guilt import Predicted, expected_deviation, guilt_of
-from policies.bisect.question import LEAST_EFFECT, BisectStep, Observation, Question, Subset
+from policies.bisect.question import BisectStep, Observation, Question, Subset
 from policies.bisect.steps import next_step
 from policies.noise import medians as log_costs
 from policies.reason import Reason, ReasonKind
@@ -41,9 +41,7 @@ class Problem:
 
     @cached_property
     def question(self) -> Question:
-        return Question(
-            guilt=guilt_of(self.predicted, LEAST_EFFECT), deviation=expected_deviation([]), legal=self.ends.legal
-        )
+        return Question(guilt=guilt_of(self.predicted), deviation=expected_deviation([]), legal=self.ends.legal)
 
     def names(self, subset: Subset) -> list[str]:
         return [self.ends.differences[at].name for at in sorted(subset)]

@@ -13,10 +13,9 @@ from trainer.estimate.gap.parts import Cause as PartCause
 from trainer.estimate.gap.waterfall import Gap, Kind, LevelName
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.frameworks.megatron_lm.spelling import knob_spellings
-from trainer.legality import findings_of
+from trainer.legality import broken_rules
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.rules import FindingKind
 
 TRACING = "--profile --use-pytorch-profiler --profile-ranks 0 --profile-step-start 10 --profile-step-end 12"
 BALANCING = "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 0.01"
@@ -50,7 +49,7 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
     add, remove = _words(own, changed)
     return Advice(
         gain=_gain(loss, change, found),
-        legal=errors_of(changed) <= errors_of(own),
+        legal=broken_rules(changed) <= broken_rules(own),
         fits=_fits(changed),
         numerics=_numerics(change),
         add=add,
@@ -58,11 +57,6 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
         set_outside=[name for name in change.knobs if KNOBS[name].acts in ("environment", "process")],
         commands=list(_commands(loss, found)),
     )
-
-
-def errors_of(recipe: Recipe) -> set[str]:
-    """Returns the ids of the rules that a recipe breaks."""
-    return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
 def _gain(loss: Loss, change: Gap, found: Compared) -> float | None:

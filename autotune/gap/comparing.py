@@ -21,7 +21,7 @@ from policies.tuner.decomposition import members
 from trainer.errors import refused
 from trainer.estimate.candidates import SPLIT, one
 from trainer.estimate.gap.costs import Costs
-from trainer.estimate.gap.published import Nearest, compared_with, nearest_published, published_run, tokens_of
+from trainer.estimate.gap.published import Nearest, compared_with, nearest_published, published_run
 from trainer.estimate.gap.waterfall import (
     WORK,
     Change,
@@ -231,7 +231,7 @@ def _reference(side: Side, other: Side) -> Reference:
             "it trains another model, or on other GPUs",
             "name a run of the same model and GPU",
         )
-    rate = tokens_of(other.recipe) / other.recipe.world_size / other.steps.step_s
+    rate = other.recipe.training.tokens_per_step / other.recipe.world_size / other.steps.step_s
     return Reference(recipe=_as_there(other.recipe, own, other.unsaid), tokens_per_s_per_gpu=rate)
 
 

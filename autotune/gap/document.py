@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from autotune.gap.advice import Advice, advice_of, errors_of
+from autotune.gap.advice import Advice, advice_of
 from autotune.gap.comparing import Compared
 from autotune.looks.segments import slowest
 from policies.trial import Z_90
 from trainer.estimate.gap.losses import losses
-from trainer.estimate.gap.published import Nearest, tokens_of
+from trainer.estimate.gap.published import Nearest
 from trainer.estimate.gap.waterfall import Gap, Interval, Level
+from trainer.legality import broken_rules
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 
@@ -188,7 +189,7 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
             for each in found.unpriced
         ],
         unsaid=list(side.unsaid),
-        broken=sorted(errors_of(found.own)) if found.own else [],
+        broken=sorted(broken_rules(found.own)) if found.own else [],
         attainable=file,
         ended=Ended(kind=side.ended.kind, evidence=side.ended.evidence) if side.ended else None,
     )
@@ -209,7 +210,7 @@ def _marked(found: Compared) -> bool:
 
 
 def _rung(level: Level, own: Recipe | None) -> LevelEntry:
-    rate = None if own is None or not level.time.s else tokens_of(own) / own.world_size / level.time.s
+    rate = None if own is None or not level.time.s else own.training.tokens_per_step / own.world_size / level.time.s
     flops = None if own is None else model_flops_per_token(own.architecture, own.training.seq_length)
     return LevelEntry(
         name=level.name,

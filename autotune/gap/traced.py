@@ -15,7 +15,6 @@ from policies.surrogate.step_parts import PART_DEVIATION, PART_DEVIATIONS, expec
 from trainer.estimate.candidates import Floats
 from trainer.estimate.gap.costs import tokens_per_gpu
 from trainer.estimate.gap.parts import EXPERTS_WAIT, OTHER, Traced
-from trainer.estimate.gap.published import tokens_of
 from trainer.estimate.gap.waterfall import Change, Gap, Interval, Kind, Level, LevelName, Reference, Waterfall
 from trainer.estimate.time.constants import Constants
 from trainer.recipe import Recipe
@@ -77,7 +76,7 @@ def _moved(
     """Returns the seconds that a change saves in each part, for the same number of tokens."""
     after = recipe.replace(change.target)
     stage = stage * after.parallelism.pipeline_model_parallel_size // recipe.parallelism.pipeline_model_parallel_size
-    tokens = tokens_of(recipe) / tokens_of(after)
+    tokens = recipe.training.tokens_per_step / after.training.tokens_per_step
     there = _expected(after, stage, release, {})
     return {name: float(expected[name][0] - tokens * part[0]) for name, part in there.items()}
 

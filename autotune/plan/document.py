@@ -203,7 +203,7 @@ def simulated_words(plan: Plan, place: int) -> str:
     if plan.machine is None:
         return ""
     recipe = plan.choices[place].recipe
-    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    tokens = recipe.training.tokens_per_step
     rate = tokens / plan.simulated_s[place] / recipe.world_size
     return f"simulated on {plan.machine.file.name}: {tokens_per_s(rate, unit=share_of(recipe.cluster.gpu_name))}"
 

@@ -12,6 +12,7 @@ from policies.fixes import FIXES
 from policies.reason import Reason, ReasonKind
 from policies.situation import situation_of
 from policies.trial import Trial
+from trainer.values import as_reported
 
 
 def no_effect(trial: Trial, parent: Trial | None) -> Reason | None:
@@ -22,9 +23,9 @@ def no_effect(trial: Trial, parent: Trial | None) -> Reason | None:
 def _not_acting(trial: Trial) -> Reason | None:
     acting = trial.outcomes[0].acting
     idle = [
-        {"knob": knob, "wanted": _plain(wanted), "built": acting[knob]}
+        {"knob": knob, "wanted": as_reported(wanted), "built": acting[knob]}
         for knob, wanted in _asked(trial).items()
-        if knob in acting and _plain(acting[knob]) != _plain(wanted)
+        if knob in acting and as_reported(acting[knob]) != as_reported(wanted)
     ]
     return Reason(kind=ReasonKind.NOT_ACTING, figures={"knobs": idle}) if idle else None
 
@@ -37,17 +38,11 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 
 def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
-    fix = (
-        FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None
-    )  # effects of several fixes may cancel
+    # effects of several fixes may cancel
+    fix = FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None
     if parent is not None and parent.fidelity != trial.fidelity:
         return None
     if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
         return None
     missing = fix.proof.missing(situation_of(parent), situation_of(trial))
     return Reason(kind=ReasonKind.NOT_IN_TRACE, figures={"missing": missing}) if missing else None
-
-
-def _plain(value: Any) -> Any:
-    """Returns a list as the text that engines report, `a,b`; other values unchanged."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -219,7 +219,7 @@ def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
 def _predicted(tuner: Tuner, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
     log_step, _ = tuner.surrogate(trials).time.predict(tabulate([recipe]))
     step_s = math.exp(float(log_step[0]))
-    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    tokens = recipe.training.tokens_per_step
     return Outcome(
         step_us=[1e6 * step_s] * STEPS,
         tokens_per_step=tokens,

@@ -8,14 +8,13 @@ Rows are those of `data/guides.csv`; a row that cannot be computed gives the rea
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.guides import long_context, models, runs
 from benchmarks.guides.answer import Answer, Ask
-from benchmarks.places import DATA, data_file
+from benchmarks.places import DATA, data_file, table_rows
 from trainer.errors import BadInputError
 
 ASKS: dict[str, Ask] = {**long_context.ASKS, **runs.ASKS, **models.ASKS}
@@ -37,8 +36,8 @@ def main() -> None:
     parser.add_argument("--facts", type=Path, default=DATA, help="the folder of guides.csv; default benchmarks/data")
     asked = parser.parse_args()
     console = Console(width=150)
-    with data_file("guides.csv", folder=asked.facts).open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if not asked.rows or row["id"] in asked.rows]
+    table = table_rows(data_file("guides.csv", folder=asked.facts))
+    rows = [row for row in table if not asked.rows or row["id"] in asked.rows]
     for row in rows:
         found = answered(row["id"])
         console.print(f"{row['id']} {found.verdict}", style="bold", highlight=False)

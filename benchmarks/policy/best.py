@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.places import table_rows
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from policies.candidates.layouts import legal_space
@@ -154,8 +155,7 @@ def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:
     """Returns the best known by scenario, for those whose recipe and simulation are unchanged."""
     if not table.exists():
         return {}
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = {(row["scenario"], row["recipe"], row["simulation"]): row for row in csv.DictReader(file)}
+    rows = {(row["scenario"], row["recipe"], row["simulation"]): row for row in table_rows(table)}
     keys = {scenario.name: (scenario.name, scenario.recipe.digest(), SIMULATION) for scenario in chosen}
     return {
         name: Known(
@@ -171,8 +171,7 @@ def write_best(table: Path, chosen: Iterable[Scenario], known: Mapping[str, Know
     written = {scenario.name: scenario for scenario in chosen if scenario.name in known}
     rows = {name: _row(scenario, known[name]) for name, scenario in written.items()}
     if table.exists():
-        with table.open(encoding="utf-8", newline="") as file:
-            old = [row for row in csv.DictReader(file) if row["simulation"] == SIMULATION]
+        old = [row for row in table_rows(table) if row["simulation"] == SIMULATION]
         rows = {row["scenario"]: row for row in old} | rows
     with table.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

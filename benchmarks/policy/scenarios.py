@@ -6,7 +6,6 @@ N. Rows marked unseen are for judging only: no constant of a policy was chosen b
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import random
@@ -16,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.places import table_rows
 from trainer.recipe import Recipe
 from trainer.recipe.load_machine import load_machine
 from trainer.recipe.machine import Machine
@@ -79,8 +79,7 @@ class Scenario:
 
 
 def scenarios(table: Path = TABLE) -> list[Scenario]:
-    with table.open(encoding="utf-8", newline="") as file:
-        return [scenario_of(row, seed, machine_named) for seed, row in enumerate(csv.DictReader(file), 1)]
+    return [scenario_of(row, seed, machine_named) for seed, row in enumerate(table_rows(table), 1)]
 
 
 def scenario_of(row: Mapping[str, str], seed: int, named: Callable[[str], Machine]) -> Scenario:

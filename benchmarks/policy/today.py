@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from benchmarks.places import table_rows
 from benchmarks.policy.best import SIMULATION
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Fitting, Paid, Predicted, Study
@@ -51,8 +52,7 @@ def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
     if not table.exists():
         return []
     keys = {(scenario.name, scenario.recipe.digest(), SIMULATION) for scenario in chosen}
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["scenario"], row["recipe"], row["simulation"]) in keys]
+    rows = [row for row in table_rows(table) if (row["scenario"], row["recipe"], row["simulation"]) in keys]
     return [_study(row) for row in rows]
 
 

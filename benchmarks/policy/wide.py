@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.places import table_rows
 from benchmarks.policy.scenarios import FACTORS, SIZES, STARTS, Scenario, scenario_of
 from trainer.errors import ToolError
 from trainer.estimate.plan.stages import balanced_layouts
@@ -87,8 +88,7 @@ TRIES = 400  # draws of sizes until the rules have nothing against them
 
 
 def wide_scenarios(table: Path = TABLE) -> list[Scenario]:
-    with table.open(encoding="utf-8", newline="") as file:
-        return [scenario_of(row, 500 + number, wide_machine) for number, row in enumerate(csv.DictReader(file), 1)]
+    return [scenario_of(row, 500 + number, wide_machine) for number, row in enumerate(table_rows(table), 1)]
 
 
 @cache

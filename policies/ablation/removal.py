@@ -49,14 +49,12 @@ class AblationStep:
     """The state of an ablation after some bursts.
 
     `confirmed` is the largest removal that the bursts confirm, `next_removal` the one to run next; None if there is
-    none. If `repeat_tuned`, the tuned recipe runs again instead, since it has fewer bursts. `deviation` is the relative
-    standard deviation of one burst.
+    none. If `repeat_tuned`, the tuned recipe runs again instead, since it has fewer bursts.
     """
 
     confirmed: Removal | None
     next_removal: Removal | None
     repeat_tuned: bool
-    deviation: float
 
 
 def ablation_step(question: Question, terms: Terms, small: SmallEffects, seen: Sequence[Observation]) -> AblationStep:
@@ -74,7 +72,7 @@ def ablation_step(question: Question, terms: Terms, small: SmallEffects, seen: S
     confirmed = max(sure, key=lambda each: (len(each.taken), each.nothing), default=None)
     ask = _next(found, confirmed, counts)
     again = ask is not None and counts.get(ask.taken, 0) > counts.get(EMPTY, 0)
-    return AblationStep(confirmed=confirmed, next_removal=ask, repeat_tuned=again, deviation=posterior.deviation)
+    return AblationStep(confirmed=confirmed, next_removal=ask, repeat_tuned=again)
 
 
 def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[Subset, int]) -> Removal | None:

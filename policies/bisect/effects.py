@@ -50,7 +50,7 @@ def _pairs(ends: Ends) -> Iterator[tuple[Recipe, Recipe]]:
 def _modelled(time: TimeSurrogate, before: Recipe, after: Recipe) -> Predicted | None:
     """Returns the effect by estimate; None if the estimate predicts no change."""
     mean, deviation = time.difference(time.closed_form(tabulate([after])), time.closed_form_of(before))
-    log_cost = float(mean[0]) - math.log(_tokens(after) / _tokens(before))
+    log_cost = float(mean[0]) - math.log(after.training.tokens_per_step / before.training.tokens_per_step)
     return Predicted(log_cost=log_cost, deviation=float(deviation[0])) if abs(log_cost) > UNMODELLED else None
 
 
@@ -62,7 +62,3 @@ def _published(a: Recipe, difference: Difference) -> Predicted:
     known = [effect_of(a, place, after) for place, (_, after) in difference.changes.items() if place in KNOBS]
     largest = max(known, key=lambda each: abs(each.gain), default=effects()[UNLISTED])
     return Predicted(log_cost=-largest.gain, deviation=largest.spread, published=True)
-
-
-def _tokens(recipe: Recipe) -> int:
-    return recipe.training.global_batch_size * recipe.training.seq_length

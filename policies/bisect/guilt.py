@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from policies.bisect.question import LEAST_EFFECT
 from policies.constants import constant
 from policies.noise import MIN_HALF_SPREAD
 
@@ -31,10 +32,10 @@ class Predicted:
         return 1 - NormalDist(self.log_cost, self.deviation).cdf(least)
 
 
-def guilt_of(predicted: Sequence[Predicted], least: float) -> tuple[float, ...]:
+def guilt_of(predicted: Sequence[Predicted]) -> tuple[float, ...]:
     """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in total, distributed by predicted
     effect."""
-    chances = [each.exceeds(least) for each in predicted]
+    chances = [each.exceeds(LEAST_EFFECT) for each in predicted]
     total = sum(chances) or 1.0
     lowest = min(LEAST_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
     return tuple(min(max(EXPECTED_CULPRITS * each / total, lowest), MAX_GUILT) for each in chances)

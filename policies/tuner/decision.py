@@ -143,7 +143,7 @@ class Decision:
         if trial.fidelity is None or throughput(trial) is None:
             return measured(trial)
         surrogate, table, recipe = self.know.surrogate, tabulate([trial.recipe]), trial.recipe
-        tokens = recipe.training.global_batch_size * recipe.training.seq_length / recipe.world_size
+        tokens = recipe.training.tokens_per_step / recipe.world_size
         need, limit = float(surrogate.memory.needs(table)[0][0]), surrogate.memory.limit_gib
         rate = tokens / math.exp(float(surrogate.time.predict(table)[0][0]))
         return TrialResult(rate=rate, excess=need / limit - 1 if limit else -UNKNOWN_EXCESS)

@@ -59,7 +59,7 @@ from autotune.report.before_after import LOSSES
 from docs.site.reference import knobs, walls as pages
 
 step = RankStep(duration_us=140_000.0, compute_us=70_000.0, bubble_us=60_000.0)
-job = Job(step=step, steps=3, slowest=0, classified=1.0, outcome=RunOutcome())
+job = Job(step=step, steps=3, classified=1.0, outcome=RunOutcome())
 found = conclude(job, find_walls(job))
 assert Wall.BUBBLE in {finding.wall for finding in found.walls}, found
 assert "a pipeline stage waits for another for 50 % of the step" in _wall(

@@ -23,7 +23,6 @@ def _judge(outcome: RunOutcome | None = None, classified: float = 1.0, **step: A
     job = Job(
         step=RankStep(**{**STEP, **step}),
         steps=3,
-        slowest=0,
         classified=classified,
         outcome=outcome or RunOutcome(),
     )
@@ -193,7 +192,7 @@ def test_thin_evidence_names_no_wall_and_says_why(step: Mapping[str, Any], becau
 @pytest.mark.parametrize(("part", "wall"), [("host:python", Wall.HOST), ("experts", Wall.UNDETERMINED)])
 def test_waiting_for_a_rank_that_the_leading_wall_holds_up_is_no_other_loss(part: str, wall: Wall) -> None:
     late = Late(place=Place(rank=1), kind="ep_dispatch", late_us=28_000.0, in_every_step=True, part=part)
-    job = Job(step=RankStep(**STEP, host_us=28_000.0), steps=3, slowest=1, imbalance_us=28_500.0, late=late)
+    job = Job(step=RankStep(**STEP, host_us=28_000.0), steps=3, imbalance_us=28_500.0, late=late)
     assert conclude(job, find_walls(job)).wall is wall
 
 
@@ -238,7 +237,7 @@ def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figur
 def _job(*others: RankStep, late: Late | None = None, world_size: int | None = None, **step: Any) -> Job:
     slowest = RankStep(**{**STEP, **step})
     ranks = dict(enumerate((slowest, *others)))
-    return Job(step=slowest, steps=3, slowest=0, by_rank=ranks, late=late, world_size=world_size)
+    return Job(step=slowest, steps=3, by_rank=ranks, late=late, world_size=world_size)
 
 
 def test_a_step_gains_only_until_another_rank_is_the_slowest() -> None:

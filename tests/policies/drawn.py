@@ -118,7 +118,7 @@ def outcome(recipe: Recipe, *, tokens_per_s: float = 1000.0, peak_gib: float = 1
         cpu_us=[0.0] * 3,
         peak_gib=[peak_gib] * recipe.world_size,
         limit_gib=recipe.memory_limit_gib,
-        tokens_per_step=recipe.training.global_batch_size * recipe.training.seq_length,
+        tokens_per_step=recipe.training.tokens_per_step,
         ranks=recipe.world_size,
         tokens_per_s_per_gpu=tokens_per_s,
     )

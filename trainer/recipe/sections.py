@@ -79,6 +79,10 @@ class Training(Section):
     micro_batch_size: int = Field(default=1, gt=0, le=MOST_ROWS)
     precision: Precision = "bf16"
 
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_size * self.seq_length
+
 
 class Parallelism(Section):
     tensor_model_parallel_size: Size = 1

@@ -16,6 +16,7 @@ from trainer.recipe.aliases import values_in
 from trainer.recipe.files import text_of
 
 KeyPath = tuple[str | int, ...]
+MOST_NEAR = 3
 MOST_VALUES = 20_000  # most values of a document with its aliases expanded; a recipe with every knob has 300
 
 
@@ -51,14 +52,13 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     return lower[match[0]] if match else None
 
 
-def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
-    """Returns the candidates similar to `word` or that share a part of its name, the most similar first; [] if there
-    are none."""
+def near(word: str, candidates: Iterable[str]) -> list[str]:
+    """Returns up to MOST_NEAR candidates similar to `word` or that share a part of its name, the most similar first."""
     known = list(candidates)
-    alike = difflib.get_close_matches(word.lower(), known, n=most, cutoff=0.6)
+    alike = difflib.get_close_matches(word.lower(), known, n=MOST_NEAR, cutoff=0.6)
     parts = set(word.lower().replace("_", "-").split("-"))
     sharing = [name for name in known if parts & set(name.split("-"))]
-    return list(dict.fromkeys([*alike, *sharing]))[:most]
+    return list(dict.fromkeys([*alike, *sharing]))[:MOST_NEAR]
 
 
 def read_source(path_or_example: str) -> Source:

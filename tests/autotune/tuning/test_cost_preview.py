@@ -79,6 +79,6 @@ def test_a_dry_run_with_proxies_gives_the_tokens_of_the_full_size_as_its_gains_d
     (base,) = expected_trials(recipe, memory_document(recipe), seed=1)
     assert base.trial.fidelity is not None
     log_step, _ = Tuner(recipe, 1).surrogate([]).time.predict(tabulate([recipe]))
-    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    tokens = recipe.training.tokens_per_step
     assert base.tokens_per_s_per_gpu == pytest.approx(tokens / recipe.world_size / math.exp(float(log_step[0])))
     assert base.trial.outcomes[0].tokens_per_s_per_gpu != pytest.approx(base.tokens_per_s_per_gpu, rel=0.2)

@@ -38,7 +38,7 @@ def ran_at(recipe: Recipe, fidelity: Fidelity | None, *, slower: float = 1.0, gi
     """Returns a burst of the recipe at a size, with the step of the closed form times `slower`."""
     proposal = Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", fidelity=fidelity)
     step_us = 1e6 * slower * float(time_of(tabulate([proposal.ran])).step_s[0])
-    tokens = proposal.ran.training.global_batch_size * proposal.ran.training.seq_length
+    tokens = proposal.ran.training.tokens_per_step
     measured = Outcome(
         step_us=[step_us] * 5,
         peak_gib=[20.0] * proposal.ran.world_size,
@@ -131,7 +131,7 @@ def test_the_choice_is_the_fastest_at_full_size_and_optuna_gets_its_prediction_t
     assert found.gain > 0.05
     decision = tuner._decide(trials[0], trials)
     told = decision._result_of(trials[1])
-    tokens = fast.training.global_batch_size * fast.training.seq_length / fast.world_size
+    tokens = fast.training.tokens_per_step / fast.world_size
     step_s = math.exp(float(tuner.surrogate(trials).time.predict(tabulate([fast]))[0][0]))
     assert told.rate == pytest.approx(tokens / step_s)
     full = replace(ran_at(slow, None), number=2)

@@ -129,7 +129,6 @@ class CommandEngine:
             else None
         )
         return Ended(
-            processes=processes,
             followed=followed,
             code=code,
             evidence=evidence,

@@ -20,7 +20,7 @@ from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
 from trainer.frameworks.bounds import Bounds
 from trainer.frameworks.framework import Plain
-from trainer.launchers import Processes, mailbox
+from trainer.launchers import mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 from trainer.secrets import names_in
@@ -37,7 +37,6 @@ class Ended:
     flight recorder, and the rank that did not join; `not_prepared`: the rank that did not complete its setup.
     """
 
-    processes: Processes
     followed: Followed
     code: int | None
     evidence: Evidence
@@ -62,7 +61,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
     peaks = [known[rank] for rank in sorted(known)]
     failure = _failure(recipe, bounds, reading, ended, known)
     step_us = [each.ms * 1e3 for each in measured]
-    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    tokens = recipe.training.tokens_per_step
     rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and failure is None else None
     reported = [each.tflops for each in measured if each.tflops]
     counted = None if rate is None else _tflops(recipe, rate)

@@ -13,7 +13,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     cpu_s: list[float] = []  # CPU seconds of each training step in this rank's process
     resident_gib: float = 0.0  # peak resident memory of the process, beyond that before training
-    allocated_gib: float | None = None
     reserved_gib: float | None = None
     outside_gib: float | None = None  # GPU memory outside the allocator
     versions: dict[str, str] = {}

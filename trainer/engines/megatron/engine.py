@@ -127,7 +127,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         return Outcome(failure=failure, ranks=recipe.world_size, limit_gib=recipe.memory_limit_gib, warm=warm)
     first = reports[0]
     step_us = [max(step) for step in zip(*(r.step_us for r in reports), strict=False)]
-    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    tokens = recipe.training.tokens_per_step
     rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and not failure else None
     flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
     counted = rate * flops / 1e12 if rate is not None else None

@@ -59,7 +59,7 @@ def import_megatron() -> None:
     import megatron.core.pipeline_parallel  # noqa: F401
 
 
-def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s: float, before: int) -> RankReport:
+def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s: float) -> RankReport:
     """Runs a burst and returns the rank's report.
 
     Errors of training are in the report, with their phase; they are not raised.
@@ -89,7 +89,6 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
         cores=cores_per_rank(),
         startup_s=startup_s,
         setup_s=measured.setup_s,
-        bursts_before=before,
         attainable_tflops=measured.attainable_tflops,
         layers="transformer_engine" if uses_transformer_engine(burst.recipe) else "local",
         versions=_versions(),

@@ -32,7 +32,6 @@ class RankEnd:
     parameters_us: float
     reduce_us: float  # whole time of the reduction, and of the gathering, hidden or not
     gather_us: float
-    buckets: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,6 @@ class _End:
             parameters_us=self._parameters_left(gather_us, buckets),
             reduce_us=reduce_us,
             gather_us=gather_us,
-            buckets=buckets,
         )
 
     # --- how much is sent ---------------------------------------------------------------------------------

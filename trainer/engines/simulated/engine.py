@@ -92,7 +92,7 @@ class _Burst:
                 warnings=warnings,
             )
         step_us = self._step_us()
-        tokens = recipe.training.global_batch_size * recipe.training.seq_length
+        tokens = recipe.training.tokens_per_step
         rate = tokens / (median(step_us) / US) / world
         flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
         return Outcome(

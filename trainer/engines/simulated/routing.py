@@ -41,7 +41,7 @@ class Copies:
     domains: float
 
 
-def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1, seed: int = SEED) -> Routing:
+def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1) -> Routing:
     model, ep = recipe.architecture, recipe.parallelism.expert_model_parallel_size
     moe = np.array(model.moe_layers, dtype=bool)
     layers, experts = len(moe), model.num_moe_experts or 1
@@ -49,7 +49,7 @@ def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1, seed: int = 
     skew = machine.routing.skew
     if even or not skew:
         return Routing(hottest=np.ones(layers), own=np.ones((layers, ep)), drifting=np.ones(steps))
-    dice = np.random.default_rng(seed)
+    dice = np.random.default_rng(SEED)
     base = _popularity(dice, (layers, experts), skew)
     own = _loads(base, ep)
     hottest = np.where(moe, own.max(axis=1), 1.0)

@@ -226,4 +226,4 @@ class Simulation:
     @property
     def tokens_per_s_per_gpu(self) -> float:
         training = self.recipe.training
-        return training.global_batch_size * training.seq_length / self.layout.world / (self.step_us * 1e-6)
+        return training.tokens_per_step / self.layout.world / (self.step_us * 1e-6)

@@ -32,11 +32,8 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class OpTimes:
-    """Times of operations in microseconds from the host's start: start and end of the launch, start and end on the
-    device."""
+    """Times of operations in microseconds from the host's start: end of the launch, start and end on the device."""
 
-    ops: Sequence[Op]
-    launch_us: list[float]
     launched_us: list[float]
     start_us: list[float]
     end_us: list[float]
@@ -58,10 +55,9 @@ def play(ops: Sequence[Op], pace: Pace) -> OpTimes:
 
 
 def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
-    launch, launched, starts, ends = [], [], [], []
+    launched, starts, ends = [], [], []
     host = end = 0.0
     for op in ops:
-        launch.append(host)
         host += op.launches * pace.launch_us
         launched.append(host)
         start = max(end, host + TO_DEVICE_US)
@@ -70,7 +66,7 @@ def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
         ends.append(end)
         if op.sync:
             host = max(host, end) + pace.sync_us
-    return OpTimes(ops=ops, launch_us=launch, launched_us=launched, start_us=starts, end_us=ends)
+    return OpTimes(launched_us=launched, start_us=starts, end_us=ends)
 
 
 class _Player:
@@ -80,8 +76,7 @@ class _Player:
     def __init__(self, ops: Sequence[Op], pace: Pace) -> None:
         self.ops, self.pace = ops, pace
         count = len(ops)
-        self.launch, self.launched = [ENDLESS] * count, [ENDLESS] * count
-        self.start, self.end = [ENDLESS] * count, [ENDLESS] * count
+        self.launched, self.start, self.end = ([ENDLESS] * count for _ in range(3))
         self.queues: dict[Stream, list[int]] = {}
         for place in range(count - 1, -1, -1):
             self.queues.setdefault(ops[place].stream, []).append(place)
@@ -107,9 +102,7 @@ class _Player:
                 self._finish(ending[1], now)
             else:
                 self._begin(starting[1], now)
-        return OpTimes(
-            ops=self.ops, launch_us=self.launch, launched_us=self.launched, start_us=self.start, end_us=self.end
-        )
+        return OpTimes(launched_us=self.launched, start_us=self.start, end_us=self.end)
 
     def _launch(self) -> None:
         """Launches operations until all are launched or the host must wait."""
@@ -119,7 +112,6 @@ class _Player:
                 if self.end[before] == ENDLESS:
                     return
                 self.host = max(self.host, self.end[before]) + self.pace.sync_us
-            self.launch[self.next] = self.host
             self.host += self.ops[self.next].launches * self.pace.launch_us
             self.launched[self.next] = self.host
             self.next += 1

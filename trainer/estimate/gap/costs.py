@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats, one, table
-from trainer.estimate.gap.published import tokens_of
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.estimate import stages_of
 from trainer.recipe.schema import Recipe
@@ -21,7 +20,7 @@ from trainer.recipe.schema import Recipe
 
 def tokens_per_gpu(recipe: Recipe) -> float:
     """Returns the tokens of a step divided by its GPUs."""
-    return tokens_of(recipe) / recipe.world_size
+    return recipe.training.tokens_per_step / recipe.world_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,10 +76,6 @@ class Traced:
     moved: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     beside: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def step_s(self) -> float:
-        return sum(self.seen.values())
-
 
 @dataclass(frozen=True, kw_only=True)
 class CauseTime:

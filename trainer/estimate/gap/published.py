@@ -73,11 +73,6 @@ class Nearest:
         return not self.differs
 
 
-def tokens_of(recipe: Recipe) -> int:
-    """Returns the tokens of a step."""
-    return recipe.training.global_batch_size * recipe.training.seq_length
-
-
 @cache
 def published_runs() -> dict[str, Published]:
     """Returns the runs by name of their row."""

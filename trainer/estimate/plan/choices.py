@@ -18,7 +18,7 @@ from trainer.estimate.plan.stages import balanced_layouts
 from trainer.estimate.time.estimate import TimeTable, time_of
 from trainer.estimate.time.parts import STEP_PARTS
 from trainer.estimate.time.work import fuses_experts
-from trainer.legality import findings_of
+from trainer.legality import broken_rules
 from trainer.measured.software import latest, releases
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
@@ -136,12 +136,8 @@ def as_counted(recipe: Recipe) -> Recipe:
     for name, counted in wanted.items():
         if counted.all() and not recipe.knob(name) and name not in recipe.tune.freeze:
             changed = recipe.replace({name: True})
-            recipe = changed if _errors(changed) <= _errors(recipe) else recipe
+            recipe = changed if broken_rules(changed) <= broken_rules(recipe) else recipe
     return recipe
-
-
-def _errors(recipe: Recipe) -> set[str]:
-    return {finding.rule for finding in findings_of(recipe) if finding.kind is FindingKind.ERROR}
 
 
 def broken(recipe: Recipe, unavoidable: frozenset[str] = frozenset()) -> list[Finding]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainer.frameworks.framework import Plain
 from trainer.frameworks.megatron_lm.arguments import defaults
 from trainer.frameworks.megatron_lm.log import logged_values
 from trainer.frameworks.megatron_lm.read import read_values
 from trainer.recipe import Recipe
 from trainer.recipe.identity import requested_knobs
+from trainer.values import as_reported
 
 
 def acting_knobs(recipe: Recipe, log: str) -> dict[str, Plain]:
@@ -19,8 +18,4 @@ def acting_knobs(recipe: Recipe, log: str) -> dict[str, Plain]:
     if not values:
         return {}
     found = read_values({**defaults(), **values}, world_size=recipe.world_size).knobs
-    return {name: _plain(found[name]) for name in requested_knobs(recipe) if name in found}
-
-
-def _plain(value: Any) -> Plain:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return {name: as_reported(found[name]) for name in requested_knobs(recipe) if name in found}

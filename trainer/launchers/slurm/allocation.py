@@ -20,13 +20,13 @@ _SOON_S = 5.0  # time limit for an answer when everything may be killed at any m
 SETTLES_S = 20.0  # time until the state of a job that is ending, or whose step was cancelled, shows why
 
 
-def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
+def over(job: str) -> str | None:
     """Returns why the job is over, in words; None while it runs, or if Slurm does not answer."""
-    record = clients.job_record(job, ask=ask)
+    record = clients.job_record(job)
     if record is not None:
         why = states.over(record, datetime.now())
     else:
-        why = "Slurm knows it no longer" if clients.is_gone(job, ask=ask) else None
+        why = "Slurm knows it no longer" if clients.is_gone(job) else None
     return why and f"job {job}, which the tuner ran in, is over: {why}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, is_moe, negated, on, on_gpu
+from trainer.recipe.predicates import above_one, all_of, among, any_of, is_moe, negated, on, on_gpu
 from trainer.recipe.rules.connections import CONNECTIONS
 from trainer.recipe.rules.flex import BACKEND, DISPATCHER
 from trainer.recipe.rules.nearest import CP, TP
@@ -40,7 +40,7 @@ def _unknown_capability(recipe: Settings) -> bool:
     return recipe.hardware.compute_capability is None
 
 
-def _nvidia_only(knob: str, why: str, when: Test | None = None, **beside: Any) -> Rule:
+def _nvidia_only(knob: str, why: str, **beside: Any) -> Rule:
     """Returns the rule of a switch that uses an NVIDIA library: its effect on any other GPU is unknown."""
     value = beside.pop(knob, True)
     return Rule(
@@ -48,7 +48,7 @@ def _nvidia_only(knob: str, why: str, when: Test | None = None, **beside: Any) -
         binds=OURS,
         kind=FindingKind.WARNING,
         knobs=(knob,),
-        broken=all_of(_by_another, when or on(knob)),
+        broken=all_of(_by_another, on(knob)),
         message=f"{knob} on {{gpu}}: {why}; whether it acts on a GPU that is not NVIDIA's is unknown",
         hint="a burst shows whether it acts; leave it out until then",
         source="Transformer Engine and NCCL document it for NVIDIA GPUs",

@@ -200,7 +200,6 @@ class Rank:
         usage["resident_gib"] = max(0, status_kib("VmHWM") - self.baseline_kib) / 2**20
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            usage["allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
             usage["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
             usage["outside_gib"] = outside_gib(torch)
         path = os.path.join(self.out, f"rank{self.rank}.usage.json")
