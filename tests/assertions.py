@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-CHECKS = {"raises", "warns", "fail", "deprecated_call"}  # of pytest
-TRANSPARENT = {"enumerate", "list", "reversed", "set", "sorted", "tuple", "zip"}  # as empty as what they are given
+CHECKS = {"raises", "warns", "fail", "deprecated_call"}  # functions of pytest that check
+TRANSPARENT = {"enumerate", "list", "reversed", "set", "sorted", "tuple", "zip"}  # as empty as their argument
 FILLED = "filled"  # of `tests.rows`: asserts that there is something, and returns it
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Helper = tuple[str, str]  # the name of its module, its own
+Helper = tuple[str, str]  # the names of its module and of the function
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Reading:
         return False
 
     def _may_leave(self, statement: ast.stmt) -> bool:
-        """Returns whether the test may end in it without an assertion."""
+        """Returns whether the test may end in this statement without an assertion."""
         if isinstance(statement, ast.If):
             branches = (statement.body, statement.orelse)
             return any(any(map(_returns, branch)) and not self.certain(branch) for branch in branches)
@@ -157,7 +157,7 @@ class Reading:
         return self._calls(test) or any(isinstance(node, ast.Assert) for node in ast.walk(test))
 
     def _calls(self, node: ast.AST) -> bool:
-        """Returns whether it calls pytest's checks, NumPy's, or a helper that asserts."""
+        """Returns whether the node calls a check of pytest or NumPy, or a helper that asserts."""
         called = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
         names = {func.id for func in called if isinstance(func, ast.Name)}
         attributes = {func.attr for func in called if isinstance(func, ast.Attribute)}
@@ -165,7 +165,7 @@ class Reading:
         return numpys or bool(names & self.functions or attributes & (CHECKS | self.methods))
 
     def _vacuous(self, test: ast.expr) -> bool:
-        """Returns whether it is `all(… for … in …)` of what may be empty."""
+        """Returns whether the expression is `all(… for … in …)` of what may be empty."""
         if not (isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id == "all"):
             return False
         (argument,) = test.args
@@ -174,7 +174,7 @@ class Reading:
         return any(each.ifs or not self._filled(each.iter) for each in argument.generators)
 
     def _filled(self, node: ast.expr) -> bool:
-        """Returns whether it is never empty."""
+        """Returns whether the iterable is never empty."""
         match node:
             case ast.List() | ast.Tuple() | ast.Set():
                 return any(not isinstance(each, ast.Starred) or self._filled(each.value) for each in node.elts)
@@ -208,7 +208,7 @@ def _range(call: ast.Call) -> range:
 
 
 def _returns(statement: ast.AST) -> bool:
-    """Returns whether it may end the function that it is in, functions inside it left out."""
+    """Returns whether the statement may end the function that it is in, functions inside it left out."""
     if isinstance(statement, ast.Return):
         return True
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

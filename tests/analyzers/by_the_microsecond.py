@@ -33,7 +33,7 @@ class Reference:
     origin: int
     parts: dict[str, Bools] = field(default_factory=dict)  # compute, communication, copies, and the causes of idle time
     activities: dict[str, Bools] = field(default_factory=dict)
-    blocked: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))  # in a synchronising call
+    blocked: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))  # host in a synchronising call
 
     def us(self, what: Bools, start: float, duration: float) -> float:
         """Returns for how many microseconds a set is true within `duration` from `start`, which counts from the first
@@ -203,7 +203,7 @@ def _ready(event: Event, device: list[Event], launch: dict[int, Event], origin: 
 
 
 def _last_launch(device: list[Event], launch: dict[int, Event], start: int, origin: int) -> float:
-    """Returns when the device event was launched that ran last before a moment, of those with a known launch."""
+    """Returns the launch time of the last device event before a moment, among events with a known launch."""
     before = [e for e in device if _end(e) - origin <= start and e["args"]["correlation"] in launch]
     latest = max((_end(e) for e in before), default=0)
     return min(max((_launched(e, launch) for e in before if _end(e) == latest), default=-math.inf), start + origin)

@@ -24,7 +24,7 @@ class Drawing:
         self.device_bytes = device_bytes
         self.on_cpu = on_cpu
         self.events: list[dict[str, Any]] = []
-        self.header: dict[str, Any] = {}  # more keys of the trace
+        self.header: dict[str, Any] = {}  # further top-level keys of the trace
         self._correlation = 0
 
     def _add(self, category: str, name: str, start: float, end: float, thread: int | str, **args: Any) -> None:
@@ -39,7 +39,7 @@ class Drawing:
         return self
 
     def operator(self, name: str, start: float, end: float, thread: int = MAIN, sequence: int | None = None) -> Drawing:
-        """Draws a framework's operator; sequence: autograd's number, for what it records and for backward nodes."""
+        """Draws a framework's operator; sequence: autograd's number, which links an operator to its backward node."""
         recorded = {} if sequence is None else {"Sequence number": sequence}
         self._add("cpu_op", name, start, end, thread, **recorded)
         return self

@@ -1,4 +1,5 @@
-"""A rank's steps of equal micro batches drawn by hand: whole, or as an excerpt that holds a few of them for all."""
+"""Steps of equal micro batches drawn by hand: recorded whole, or as an excerpt that holds a few of the micro
+batches."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ BETWEEN_STEPS_US = 400.0
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnMicroBatches:
-    """One rank's steps, each of `microbatches`; all ranks end what they do together at one moment.
+    """Steps of one rank with `microbatches` each; what all ranks do together ends at the same time on all.
 
-    slower_us: what its dense work takes beyond the fastest rank's. held: how many of the micro batches an excerpt
-    holds, the first and the last among them; None for all.
+    slower_us: extra time of its dense work over the fastest rank's. held: the number of micro batches in an excerpt,
+    the first and the last among them; None for all.
     """
 
     rank: int = 0
@@ -57,7 +58,7 @@ class DrawnMicroBatches:
                 self._microbatch(drawing, first + k * PERIOD_US)
             end = self._end(drawing, first + drawn * PERIOD_US)
             drawing.step(step, start, end)
-            if step == 0:  # the profiler tells more of the first step
+            if step == 0:  # the profiler records more of the first step
                 drawing.call("cudaMalloc", start + 5, start + 45)
             repeated.append(
                 {"start_us": first + PERIOD_US, "end_us": first + (drawn - 1) * PERIOD_US, "times": self.times}
@@ -78,7 +79,7 @@ class DrawnMicroBatches:
         drawing.kernel(COMBINE, t + 620, t + 680, launched=t - 80, stream=8, **self.group)
         drawing.call("cudaStreamSynchronize", t + 50, t + 684)
         drawing.operator("aten::add", t + 690, t + 735)
-        for k in range(3):  # one short kernel after the other, each later than the device could take it
+        for k in range(3):  # short kernels in a row, each launched later than the device could run it
             drawing.kernel(ELEMENTWISE, t + 706 + k * 12, t + 711 + k * 12, launched=t + 702 + k * 12)
         drawing.copy("Memcpy DtoH (Device -> Pinned)", t + 745, t + 760, launched=t + 740)
         drawing.call("cudaMalloc", t + 762, t + 777)

@@ -1,4 +1,4 @@
-"""Random timelines as lists of drawn things, in whole microseconds: what the property tests are tried on."""
+"""Random timelines for the property tests, as lists of drawn events in whole microseconds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OPERATORS = ("aten::mm", "aten::add", "autograd::engine::evaluate_function: MmBa
 OVERHEADS = ("Buffer Flush", "Lazy Function Loading")
 LOST_CORRELATION = 10_000
 
-# coarse half of the time: events that start or end together are where order could matter
+# half of the draws have coarse times, so that many events start or end together: there order could matter
 times = st.integers(0, HORIZON_US) | st.integers(0, HORIZON_US // 50).map(lambda coarse: 50 * coarse)
 lengths = st.integers(1, 150) | st.sampled_from((50, 100))
 launching_threads = st.sampled_from((MAIN, BACKWARD))
 threads = st.sampled_from((MAIN, BACKWARD, WATCHDOG))
-launched_before = st.none() | st.integers(-5, 250)  # not at all, or by how much; clocks may differ a little
+launched_before = st.none() | st.integers(-5, 250)  # us, None without a launch; clocks may differ
 
 kernels = st.tuples(
     st.just("kernel"),
@@ -54,7 +54,7 @@ things = st.one_of(kernels, kernels, kernels, copies, graphs, calls, ranges, ope
 step_edges = st.lists(st.integers(0, HORIZON_US), min_size=2, max_size=4, unique=True).map(sorted)
 timelines = st.tuples(step_edges, st.lists(things, min_size=1, max_size=25).filter(lambda all_: _has_work(all_)))
 
-Thing = tuple[Any, ...]  # what it is, then the arguments of the function that adds it
+Thing = tuple[Any, ...]  # kind, then the arguments of the method that draws it
 TimelineThings = tuple[list[int], list[Thing]]
 
 

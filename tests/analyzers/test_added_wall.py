@@ -1,4 +1,5 @@
-"""A wall is its file and one line of the enum: a copy of the packages with both diagnoses, draws and documents it."""
+"""Adding a wall takes one file and one line of the enum: a copy of the packages with both diagnoses, draws and
+documents it."""
 
 from __future__ import annotations
 

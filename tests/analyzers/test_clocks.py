@@ -1,4 +1,4 @@
-"""Clocks of ranks: offset and drift from moments they share, spread from rank to rank."""
+"""Offset and drift of the clocks of ranks: fitted to moments that two ranks share, and passed on from rank to rank."""
 
 from __future__ import annotations
 

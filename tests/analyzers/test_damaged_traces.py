@@ -215,7 +215,8 @@ def test_a_hole_of_zeros_is_reported_and_no_wall_is_named_across_it(tmp_path: Pa
 
 
 def _with_hard_ends() -> bytes:
-    """Ends inside an escape, a character of several bytes, a number and nested brackets are all there."""
+    """Returns a trace that a cut can end inside an escape, a character of several bytes, a number or nested
+    brackets."""
     drawing = _many(4)
     drawing.events[-1]["args"] |= {"dims": [[1, 2.5e3], [{}]], "text": 'a"\\}, {\u00e9\U0001f600', "none": None}
     return json.dumps(drawing.document(), ensure_ascii=False).encode()
@@ -311,7 +312,8 @@ ODD: tuple[object, ...] = (
 
 
 def _damaged(chance: random.Random, raw: bytes) -> bytes:
-    """Bytes changed, cut off, left out, put in, repeated, and lines exchanged, a few times."""
+    """Returns the bytes after a few random changes: bytes changed, cut off, left out, inserted or repeated, lines
+    exchanged."""
     text = bytearray(raw)
     for _ in range(chance.randint(1, 5)):
         at, other, length = chance.randrange(len(text) + 1), chance.randrange(len(text) + 1), chance.randint(1, 300)

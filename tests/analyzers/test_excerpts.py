@@ -127,7 +127,7 @@ def _ahead(first: int, steady: int, last: int, *, stands_for: int) -> Drawing:
 
 
 @pytest.mark.parametrize("steady", [4, 5])
-def test_what_the_host_is_ahead_is_used_up_in_the_passes_as_in_the_whole(tmp_path: Path, steady: int) -> None:
+def test_the_lead_of_the_host_is_used_up_in_the_passes_as_in_the_whole(tmp_path: Path, steady: int) -> None:
     whole, some = (breakdown_of(_ahead(6, held, 6, stands_for=36), tmp_path) for held in (36, steady))
     assert whole.replay is not None
     assert some.replay is not None
@@ -175,7 +175,7 @@ def test_windows_counted_are_windows_recorded_again_and_again(tmp_path: Path, dr
     drawing.header = {"repeated": [window]}
     some = breakdown_of(drawing, tmp_path)
     for one, other in ((whole.steps[0], some.steps[0]), (whole.span, some.span)):
-        # medians of more events: the usual pace may be another one
+        # the usual pace is a median, which may differ with more of the same events
         assert _differ(*(msgspec.structs.replace(p, launch_rate_us=0.0) for p in (one, other))) == {}
     assert _differ(whole.work.kernels, some.work.kernels) == {}
     assert _differ(whole.ranges, some.ranges) == {}

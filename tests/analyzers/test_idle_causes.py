@@ -218,7 +218,7 @@ def test_host_idle_time_is_named_by_what_the_host_was_doing(
         ("aten::stack", "cpu_op"),
     ],
 )
-def test_threads_that_launch_nothing_claim_no_gap(tmp_path: Path, name: str, category: str) -> None:
+def test_no_gap_is_attributed_to_threads_that_launch_nothing(tmp_path: Path, name: str, category: str) -> None:
     drawing = _gap(970, took=30).operator("aten::view", 0, 1).event(category, name, 50, 950, thread=WATCHDOG)
     breakdown = breakdown_of(drawing, tmp_path)
     assert breakdown.steps[0].host_by_activity == {"launching": 30, "python": 870}

@@ -214,7 +214,7 @@ def test_one_event_with_an_odd_value_does_not_hurt_the_others(tmp_path: Path, ke
         drawing = _drawn().kernel(GEMM, 2700, 2800)
         event = drawing.events[-1]
         (event if key in event else event["args"])[key] = value
-        # what says it is of another device is another timeline
+        # an event that names another device belongs to another timeline
         reports = [break_down(timeline).report() for timeline in read(drawing.write(tmp_path))]
         report = max(reports, key=lambda one: one.coverage.kernels)
         assert report.coverage.kernels in (4, 5)

@@ -15,7 +15,7 @@ from tests.analyzers.drawn_jobs import EXPERTS, LAUNCH_AHEAD_US, DrawnJob, nccl,
 from tests.analyzers.moe_steps.late import CAUSES, UNTRACED, Found, find_cause
 from tests.draws import few
 
-SEEDS = (range(1), range(1, 6))  # of each cause
+SEEDS = (range(1), range(1, 6))  # per cause: those of make test, and those that make test-full adds
 
 
 def _cause(analysis: Analysis) -> Cause:
@@ -64,7 +64,7 @@ def _late_by_turns(job: DrawnJob, pause_us: float) -> list[list[int]]:
     return moved
 
 
-def test_hosts_that_are_late_by_turns_are_the_host_and_not_waiting(tmp_path: Path) -> None:
+def test_hosts_that_are_late_by_turns_are_host_time_and_not_waiting(tmp_path: Path) -> None:
     """Each rank waits for the others' hosts more than it is held up by its own."""
     job = DrawnJob(compute_us=uneven(4), groups=[range(4)])
     moved, pause = _late_by_turns(job, 400.0), 400.0
@@ -102,7 +102,7 @@ def test_experts_that_are_busiest_by_turns_are_their_load(tmp_path: Path) -> Non
 
 
 def _exchanging(job: DrawnJob, folder: Path, received: dict[int, int]) -> Analysis:
-    """Analyzes the job with an exchange of so many elements per rank before each combine's group computes."""
+    """Analyzes the job with an exchange before each combine, in which rank R gets `received[R]` elements."""
     for drawing in job.drawings():
         arguments = nccl("0", range(job.ranks))
         size: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The allocator's events as the readers give them: every age of Kineto, and Nsight's driver allocations."""
+"""The allocator's events as the readers return them: from every version of Kineto, and Nsight's driver allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files that are not a complete Nsight export, or are one in an awkward place: said, and never taken for another."""
+"""Files that are no complete Nsight export, or are one in an unusual place: reported as such, and never read as another
+format."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def tried(times: int) -> settings:
 
 
 def _figures(partition: Partition) -> dict[str, float]:
-    """Returns every time of a partition by name, except where it is."""
+    """Returns every time of a partition by name, without its start."""
     found: dict[str, float] = {}
 
     def add(prefix: str, value: object) -> None:

@@ -63,7 +63,7 @@ def test_kineto_spans_and_steps_match_the_reference(row: dict[str, str]) -> None
     other = events.take(events.where(lambda name: NOT_IN_REFERENCE in name))
     _expect(breakdown.span, json.loads(row["reference"]), union(other.start_us, other.end_us).total_us)
     steps: dict[str, Any] = json.loads(row["reference_per_step"])
-    marked = [] if breakdown.taken else breakdown.steps  # the reference knows no others
+    marked = [] if breakdown.taken else breakdown.steps  # the reference has marked steps only
     assert [s.name for s in marked] == list(steps)
     for step in marked:
         _expect(step, steps[step.name])
@@ -109,7 +109,7 @@ def test_backward_has_the_kernels_that_autograds_thread_launched() -> None:
     found = {ranges.name: ranges for ranges in break_down(timeline).report().ranges}
     assert found["Forward"].kernels_all_threads == found["Forward"].kernels == 10_380
     assert (found["Backward"].kernels, found["Backward"].kernels_all_threads) == (507, 6_642)
-    assert found["Run Benchmark"].kernels_all_threads == 17_032  # all there are
+    assert found["Run Benchmark"].kernels_all_threads == 17_032  # every kernel in the range
 
 
 def _analysis(*names: str) -> Analysis:

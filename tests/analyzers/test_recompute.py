@@ -124,7 +124,7 @@ def test_a_forward_range_inside_a_backward_range_is_recompute(
 
 def test_ranges_that_follow_each_other_are_no_recompute(tmp_path: Path) -> None:
     drawing = Drawing().range("forward", 0, 50).range("backward", 50, 200).range("forward", 200, 250)
-    drawing.range("forward", 190, 210, BACKWARD)  # half of it only
+    drawing.range("forward", 190, 210, BACKWARD)  # covers only half of it
     assert _recompute(_launching(_launching(drawing, 220, thread=MAIN), 195), tmp_path) == 0
 
 

@@ -1,4 +1,4 @@
-"""Checks how much shorter a step would be: the device runs again without some of its work, behind the same host."""
+"""Checks how much shorter a step would be without some of its device work, launched by the same host."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def _use(path: Path) -> MemoryUse:
 
 
 def _history() -> Allocator:
-    """Returns a history of 40 GiB that it never saw allocated, a peak of 50 at 200 us, and 44 at the end, of 60
-    reserved."""
+    """Returns a history with 40 GiB allocated before it began, a peak of 50 GiB at 200 us, and 44 GiB at the end, of 60
+    GiB reserved."""
     expert = _frame("forward")
     allocator = Allocator().segment(
         1 * GIB, 60, ("active_allocated", 40, []), ("active_allocated", 4, [expert]), ("inactive", 16, [])
@@ -173,7 +173,7 @@ def test_a_history_that_was_not_recorded_leaves_what_is_held(tmp_path: Path) -> 
 
 
 class _Runs:
-    """Pickled, a call of any function."""
+    """An object that, when unpickled, would call a function."""
 
     def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self.call = (function, arguments)
@@ -219,7 +219,7 @@ def test_a_snapshot_cut_anywhere_is_refused_with_its_name(tmp_path: Path) -> Non
         ["segments"],
     ],
 )
-def test_other_things_under_its_keys_raise_no_surprise(tmp_path: Path, document: object) -> None:
+def test_other_values_under_the_keys_of_a_snapshot_are_refused_or_read(tmp_path: Path, document: object) -> None:
     path = tmp_path / "odd.pickle"
     path.write_bytes(pickle.dumps(document))
     with contextlib.suppress(TraceError):

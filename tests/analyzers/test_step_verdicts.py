@@ -14,7 +14,8 @@ from tests.analyzers.drawing import ALL_TO_ALL, GEMM, Drawing
 
 
 def _steps(folder: Path, *kinds: str) -> Analysis:
-    """Steps of 1000 us that lose 300 us to the host or to communication; `slow` ones lose 2000 us to the host."""
+    """Analyzes steps of 1000 us that lose 300 us to the host or to communication; `slow` ones lose 2000 us to the
+    host."""
     drawing, at = Drawing(), 0.0
     for number, kind in enumerate(kinds):
         lost = 2000 if kind == "slow" else 300
@@ -79,7 +80,7 @@ def test_a_first_step_that_is_much_slower_is_left_out_and_that_is_said(tmp_path:
     [
         ([100, 100, 100], 0),
         ([180, 100, 100], 1),
-        ([400, 200, 100, 100], 1),  # two in a row may be what steps are like
+        ([400, 200, 100, 100], 1),  # two slow steps in a row may be usual ones
         ([180, 100], 0),  # either may be the usual one
         ([100, 180, 100, 100], 0),  # a pause, not a warm-up
         ([], 0),

@@ -90,8 +90,8 @@ def test_experts_that_are_busiest_on_another_rank_in_each_step_are_imbalance_too
 
 
 def _with_dense_work(job: DrawnJob, folder: Path, times: float) -> Analysis:
-    """Turns half of each rank's compute into dense GEMMs, which take `times` as long on rank 1 as its experts'
-    growth."""
+    """Turns half of each rank's compute into dense GEMMs; on rank 1 they are slower by `times` the factor of its
+    experts."""
     for drawing in job.drawings():
         for event in list(drawing.events):
             if event["name"] == EXPERTS:

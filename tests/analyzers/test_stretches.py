@@ -64,7 +64,7 @@ def test_a_time_is_counted_from_the_first_work_of_the_device(tmp_path: Path) -> 
         judged(tmp_path, looped(), Stretch(from_us=1e6, to_us=2e6))
 
 
-def test_a_name_that_is_none_meets_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_name_is_answered_with_those_there_are(tmp_path: Path) -> None:
     for stretch in (Stretch(range="loop"), Stretch(step_marker="loop")):
         with pytest.raises(TraceError, match=r"has no range 'loop'(.|\n)*lap \(4\), init_model \(1\)"):
             judged(tmp_path, looped(), stretch)

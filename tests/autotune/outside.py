@@ -24,7 +24,7 @@ knobs:
   {use_distributed_optimizer: true, recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}
 burst: {engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}
 """
-# the same with a sixth of the layers: for studies that are waited for, of which traces and search cost a quarter
+# the same with a sixth of the layers, for studies that tests wait for: traces and search cost a quarter
 SMALL = SIMULATED.replace(
     "qwen3-30b-a3b",
     "{num_layers: 8, hidden_size: 2048, num_attention_heads: 32, num_query_groups: 4, kv_channels: 128, "

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """The set of modules, not the time, which depends on the machine: 0.15 s where this was measured."""
+    """Checks the set of imported modules, since the time depends on the machine: 0.15 s where it was measured."""
     program = "import sys; from autotune.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     for words in (["--help"], ["run", "--help"]):
         run = subprocess.run(
@@ -201,7 +201,7 @@ def document_of(text: str) -> Any:
 def test_with_json_stdout_is_one_document(
     words: list[str], code: int, recipe: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The documents of the other commands are read so, and validated, in `tests/autotune/schemas`."""
+    """`tests/autotune/schemas` checks the documents of the other commands the same way, and validates them."""
     assert main([*words, "--json"]) == code
     captured = capfd.readouterr()
     document = document_of(captured.out)
@@ -278,7 +278,7 @@ def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
 
 
 @pytest.mark.parametrize("moment", ["7", "25:00", "soon", "2026-02-30T07:00", "T"])
-def test_a_time_that_is_none_is_said_to_be(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_that_is_none_is_refused(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(recipe), "--until", moment]) == 2
     assert "HH:MM" in capsys.readouterr().err
     assert not Path("studies").exists()

@@ -18,7 +18,7 @@ CASES = read_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_step_that_knobs_can_say_is_legal_and_changes_the_recipe(case: Case) -> None:
+def test_every_step_that_knobs_can_express_is_legal_and_changes_the_recipe(case: Case) -> None:
     recipes = [step.recipe for step in case.replayed if step.recipe]
     assert len(recipes) >= 2
     assert not [finding for recipe in recipes for finding in check(recipe) if finding.kind == "error"]
@@ -31,7 +31,7 @@ def test_on_the_fitted_machine_the_first_recipe_has_its_published_rate() -> None
     assert true_throughput(case.first, fitted_machine(case.first, wanted)) == pytest.approx(wanted, rel=1e-3)
 
 
-def test_the_table_has_a_row_for_each_step_whether_a_knob_can_say_it_or_not() -> None:
+def test_the_table_has_a_row_for_each_step_whether_a_knob_can_express_it_or_not() -> None:
     case = next(case for case in CASES if "HybridEP" in case.name)
     found = Replay(case=case, machine=Machine(), expert=[2.0, 3.0], tuned=[2.0, 2.5, 3.3], found=[0, 2])
     console = Console(width=130, record=True, file=StringIO())

@@ -1,4 +1,4 @@
-"""P(fits) said before any burst is put beside what measured runs did."""
+"""Compares P(fits) as predicted before any burst with what measured runs did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The published runs that ship are those of the benchmarks, and a spoilt simulated run is named from log and trace."""
+"""The published runs that ship are those of the benchmarks, and the cause of a slowed simulated run is named from its
+log and trace."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ def test_the_table_that_ships_is_that_of_the_gathered_rows() -> None:
     assert TABLE.read_text() == table(), "python -m benchmarks.published_table"
 
 
-def test_a_spoilt_router_leads_the_causes() -> None:
+def test_a_slowed_router_leads_the_causes() -> None:
     result = judged(3)
     assert result.leads
     assert result.named[0].name == "router"

@@ -43,6 +43,6 @@ def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
         assert "recompute full" not in settings
 
 
-def test_its_first_row_is_what_plan_proposes_today() -> None:
+def test_the_first_row_of_the_page_is_what_plan_proposes_today() -> None:
     case, sequence = CASES[0], SEQUENCES[0]
     assert row(planned(case.recipe(sequence), top=1).choices[0], first=True) in PAGE

@@ -1,4 +1,4 @@
-"""Walls that are really there: one of the scenes on a real Slurm, and how a study is judged."""
+"""Planted walls on real ranks: one of the scenes on a real Slurm, and how a study is judged."""
 
 from __future__ import annotations
 

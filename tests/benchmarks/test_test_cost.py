@@ -1,4 +1,4 @@
-"""The meter of CPU seconds: what it must not miss."""
+"""The meter of CPU seconds counts every process that a run of tests starts."""
 
 from __future__ import annotations
 

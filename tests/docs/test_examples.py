@@ -15,8 +15,8 @@ import pytest
 from autotune.cli import main
 from tests.places import ROOT, TRACES, WITHOUT_SHARED
 
-SHARE = 0.05  # docs/simulated.md
-FIGURES = 0.1  # of other examples
+SHARE = 0.05  # tolerance that docs/simulated.md states
+FIGURES = 0.1  # tolerance of other examples
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 WIDTH = "100"  # of the terminal that the examples of first-night.md were printed in
 COST = re.compile(r"cost: (\d+) bursts, ([\d.]+) simulated GPU-hours")
@@ -24,7 +24,7 @@ BEST = re.compile(r"best: trial \d+ .*?([\d.]+)× trial 0")
 
 
 def figures(text: str) -> tuple[int, float, float]:
-    """Bursts, GPU-hours and the speed-up of the end of a run."""
+    """Returns the bursts, GPU-hours and speed-up at the end of a run."""
     cost, best = COST.search(text), BEST.search(text)
     assert cost, text
     assert best, text

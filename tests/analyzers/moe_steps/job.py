@@ -46,34 +46,34 @@ class Job:
     experts_us: float
     expert_kernels: int = 2
     small_us: float  # each of the memory-bound kernels, seven a layer
-    exchange_us: float  # dispatch; combine the same
-    covered: float = 0.0  # of each exchange: compute of another micro-batch beneath it
-    reduce_us: float  # gradients, beneath the next layer's backward
-    optimizer_us: float  # a step
+    exchange_us: float  # dispatch takes this long, and so does combine
+    covered: float = 0.0  # part of each exchange that compute of another micro-batch overlaps
+    reduce_us: float  # reduction of a layer's gradients, during the next layer's backward
+    optimizer_us: float  # time per step
     in_graph: bool = False  # attention and its projections are one CUDA graph
     # host
-    python_us: float  # between two launches
+    python_us: float  # Python time between two launches
     launch_us: float = 5.0
-    pauses_us: tuple[float, ...] = ()  # a step, at random places
-    pause: tuple[str, str] = ("", "")  # the name and category that show them
-    data_us: float = 0.0  # a step
+    pauses_us: tuple[float, ...] = ()  # pauses of one step, at random places
+    pause: tuple[str, str] = ("", "")  # name and category of the event that shows a pause
+    data_us: float = 0.0  # data loading per step
     data: tuple[str, str] = ("", "")
     # memory
     recompute: str = ""  # "", "range" or "checkpoint"
-    recompute_experts: bool = True  # with the exchanges; else attention only
-    allocations: int = 0  # a layer's forward
+    recompute_experts: bool = True  # experts and exchanges too; else attention only
+    allocations: int = 0  # allocations in the forward pass of a layer
     allocation_us: float = 0.0
-    offload_us: float = 0.0  # a layer, each way
+    offload_us: float = 0.0  # per layer and direction
     # other ranks
-    bubble_us: float = 0.0  # a micro-batch, in all
+    bubble_us: float = 0.0  # total of a micro-batch
     bubble_on_host: bool = False  # the host waits for the peer, and no kernel is on the device
     speed: tuple[float, ...] = ()  # by rank: how much longer its compute takes
-    load: float = 1.0  # of the busiest rank's experts over the others'
+    load: float = 1.0  # load of the busiest rank's experts relative to the others'
     load_moves: bool = False  # another rank is busiest in each layer
     paused_rank: int | None = None  # only this rank's host pauses
     pauses_move: bool = False  # each pause is another rank's
     slow_host: tuple[float, ...] = ()  # by rank: how much longer its host takes from launch to launch
-    attention_load: float = 1.0  # of the busiest rank's attention over the others'
+    attention_load: float = 1.0  # load of the busiest rank's attention relative to the others'
     # the trace
     warm_up: int = 0  # steps at the start that are slower, by pauses and allocations
     operators: bool = True
@@ -210,11 +210,12 @@ class Builder:
                 yield from self._small(names.ACTIVATION, passes)
 
     def _exchange(self, what: str) -> Iterator[Instruction]:
-        """Tokens move on a stream of their own; what covers them does not wait for them, all the rest does."""
+        """Draws an exchange on a stream of its own; the compute that overlaps it does not wait for it, all later work
+        does."""
         job, library = self.job, self.job.library
         if what == "dispatch" and library.syncs:
             yield Sync((COMPUTE,), thread=self.thread, again=self.again)
-        if what == "dispatch" and library.notify and self.thread == MAIN:  # backward knows the counts
+        if what == "dispatch" and library.notify and self.thread == MAIN:  # backward knows the token counts already
             yield self._collective(library.notify, NOTIFY_US, EXPERT, (COMPUTE,), ())
             yield Sync((EXPERT,), "", self.thread, again=self.again)
         if library.ranges:

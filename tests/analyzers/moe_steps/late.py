@@ -15,7 +15,7 @@ from tests.analyzers.moe_steps.program import Host, Instruction, Machine
 from tests.analyzers.moe_steps.scenarios import PAUSES, Case, healthy, layer_us, played, step_us
 from tests.analyzers.moe_steps.truth import Loss
 
-EVEN = 0.03  # of each kernel's time: what ranks differ by
+EVEN = 0.03  # relative difference between ranks of each kernel's time
 UNTRACED = "untraced_ranks"
 
 
@@ -29,7 +29,7 @@ class Late:
     job: Job
     cause: str
     ranks: frozenset[int]
-    on_time: frozenset[int] = frozenset()  # that must not be named; a rank that is neither may be
+    on_time: frozenset[int] = frozenset()  # ranks that must not be named; ranks in neither set may be
     traced: frozenset[int] | None = None
 
 
@@ -134,10 +134,10 @@ def _untraced(random: Random) -> Late:
     return Late(job=job, cause=UNTRACED, ranks=frozenset(), traced=frozenset(range(4)) - {late})
 
 
-WORTH = 0.1  # of the step: what lateness costs at least
+WORTH = 0.1  # least cost of lateness, as a share of the step
 LOSSES = {"late_host": Loss.HOST, "bubble": Loss.BUBBLE}
 LEADERS = (Loss.HOST, Loss.BUBBLE, Loss.IMBALANCE)
-SURELY = 0.05  # of the step: what one rank's pauses cost where it must be named
+SURELY = 0.05  # share of the step from which a rank that pauses must be named
 
 CAUSES: Mapping[str, Callable[[Random], Late]] = {
     "paused_host": _paused_host,
@@ -197,10 +197,8 @@ class Found:
 
 
 def draw_late(name: str, seed: int) -> tuple[Late, Case]:
-    """Returns the same case for the same seed.
-
-    Draws until lateness costs something: a host that is far ahead may pause.
-    """
+    """Returns the same case for the same seed. Draws again until lateness costs time: a host that is far ahead may
+    pause without a loss."""
     random = Random(f"late {name} {seed}")
     while True:
         late = CAUSES[name](random)

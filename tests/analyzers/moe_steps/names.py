@@ -51,7 +51,7 @@ class Library(NamedTuple):
     arguments: Arguments = ()
     ranges: bool = False  # `dispatch` and `combine` ranges around the launches
     syncs: bool = False  # the host reads the experts' token counts before it launches the dispatch
-    notify: str = ""  # the kernel that counts them, for which the host looks in its memory without a call
+    notify: str = ""  # the kernel that counts them; the host polls memory for the result, without a call
 
 
 LIBRARIES = (

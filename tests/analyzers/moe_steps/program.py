@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from tests.analyzers.moe_steps.recording import Recording
 
-Times = tuple[float, ...]  # one a rank
+Times = tuple[float, ...]  # one value per rank
 COMPUTE, EXPERT, DATA, PIPELINE, COPY_OUT, COPY_IN = range(6)  # streams
 STREAMS = 6
 MAIN, AUTOGRAD = 100, 101  # host threads; they take turns
@@ -51,7 +51,7 @@ class Host(NamedTuple):
     name: str = ""
     category: str = ""
     thread: int = MAIN
-    again: bool = False  # issues forward work a second time
+    again: bool = False  # recompute: issues forward work a second time
 
     def run(self, machine: Machine) -> None:
         for rank in machine.ranks:
@@ -88,8 +88,8 @@ class Kernel(NamedTuple):
     category: str = "kernel"
     arguments: tuple[tuple[str, object], ...] = ()
     communication: bool = False
-    collective: bool = False  # ends when the last rank has come, and its time is over
-    wait_us: float = 0.0  # for a peer that is in no trace
+    collective: bool = False  # ends `us` after the last rank has started it, or later
+    wait_us: float = 0.0  # waiting for a peer without a trace
     fusable: bool = False  # memory-bound, or too short to fill a device
     offload: bool = False
     again: bool = False
@@ -118,7 +118,7 @@ class Sync(NamedTuple):
     name: str = "cudaStreamSynchronize"
     thread: int = MAIN
     wait_us: float = 0.0
-    around: str = ""  # the range it stands in
+    around: str = ""  # the enclosing range
     again: bool = False
 
     def run(self, machine: Machine) -> None:

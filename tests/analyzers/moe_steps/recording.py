@@ -64,7 +64,7 @@ class Recording:
         )
 
     def _allocated(self, at: float, thread: int) -> None:
-        """Records an operator that takes a block of the allocator's and does not return it before the step's end."""
+        """Records an operator that allocates a block and keeps it until the step's end."""
         held = ALLOCATED_BYTES * (1 + len(self.events) % BLOCKS)
         arguments = {
             "Device Type": 1,

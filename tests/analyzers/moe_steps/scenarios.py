@@ -13,15 +13,15 @@ from tests.analyzers.moe_steps.program import Instruction, Machine
 from tests.analyzers.moe_steps.recording import Recording
 from tests.analyzers.moe_steps.truth import Truth, truth
 
-CLOCKS_APART_US = 50_000.0  # at most, of two ranks
-LARGEST = 30  # layers times steps times micro-batches times ranks: what keeps a case small
+CLOCKS_APART_US = 50_000.0  # largest difference between the clocks of two ranks
+LARGEST = 30  # most layers times steps times micro-batches times ranks, so that cases stay small
 
 
 def healthy(random: Random, *, ranks: int = 1) -> Job:
     """Returns a job without much of any loss: large kernels, short exchanges, a quick host."""
     layers = random.choice((2, 2, 3, 3, 4, 4, 6, 6, 8, 8, 12, 12, 24))
     steps = min(random.randint(2, 6), max(2, LARGEST // (layers * ranks)))
-    unit = 10 ** random.uniform(2.0, 3.2)  # of a layer's large kernels
+    unit = 10 ** random.uniform(2.0, 3.2)  # us of a layer's large kernels
     micro_batches = 2 if layers * steps * ranks * 2 <= LARGEST and random.random() < 0.4 else 1
     return Job(
         layers=layers,

@@ -30,9 +30,9 @@ class Loss(StrEnum):
 
 # the losses that are no walls, and how a diagnosis names them
 NO_WALL = {Loss.BUBBLE: r"bubble", Loss.IMBALANCE: r"slower rank|imbalance|uneven"}
-WORTH_NAMING = 0.05  # of the step: below, no wall is worth a name
-ALL_COMPUTE = 0.80  # of the step: the wall is compute where nothing else is worth a name
-CLOSE = 0.03  # of the step: two losses this near to each other need not be distinguished
+WORTH_NAMING = 0.05  # share of the step below which no wall is worth naming
+ALL_COMPUTE = 0.80  # share of compute from which it is the wall, if nothing else is worth naming
+CLOSE = 0.03  # share of the step: losses that differ by less need not be distinguished
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def _keys(*pressed: str) -> str:
 
 
 def many_events(number: int, *, names: int = 50) -> Lanes:
-    """Events of 1 µs without a gap in three lanes, every thousandth of 1 ms; names are long."""
+    """Returns events without a gap in three lanes, every thousandth of 1 ms and the others of 1 µs; names are long."""
     numbers = np.arange(number)
     took = np.where(numbers % 1000 == 0, 1000.0, 1.0)
     end = np.cumsum(took)

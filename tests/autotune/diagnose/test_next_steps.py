@@ -127,7 +127,7 @@ def test_a_report_in_which_nothing_ran_says_what_would(tmp_path: Path) -> None:
     assert "Raise cluster.memory_gib or add ranks" in page
 
 
-def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fix_is_explained_and_a_wrong_name_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--explain", "cuda_graphs"]) == 0
     assert capsys.readouterr().out.startswith("CUDA graphs: replay launches instead of issuing them.")
     assert main(["diagnose", "--explain", "cuda_graph"]) == 2

@@ -113,7 +113,7 @@ def test_a_run_that_does_not_fit_has_no_time_to_give_back(capsys: pytest.Capture
     assert printed(capsys).splitlines()[:2] == ["wall: memory", "rank 0 ran out of memory"]
 
 
-def test_a_figure_never_parts_from_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_stays_on_one_line_with_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
     because = " ".join(f"and {n} ms (7 %)" for n in range(100, 160))
     diagnosis = msgspec.structs.replace(RECOMPUTING.diagnosis, because=because)
     show_analysis(Analysis(diagnosis=diagnosis, traces=[]))

@@ -120,5 +120,5 @@ def test_this_machine_can_be_examined_and_nothing_heavy_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_no_thing_is_examined_twice() -> None:
+def test_nothing_is_examined_twice() -> None:
     assert len({check.what for check in CHECKS}) == len(CHECKS)

@@ -1,4 +1,4 @@
-"""Another package of our name earlier on the path is found out before anything of it runs."""
+"""Another package of the same name earlier on the path is detected before any of its code runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.doctor.installation import PACKAGES, shadowed
 from tests.places import ROOT
 
 
-def test_one_installation_is_nothing_to_speak_of() -> None:
+def test_one_installation_is_not_reported() -> None:
     assert shadowed() is None
 
 

@@ -1,4 +1,4 @@
-"""`estimate --dry-run`: the answer, what a refusal is, and what is said where the dry run itself dies."""
+"""`estimate --dry-run`: its answer, a refusal by Megatron-Core, and the message if the dry run itself crashes."""
 
 from __future__ import annotations
 

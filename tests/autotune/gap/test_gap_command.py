@@ -50,7 +50,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _inside(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enters the folder; a layout is not searched for where the test is about something else."""
+    """Enters the folder, and replaces the search for layouts, which most of these tests do not need."""
     monkeypatch.chdir(there)
     monkeypatch.setattr(comparing, "first_choice", lambda own: own.replace({"recompute_granularity": None}))
 
@@ -135,7 +135,7 @@ def test_a_step_that_is_no_longer_than_its_goal_is_not_said_to_lose_time(capfd: 
     assert any("assumed to be the defaults" in note for note in notes)
 
 
-def test_nothing_is_published_of_a_cpu(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_on_cpus_is_compared_with_no_published_run(capfd: pytest.CaptureFixture[str]) -> None:
     Path("cpu.log").write_text("\n".join(ITERATION.format(n=n, ms=100) for n in range(1, 7)))
     found = asked(capfd, "cpu.log", "--recipe", "cpu-moe-slow")
     assert found["published"] is None

@@ -1,4 +1,4 @@
-"""The launch files of these tests, and what is said beside each."""
+"""The launch files of these tests, and the options that the user gives with each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Launch scripts in the styles that are found in the field: each is read as bash would run it, or asks."""
+"""Launch scripts in the styles that teams use: each is read as bash would run it, or the import asks for what only the
+user knows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ VRAM = 205_822_885_888  # bytes, of an MI300X as rocm-smi prints it
 
 
 def read(gpu: str | None, *, nodes: int = 8) -> Recipe:
-    """Returns the recipe of a file of arguments: of a script, bash would be run for each."""
+    """Returns the recipe of a file of arguments, which no bash has to run."""
     return imported(replace(asked_of("arguments.txt"), gpu=gpu, nodes=nodes, gpus_per_node=8)).recipe
 
 

@@ -1,4 +1,4 @@
-"""An export that is imported again is the recipe it was made of, but for what the trainer has no words for."""
+"""Importing an export gives the recipe again, except for settings that the trainer has no arguments for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
 
-# knob -> why an import of an export says another value
+# knob -> why its value differs after export and import
 NOT_THE_SAME = {
     "fp8_dot_product_attention": "Megatron-LM has no flag for it",
     "store_param_remainders": "Megatron-LM has no flag for it",
@@ -34,7 +34,7 @@ NOT_THE_SAME = {
 }
 
 
-# What comes back in other words, or is said by no override
+# Fields that come back spelled otherwise, or that no override sets
 SAID_OTHERWISE = {
     "overlap_param_gather_with_optimizer_step": "Megatron-Bridge has no path for it outside comm_overlap",
     "moe_hybridep_num_sms_preprocessing": "108 is what Megatron-Core takes where it is not set",

@@ -1,4 +1,4 @@
-"""Scripts in the styles that interpreters of bash get wrong: the export starts what bash itself starts."""
+"""Scripts that a partial interpreter of bash would misread: the export starts exactly the command that bash starts."""
 
 from __future__ import annotations
 

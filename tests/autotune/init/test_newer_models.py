@@ -20,7 +20,7 @@ from trainer.recipe.rules.check import errors_of
 from trainer.recipe.source import Source
 
 MODELS = tuple(json.loads((ROOT / "tests" / "trainer" / "recipe" / "published_configs.json").read_text()))
-FIRST, FEW = "jamba-v0.1", "16"  # the one of them that is small on few GPUs, and its GPUs
+FIRST, FEW = "jamba-v0.1", "16"  # a model that fits on few GPUs, and their number
 # one of each mixer, and of attention that differs from the usual
 UNLIKE = ("nemotron-3-super-120b-a12b", "qwen3.5-35b-a3b", "deepseek-v3.2", "minimax-text-01", "deepseek-v4-flash")
 KNOBS = {"use_distributed_optimizer": True, "moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
@@ -32,7 +32,7 @@ def test_a_layout_is_legal_estimated_and_simulated_alike(model: str, tmp_path: P
         "name": model,
         "model": model,
         "cluster": {"gpu": "gb300", "nodes": 64, "gpus_per_node": 4},
-        # with fewer micro batches the host's fixed time of a step is half of it: the two differ twofold there
+        # with fewer micro batches half of the step is the host's fixed time, for which the two estimates differ twofold
         "training": {"global_batch_size": 1024},
         "parallelism": {"ep": 8, "pp": 1},
         "knobs": KNOBS,

@@ -29,7 +29,7 @@ def test_a_terminal_shows_what_takes_long_and_clears_the_line() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_pieces_are_counted() -> None:
+def test_processed_items_are_counted() -> None:
     terminal = Terminal()
     with counting("reading traces", stream=terminal, after_s=0.0) as advance:
         advance(3, 64)
@@ -37,7 +37,7 @@ def test_pieces_are_counted() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_what_is_soon_done_and_what_nobody_looks_at_says_nothing() -> None:
+def test_short_work_and_outputs_that_are_no_terminal_show_nothing() -> None:
     soon, file = Terminal(), io.StringIO()
     for stream, after in ((soon, 60.0), (file, 0.0)):
         with working("work", stream=stream, after_s=after), counting("pieces", stream=stream, after_s=after) as advance:
@@ -60,7 +60,7 @@ def test_an_error_inside_comes_out_and_the_line_goes() -> None:
 
 
 def test_a_dry_run_on_a_terminal_is_not_silent(tmp_path: Path) -> None:
-    """On stderr, so that stdout holds the document alone."""
+    """The terminal is stderr, so that stdout holds the document alone."""
     (tmp_path / "r.yaml").write_text("model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nparallelism: {ep: 8}\n")
     ours, theirs = pty.openpty()
     run = subprocess.Popen(

@@ -1,7 +1,8 @@
-"""A tuning run drawn by hand: does not fit, recomputes everything, then tiny micro batches; given as its events.
+"""A tuning run drawn by hand, as the events of its journal: a base that does not fit, full recompute, then tiny micro
+batches.
 
-Step times, peaks and partitions are invented but consistent: each partition adds up to its step, each verdict is
-the judge's own, and the noise is a fixed pattern.
+Step times, peaks and partitions are invented but consistent: each partition adds up to its step, each verdict is the
+judge's own, and the noise is a fixed pattern.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules.examples import FULL
 
 LIMIT_GIB = 1.0
-COST_S = 31.2  # of every burst
-RIPPLE = (0.0, 0.006, -0.004, 0.011, -0.007, 0.002, -0.009, 0.005)  # of the steps of a burst, relative
+COST_S = 31.2  # cost of every burst
+RIPPLE = (0.0, 0.006, -0.004, 0.011, -0.007, 0.002, -0.009, 0.005)  # relative deviations of a burst's steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The head of a report: what it ran on, what it cost and saves, how to take it, and the walls each change moved."""
+"""The head of a report: what the study ran on, what it cost and saves, how to use the tuned recipe, and the walls each
+change moved."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def head() -> Head:
     return head_of(material(events()))
 
 
-def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
+def test_the_head_says_when_what_where_and_with_which_software(head: Head) -> None:
     facts = dict(head.facts)
     assert facts["When"] == "1970-01-01 00:00 UTC, 15 min"
     assert "experts, top-" in facts["Model"]

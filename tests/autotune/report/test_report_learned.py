@@ -24,5 +24,5 @@ def test_what_gpus_hold_outside_the_allocator_is_shown_next_to_the_estimate(time
     assert said in line
 
 
-def test_nothing_is_shown_of_it_where_no_gpu_reported_it() -> None:
+def test_no_memory_outside_the_allocator_is_shown_where_no_gpu_reported_it() -> None:
     assert not list(outside([trial(RECIPE), trial(cpu_recipe())]))

@@ -111,7 +111,7 @@ def test_a_browser_draws_the_page_without_a_script_error(text: str, tmp_path: Pa
 
 
 def _draw(page: Path, picture: Path, profile: Path) -> str:
-    """Draws the page; what the browser logged."""
+    """Draws the page; returns the browser's log."""
     flags = (
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",

@@ -54,7 +54,7 @@ def test_a_page_that_cannot_be_written_stops_nothing_and_is_said(tmp_path: Path)
     assert messages == ["report.html could not be written: No such file or directory"]
 
 
-def test_a_fault_in_a_page_does_not_end_the_night(tmp_path: Path) -> None:
+def test_an_error_in_a_page_does_not_end_the_study(tmp_path: Path) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("a fault of ours")
 

@@ -1,4 +1,4 @@
-"""Every document that is written validates against its schema, and a schema says everything that is written."""
+"""Every document validates against its schema, and a schema lists every field that is written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Recipes and three studies, the folder that commands run in."""
+    """Returns the folder that commands run in, with recipes and three studies."""
     folder = tmp_path_factory.mktemp("documents")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -156,7 +156,7 @@ def test_what_is_missing_of_another_kind_or_not_in_the_schema_is_found() -> None
             validate({**said, "found": [wrong]}, "doctor")
 
 
-def test_words_of_the_source_are_words_of_the_schema() -> None:
+def test_comments_and_docstrings_of_types_are_descriptions_in_the_schema() -> None:
     parts = schema_of("plan")["$defs"]
     assert parts["Layout"]["properties"]["spread"]["description"] == "relative half width of the interval"
     finding = schema_of("diagnose")["$defs"]["WallFinding"]["properties"]

@@ -28,7 +28,7 @@ def test_a_deadline_is_the_same_moment_whenever_and_wherever_the_job_starts(
 ) -> None:
     until = float(int(time.time()) + in_s)
     passed = words(tmp_path, Limits(budget=20, max_gpu_hours=None, until=until))["--until"]
-    monkeypatch.setenv("TZ", zone)  # of the node
+    monkeypatch.setenv("TZ", zone)  # the node's time zone
     time.tzset()
     try:
         assert moment_of(passed) == until

@@ -1,4 +1,4 @@
-"""A run that is interrupted inside a library that makes another error of it."""
+"""A run that is interrupted inside a library, which raises another error instead."""
 
 from __future__ import annotations
 

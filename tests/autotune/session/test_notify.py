@@ -67,7 +67,7 @@ def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFix
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in log.splitlines()), "a line without its time"
 
 
-def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
+def test_the_command_runs_when_a_deadline_ends_the_burst_in_flight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("autotune.commands.run.moment_of", lambda text: time.time() + HANG_S)
@@ -81,7 +81,7 @@ def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     assert Path("s/report.html").exists()
 
 
-def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device", "s/journal.jsonl")
 
@@ -93,7 +93,7 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
     assert end_text(ended) == "stopped by an error: no space left on device"
 
 
-def test_the_handlers_of_before_come_back() -> None:
+def test_the_earlier_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in ALL]
     with pytest.raises(KeyboardInterrupt), Interruption(time.time() + HANG_S) as interruption:
         signal.raise_signal(signal.SIGALRM if signal.getitimer(signal.ITIMER_REAL)[0] > 0 else signal.SIGTERM)

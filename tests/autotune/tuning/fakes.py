@@ -1,4 +1,4 @@
-"""Stand-ins for what a loop works with: an engine with planted step times, and a policy with a prepared list."""
+"""Fakes for the tuning loop: an engine with planted step times, and a policy with a prepared list of proposals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules import check
 
-Rule = Callable[[Recipe], Outcome | float]  # what a burst of a recipe gives: an outcome, or its step time in us
+Rule = Callable[[Recipe], Outcome | float]  # the result of a burst of a recipe: an outcome, or its step time in us
 
 STEPS = 8
 PLANTED = Reason(
@@ -56,7 +56,7 @@ def analysis_of(wall: Wall = Wall.HOST) -> Analysis:
 
 @dataclass
 class FakeEngine:
-    """Gives what `rule` says of a recipe, the same for the same burst number; remembers what it was asked."""
+    """Engine whose outcomes `rule` gives, the same for the same burst number; it records what was run."""
 
     rule: Rule
     ran: list[Burst] = field(default_factory=list)
@@ -172,7 +172,7 @@ def trials_in(folder: Path) -> list[Trial]:
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: no handler of the loop sees it."""
+    """Stands for SIGKILL: no handler of the loop catches it."""
 
 
 def dies_after(events: int) -> Callable[[Event, History], None]:

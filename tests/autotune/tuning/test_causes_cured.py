@@ -30,7 +30,7 @@ MODEL = {
     "moe_router_topk": 2,
     "moe_ffn_hidden_size": 14336,
 }
-# so fast at all else that what is left is what the scene is about
+# so fast at everything else that only the planted cause costs time
 MACHINE: dict[str, Any] = {
     "name": "fast",
     "compute": {
@@ -40,7 +40,7 @@ MACHINE: dict[str, Any] = {
     "host": {"launch": 0.3},
     "memory": {"activations": 0.5},
 }  # fmt: skip
-# what a person would have found by hand: no precision, dispatcher or graph is left to gain by
+# the best precision, dispatcher and graphs already, so that no such change gains
 SETTLED = {
     "use_distributed_optimizer": True,
     "moe_grouped_gemm": True,

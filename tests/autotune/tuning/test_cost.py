@@ -99,7 +99,7 @@ def test_an_end_between_bursts_costs_nothing() -> None:
 
 
 class Failing(FakeEngine):
-    """Loses the first burst, is interrupted in the second."""
+    """Engine that loses the first burst and is interrupted in the second."""
 
     def run(self, burst: Burst) -> Outcome:
         super().run(burst)
@@ -131,7 +131,7 @@ def _journal(loop: Loop) -> Journal:
     return bench.journal
 
 
-def test_a_journal_of_before_is_read(tmp_path: Path) -> None:
+def test_a_journal_without_costs_is_read(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     lines = [json.loads(msgspec.json.encode(event)) for event in (*proposed(), started(), lost(), finished(OOM))]
     del lines[-2]["seconds"], lines[-2]["cost_s"], lines[-1]["outcome"]["cost_s"]

@@ -1,4 +1,4 @@
-"""Proof of effect: the built model's word, then the trace's."""
+"""Proof that a change acts: by the settings of the built model, then by the trace."""
 
 from __future__ import annotations
 

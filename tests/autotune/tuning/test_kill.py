@@ -21,7 +21,7 @@ SEEDS = 6
 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
-    """Returns what starts processes that have imported the tuner already."""
+    """Returns a context whose processes have imported the tuner already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["autotune.commands.run", "autotune.session.session", "policies.search.sampler"])
     return context
@@ -32,7 +32,7 @@ def arguments(folder: Path, *words: str) -> list[str]:
 
 
 def finish(folder: Path, *words: str) -> History:
-    """Runs the tuner to its end in this process, which spares its start."""
+    """Runs the tuner to its end in this process, which saves starting another."""
     assert main(arguments(folder, *words)) == 0
     return read_study(folder / "s")
 
@@ -48,7 +48,7 @@ def kill_when_the_journal_has(run: ForkServerProcess, journal: Path, size: int) 
 
 
 def decided(history: History) -> list[object]:
-    """Returns all of a study but its clock."""
+    """Returns the decisions of a study, with the steps that they rest on."""
     return [
         (trial.number, trial.recipe, trial.bursts, trial.status, trial.verdict, trial.verdict_reason, step_times)
         for trial in history.trials

@@ -1,4 +1,4 @@
-"""The pairs of bursts at the end of a search: how sure they make the result, and what they reopen."""
+"""Pairs of bursts at the end of a search: they narrow the interval of the result, and may reopen the search."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_result_is_made_sure_by_three_pairs_at_most(tmp_path: Path) -> None:
 
 
 class Unsure(FakePolicy):
-    """Has nothing to propose until repeats have shown how far two bursts of the base lie apart, and one thing then."""
+    """Policy that proposes nothing until repeats of the base show the noise between bursts, and then one change."""
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         return super().propose(best, phase, trials) if best.number != 1 or len(best.outcomes) > 1 else None

@@ -77,7 +77,7 @@ def test_a_machine_file_is_a_lesson(taught: Path) -> None:
     ],
     ids=["other GPUs", "no study", "no machine file", "a machine of other GPUs", "resumed"],
 )
-def test_what_cannot_teach_is_refused_before_anything_is_made(
+def test_what_holds_no_lesson_is_refused_before_a_study_is_made(
     recipe: str,
     words: list[str],
     said: str,

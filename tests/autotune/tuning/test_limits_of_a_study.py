@@ -1,4 +1,5 @@
-"""When it is enough: bursts, GPU-hours, the clock, patience, and what a burst may cost of the training planned."""
+"""Limits of a study: bursts, GPU-hours, the clock, patience, and the cost of a burst beside the training that is
+planned."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_failed_probe_is_reported_and_is_no_observation() -> None:
     assert said == "the links between the nodes could not be measured: infrastructure: node n2: it is gone"
 
 
-def test_clocks_and_a_folder_that_lag_are_worth_a_word() -> None:
+def test_clocks_and_a_folder_that_lag_are_reported() -> None:
     usual = links(5.0)
     words = links_in_words(usual)
     assert words == "5.00 GB/s per rank, 25.0 us per 4 KiB all-reduce (nccl over ib0, 2 nodes)"

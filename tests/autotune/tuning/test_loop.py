@@ -147,7 +147,7 @@ def test_an_illegal_proposal_costs_no_burst(tmp_path: Path) -> None:
     assert len(engine.ran) == 1
 
 
-def test_a_parted_loss_curve_rejects_a_change_that_claims_to_leave_training_alone(tmp_path: Path) -> None:
+def test_a_diverging_loss_curve_rejects_a_change_that_claims_to_leave_training_alone(tmp_path: Path) -> None:
     def parted(recipe: Recipe) -> Outcome:
         fast = recipe.knob("micro_batch_size") > 1
         return outcome_of(50_000 if fast else 100_000, loss=[7.0, 9.9 if fast else 6.9])

@@ -23,7 +23,7 @@ LOST = Outcome(failure=Failure(kind=FailureKind.INFRASTRUCTURE, evidence="no por
 
 
 class Faulty(FakeEngine):
-    """Loses the bursts whose place in the order of runs is in `lost`."""
+    """Engine that loses the bursts whose position in the order of runs is in `lost`."""
 
     def __init__(self, lost: set[int], by: Outcome = LOST) -> None:
         super().__init__(micro_batches)

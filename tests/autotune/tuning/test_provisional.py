@@ -26,12 +26,12 @@ FITS = Idea(changes={"recompute_granularity": "selective", "recompute_modules": 
 
 
 def scattered(recipe: Recipe) -> Outcome | float:
-    """Does not fit as given; what fits has steps so scattered that the first burst is repeated."""
+    """Rule: the recipe as given does not fit; others have steps so scattered that their first burst is repeated."""
     return OOM if recipe.knob("recompute_granularity") is None else outcome_of(100_000, spread=0.2)
 
 
 class Interrupted(FakeEngine):
-    """Ctrl-C while burst 3 runs: the repeat of trial 1."""
+    """Engine that gets Ctrl-C while burst 3, the repeat of trial 1, runs."""
 
     def run(self, burst: Burst) -> Outcome:
         if burst.number == 3:
@@ -87,7 +87,7 @@ def test_every_command_says_what_runs_and_that_it_is_provisional(
     assert "1.00×" in capfd.readouterr().out
 
 
-def test_the_end_of_the_run_says_it(interrupted: Path) -> None:
+def test_the_end_of_a_run_says_that_the_best_is_provisional(interrupted: Path) -> None:
     console = Console(file=io.StringIO(), width=110, color_system=None)
     summary(History(events_of(interrupted)), console)
     assert isinstance(console.file, io.StringIO)

@@ -45,7 +45,7 @@ Rule = Callable[[Recipe], Outcome | float]
 
 @dataclass
 class FakeSizing:
-    """Sizes every burst as SMALL, and predicts what `truth` says of a recipe at full size."""
+    """Sizing that runs every burst as SMALL, and predicts `truth` for a recipe at full size."""
 
     truth: Callable[[Recipe], float] = micro_batches
     fits: float = 1.0
@@ -67,7 +67,7 @@ class FakeSizing:
 
 @dataclass
 class SizedPolicy:
-    """Proposes what another policy does, as proxies."""
+    """Policy that makes proxies of another policy's proposals."""
 
     policy: object
     sizing: FakeSizing
@@ -144,7 +144,7 @@ def test_a_recipe_that_should_not_fit_at_full_size_is_no_best(tmp_path: Path) ->
     assert {t.verdict_reason.kind for t in history.trials if t.verdict_reason} == {ReasonKind.NOT_PREDICTED_TO_FIT}
 
 
-def test_too_few_nodes_leave_the_best_unmeasured_and_every_face_says_so(tmp_path: Path) -> None:
+def test_too_few_nodes_leave_the_best_unmeasured_and_every_output_says_so(tmp_path: Path) -> None:
     study_in(tmp_path, nodes=1).run()
     history = read_study(tmp_path)
     assert set(sizes(tmp_path)) == {SMALL}

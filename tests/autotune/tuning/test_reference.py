@@ -74,7 +74,7 @@ ANOTHER = {"micro_batch_size": 2, "threads_per_rank": 2}
 
 
 class Wavering(FakePolicy):
-    """Has more to propose once the reference was tried, and would by then take another one."""
+    """Policy that proposes more once the reference was tried, and would then choose another reference."""
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         ideas = self.ideas if len(trials) > 2 else self.ideas[:1]

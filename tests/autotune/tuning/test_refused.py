@@ -28,7 +28,8 @@ def without_sequence_parallel(recipe: Recipe) -> Outcome | float:
 
 
 def test_the_same_cause_is_not_paid_for_again(tmp_path: Path) -> None:
-    """By the fixes of the walls, on four CPU ranks: more layouts with sequence parallel would be tried without it."""
+    """On four CPU ranks the fixes of the walls would try more layouts with sequence parallel if the refusal were not
+    remembered."""
     cluster = cpu_recipe().cluster.model_copy(update={"gpus_per_node": 4, "memory_gib": 0.3})
     base = cpu_recipe({"expert_model_parallel_size": 4}).model_copy(update={"cluster": cluster})
     loop = loop_in(tmp_path, rule=without_sequence_parallel, base=base, budget=16)

@@ -24,7 +24,7 @@ from trainer.recipe.rules.rule import FindingKind
 
 
 def tight(recipe: Recipe) -> Outcome | float:
-    """Does not fit as given, is close between two recipes, and gains much from a third."""
+    """Rule: the recipe as given does not fit, two recipes are nearly equal, and a third gains much."""
     if recipe.knob("recompute_granularity") is None:
         return OOM
     close = 0.985 if recipe.knob("manual_gc") else 1.0
@@ -97,8 +97,10 @@ def test_what_a_lost_burst_left_is_kept_aside(tmp_path: Path) -> None:
 
 
 class Ending(FakeEngine):
-    """Leaves what a real one leaves, and is killed when the second burst's outcome is on disk. `adopts`: what it says
-    of a burst that it did not begin itself."""
+    """Engine that leaves the files of a real one, and is killed when the outcome of the second burst is on disk.
+
+    `adopts`: what it returns for a burst that it did not start itself.
+    """
 
     adopts: Outcome | None = None
     dies_at = 2
@@ -205,7 +207,7 @@ def forbids_three(recipe: Recipe) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("older", "newer"), [(forbids_three, check), (check, forbids_three)])
-def test_what_other_rules_refused_or_let_run_stands(
+def test_what_other_rules_refused_or_let_run_stays_as_it_was(
     older: Callable[[Recipe], list[Finding]], newer: Callable[[Recipe], list[Finding]], tmp_path: Path
 ) -> None:
     def loop_of(rules: Callable[[Recipe], list[Finding]], budget: int) -> Loop:
@@ -220,9 +222,7 @@ def test_what_other_rules_refused_or_let_run_stands(
     assert after | before == after
 
 
-def test_what_came_in_another_order_of_phases_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_in_another_order_of_phases_are_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ideas = [
         Idea(changes={"micro_batch_size": 4}, phase=Phase.SCALE),
         Idea(changes={"manual_gc": True}, phase=Phase.FIT, when=lambda best: best.knob("micro_batch_size") == 4),

@@ -100,7 +100,7 @@ def test_without_locks_nothing_is_claimed() -> None:
     assert "not known from here" in said(status)["state"]
 
 
-def test_a_journal_of_an_older_version_has_a_standing_too() -> None:
+def test_a_journal_of_an_older_version_has_a_status_too() -> None:
     status = study_status(History(events(ended=False)), folder="s", now=NOW, held=False)
     assert status.budget is None
     assert status.resume == "moe-autotune run s/recipe.yaml --study s --resume"
@@ -108,12 +108,12 @@ def test_a_journal_of_an_older_version_has_a_standing_too() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 40))
-def test_a_study_has_a_standing_after_any_event(count: int) -> None:
+def test_a_study_has_a_status_after_any_event(count: int) -> None:
     status = study_status(History(clocked(events())[:count]), folder="s", now=NOW, held=True)
     assert rows_of(status, NOW)
     msgspec.json.encode(status)
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(45, "45 s"), (700, "12 min"), (12_000, "3 h 20 min")])
-def test_spans_are_said_in_the_unit_people_use(seconds: float, words: str) -> None:
+def test_durations_have_the_unit_that_people_use(seconds: float, words: str) -> None:
     assert span_words(seconds) == words

@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_offered_memory_by_the_step_time_it_costs() -> None
     assert all(one.gives_back_us is None for one in found)
 
 
-def test_stand_ins_are_legal_recipes() -> None:
+def test_example_recipes_are_legal() -> None:
     shown = [JobProperties(absent=frozenset(SPLITS[:count]), dense=count == 4) for count in range(5)]
     for each in (
         *shown,

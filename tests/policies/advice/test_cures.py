@@ -31,7 +31,7 @@ def test_every_cause_of_lateness_has_its_cure_and_every_cure_its_fixes() -> None
         assert cure.fixes or cure.wall or cure.advice
 
 
-def test_a_slow_device_is_said_to_be_one_and_no_fix_is_sold_for_it() -> None:
+def test_a_slow_device_is_named_and_no_fix_is_advised_for_it() -> None:
     cause = lost_to("slow_device").diagnosis.cause
     assert cause is not None
     assert "rank 3" in advice_on(cause)
@@ -46,7 +46,7 @@ def test_a_slow_device_is_said_to_be_one_and_no_fix_is_sold_for_it() -> None:
         ("experts_load", {}, "less_expert_parallel"),
     ],
 )
-def test_what_is_next_is_what_acts_on_the_cause(name: str, knobs: dict[str, object], first: str) -> None:
+def test_the_next_steps_are_fixes_that_act_on_the_cause(name: str, knobs: dict[str, object], first: str) -> None:
     found = lost_to(name)
     situation = Situation(recipe=gpu_recipe(knobs), analysis=found)
     steps = next_steps(found, situation)

@@ -59,7 +59,7 @@ def test_a_set_that_ran_out_is_not_tried_again_and_the_next_asks_for_more_room()
     assert second.recipe.digest() != first.recipe.digest()
 
 
-def test_without_hope_a_few_are_tried_and_then_none() -> None:
+def test_where_no_set_is_predicted_to_fit_a_few_are_tried_and_then_none() -> None:
     recipe = cpu_recipe()
     assert cheapest_fit(ran_out(0.001, recipe, died=HOPELESS_TRIALS)) is None
     last = cheapest_fit(ran_out(0.001, recipe, died=HOPELESS_TRIALS - 1))

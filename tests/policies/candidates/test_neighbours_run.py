@@ -92,7 +92,7 @@ def test_everything_that_may_be_tried_on_cpu_ranks_runs(tmp_path: Path) -> None:
     try:
         for base in ("sharded", "interleaved", "plain"):
             for move in moves(on_cpus(base)):
-                # threads: ranks of their own, for the environment alone
+                # threads: these need ranks of their own, since only the environment of ranks sets them
                 if move.decision != "threads" and str(move.changes) not in ran:
                     ran.add(str(move.changes))
                     folder = tmp_path / str(len(ran))

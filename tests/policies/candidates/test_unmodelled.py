@@ -223,7 +223,7 @@ def new_fix(knob: str, value: Any, *phases: Phase, claims: tuple[Claim, ...] = (
     )
 
 
-def test_a_new_fix_is_a_candidate_by_the_opinion_of_the_surrogate(add_fix: Callable[[Fix], None]) -> None:
+def test_a_new_fix_is_a_candidate_where_the_surrogate_predicts_it(add_fix: Callable[[Fix], None]) -> None:
     """By a change that no other fix and no decision makes: every third layer recomputed."""
     changes = {"recompute_method": "block", "recompute_num_layers": 3}
     fix = new_fix("recompute_method", "block", Phase.PROFILE, Phase.RETUNE)

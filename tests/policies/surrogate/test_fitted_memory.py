@@ -56,7 +56,7 @@ def test_the_chance_of_fitting_grows_with_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("times", "more"), [(0.85, True), (1.15, False)])
-def test_measured_peaks_move_the_chance_of_a_like_recipe(times: float, more: bool) -> None:
+def test_measured_peaks_move_the_probability_that_a_similar_recipe_fits(times: float, more: bool) -> None:
     limit = needs(OTHER) * 1.05
     taught = chance(OTHER, [ran(recipe, times, n) for n, recipe in enumerate(RECIPES)], limit)
     assert (taught > chance(OTHER, [], limit)) is more
@@ -93,13 +93,13 @@ def test_a_rank_that_ran_out_below_the_limit_shows_how_much_room_there_is() -> N
     assert float(found.fits(near)[0]) < float(replace(found, limit_gib=limit).fits(near)[0])
 
 
-def test_what_ran_had_room_whatever_was_denied() -> None:
+def test_the_limit_is_not_below_what_ran_whatever_was_denied() -> None:
     peak = ran(OTHER, 1.0)
     found = fit_memory([peak, ran_out(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
     assert found.limit_gib == pytest.approx(needs(OTHER))
 
 
-def test_more_than_the_limit_was_never_there() -> None:
+def test_a_request_beyond_the_limit_does_not_lower_it() -> None:
     limit = needs(OTHER) * 1.05
     assert fit_memory([ran_out(OTHER, 2 * limit)], limit).limit_gib == limit
 

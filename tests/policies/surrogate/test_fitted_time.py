@@ -61,7 +61,7 @@ def test_factors_that_no_burst_has_touched_keep_their_spread() -> None:
     assert spread["gemm"] < prior["gemm"]
 
 
-def test_one_odd_part_bends_the_prediction_little() -> None:
+def test_one_outlier_among_the_parts_moves_the_prediction_little() -> None:
     sound = evidence(RECIPES, CLUSTERS["slow network"])
     first = sound[0].ranks[0]
     odd = RankParts(pipeline_rank=0, seconds=first.seconds | {"attention": 20 * first.seconds["attention"]})
@@ -76,7 +76,7 @@ def test_the_same_evidence_teaches_the_same_in_any_order() -> None:
 
 
 def test_what_was_measured_is_predicted_to_within_its_noise() -> None:
-    """Also where the closed form cannot say it: this one is a third slower, and no part shows why."""
+    """Also where the closed form cannot express it: this recipe is a third slower, and no part explains why."""
     found = evidence(RECIPES, {})
     slow = [replace(found[0], step_s=(found[0].step_s or 0.0) * 1.33), *found[1:]]
     mean, deviation = fit_time(slow).predict(tabulate([RECIPES[0]]))

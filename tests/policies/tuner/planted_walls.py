@@ -46,7 +46,7 @@ class Planted:
     machine: Machine
     fixes: frozenset[str]
     on_cpus: bool = False
-    named: bool = True  # by the diagnosis; compute below its peak may lead where the planted wall is as real
+    named: bool = True  # true if the diagnosis names the wall; compute below its peak may cost as much
     frozen: tuple[str, ...] = field(default=LAYOUT)
 
     @property

@@ -29,7 +29,7 @@ FREE = (
     "threads_per_rank",
     "moe_token_dispatcher_type",
 )
-LARGE = 0.2  # of the step: the planted wall is one, whatever else compute could give
+LARGE = 0.2  # share of the step from which the planted wall is real, whatever compute could recover
 
 
 def assert_answered(planted: Planted, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A worker that prints what its environment holds, and fails of it once a file is there."""
+"""A worker that prints its environment, and raises an error that quotes it once a certain file exists."""
 
 import os
 import sys

@@ -111,7 +111,7 @@ def test_fsdp_gathers_by_itself() -> None:
 
 
 class Tensor:
-    """In host memory, until it is asked elsewhere."""
+    """Fake tensor, in host memory until it is moved."""
 
     def __init__(self, calls: tuple[str, ...] = ()) -> None:
         self.calls = calls
@@ -152,7 +152,7 @@ def test_on_a_cpu_micro_batches_are_drawn_as_the_step_asks_for_them() -> None:
 
 
 class Base:
-    """transformer_engine.pytorch.module.base of 2.7 and later."""
+    """Fake of transformer_engine.pytorch.module.base, 2.7 and later."""
 
     class UserBufferQuantizationMode:
         NONE, FP8 = "none", "fp8"

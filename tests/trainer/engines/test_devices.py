@@ -49,7 +49,7 @@ def test_a_limit_below_the_devices_own_leaves_the_allocator_what_lies_outside_it
     assert fractions[-1] == 1.0
 
 
-def test_nothing_is_never_less_than_nothing(gpu: Any) -> None:
+def test_memory_outside_the_allocator_is_never_negative(gpu: Any) -> None:
     assert gpu(free_gib=10, reserved_gib=71).outside_gib() == 0.0
 
 
@@ -67,7 +67,7 @@ def test_a_cpu_rank_has_no_memory_outside_the_allocator() -> None:
     assert CpuDevice().outside_gib() is None  # type: ignore[func-returns-value]
 
 
-def test_an_outcome_has_it_of_the_ranks_that_reported_it() -> None:
+def test_an_outcome_has_the_memory_outside_of_the_ranks_that_reported_it() -> None:
     reports = [RankReport(rank=rank, outside_gib=held) for rank, held in enumerate((3.0, None, 3.5))]
     assert outcome_of(RECIPE, reports, None, warm=False).outside_gib == [3.0, 3.5]
     assert outcome_of(RECIPE, [RankReport(rank=0)], None, warm=False).outside_gib == []

@@ -16,7 +16,7 @@ OVERLAP = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "over
 
 
 class Chunk:
-    """DDP's switch of its hooks."""
+    """Fake model chunk with DDP's switch of its hooks."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -30,7 +30,7 @@ class Chunk:
 
 
 class Helper:
-    """TECudaGraphHelper, as far as the loop sees it."""
+    """Fake of TECudaGraphHelper with the methods that the loop calls."""
 
     log: list[str]
 
@@ -154,7 +154,7 @@ def test_graphs_of_transformer_engine_have_its_generators_whatever_is_asked() ->
 
 
 class Optimizer:
-    """A distributed optimizer of a chain."""
+    """Fake of a distributed optimizer in a chain."""
 
     def __init__(self) -> None:
         self.filled: list[str] = []

@@ -61,7 +61,7 @@ def limited(recipe: Recipe, memory_gib: float) -> Recipe:
 class Ranks:
     """Ranks that the tests of this file share: importing Megatron-Core takes as long as five bursts.
 
-    What is about ranks of their own starts others; what makes these fail costs the next test their start.
+    Tests that need ranks of their own start others; a test that makes these fail costs the next test their start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     assert outcome.failure is None
     assert len(outcome.step_us) == len(outcome.cpu_us) == 2
     assert len(outcome.loss) == 3
-    assert abs(outcome.loss[0] - math.log(128)) < 0.2  # an untrained model knows nothing
+    assert abs(outcome.loss[0] - math.log(128)) < 0.2  # an untrained model gives every word the same probability
     assert outcome.loss[-1] < outcome.loss[0]
     assert len(outcome.peak_gib) == 2
     assert outcome.outside_gib == []  # nothing lies beside a process's own memory

@@ -109,7 +109,7 @@ CONTEXTS: tuple[dict[str, Any], ...] = (
     {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (2, 1)},
 )
 INERT = {row["knob"]: row["why"] for row in read_table("inert.csv", package="trainer.engines.simulated")}
-# knob -> the context it is moved in, and what to
+# knob -> the context in which it is moved, and its new value
 MOVES: dict[str, tuple[int, Any]] = {
     "seq_length": (0, 2),
     "global_batch_size": (0, 2),

@@ -36,7 +36,7 @@ OVERLAP = {"overlap_moe_expert_parallel_comm": True}
 UNEVEN = {"pipeline_model_parallel_layout": None, "pipeline_model_parallel_size": 4}
 TP2 = {"tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
 
-# knob -> (beside what, its value)
+# knob -> (other settings, its value)
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "seq_length": ({}, 8192),
     "micro_batch_size": ({}, 2),
@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "PYTORCH_CUDA_ALLOC_CONF": ({}, "expandable_segments:True"),
     "NCCL_NVLS_ENABLE": ({}, 0),
     "TORCH_NCCL_AVOID_RECORD_STREAMS": ({}, 0),
-    # of other walls, and yet they take memory
+    # knobs of other walls that take memory too
     "overlap_moe_expert_parallel_comm": ({}, True),
     "delay_wgrad_compute": (OVERLAP, True),
     "overlap_p2p_comm": ({}, True),

@@ -1,4 +1,4 @@
-"""Words that start ranks come off, and say how large the cluster is."""
+"""Launchers are removed from the front of a command, and tell the size of the cluster."""
 
 from __future__ import annotations
 

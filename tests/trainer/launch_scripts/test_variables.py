@@ -1,4 +1,4 @@
-"""Variables that name themselves: what is inherited stays, and no element is empty."""
+"""Variables whose value refers to themselves (PATH=/x:$PATH): what is inherited stays, and no element is empty."""
 
 from __future__ import annotations
 

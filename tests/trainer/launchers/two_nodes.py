@@ -23,7 +23,7 @@ BURST_S = 10.0  # deadline of a burst that hangs, from when its ranks are up: wh
 
 
 def until(done: Callable[[], object]) -> None:
-    """Waits for it; an error where it does not come."""
+    """Waits until the condition holds; fails if it never does."""
     give_up = time.monotonic() + HANG_S
     while not done():
         assert time.monotonic() < give_up

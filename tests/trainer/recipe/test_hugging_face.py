@@ -202,7 +202,7 @@ def test_what_is_not_read_of_a_config_is_named(name: str) -> None:
     assert keys_unread((CONFIGS | PUBLISHED)[name]) == UNREAD.get(name, ())
 
 
-def test_a_key_or_a_value_that_no_field_says_is_named() -> None:
+def test_a_key_or_a_value_without_a_field_is_named() -> None:
     config = CONFIGS["mixtral-8x7b"] | {"hidden_act": "gelu", "new_gate": 3, "rope_scaling": {"type": "dynamic"}}
     assert keys_unread(config) == ("hidden_act", "new_gate", "rope_scaling: dynamic")
 

@@ -22,7 +22,7 @@ from trainer.engines.command.job import KEPT_BYTES
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe
 
-OF_THE_RECIPE = ("burst.json", "command.txt")  # what is said there was asked for
+OF_THE_RECIPE = ("burst.json", "command.txt")  # these files quote the recipe
 FAKE = Path(__file__).with_name("fake_trainer.py")
 SLOW = {"name": "toy", "bf16_tflops": 5.0, "memory_gib": 40.0, "hbm_tb_s": 1.0, "nvlink_gb_s": 100.0}
 
@@ -43,7 +43,7 @@ def recipe(acts: dict[str, Any], *, gpu: dict[str, Any] | None = None, **trainer
 
 
 LONG = Patience(first_s=240, all_s=240, least_s=60.0, writing_s=60.0, ending_s=60.0)
-SHORT = replace(LONG, least_s=4.0, writing_s=4.0, ending_s=1.0)  # where it is to pass
+SHORT = replace(LONG, least_s=4.0, writing_s=4.0, ending_s=1.0)  # for tests in which the limit passes
 
 
 def run(folder: Path, acts: dict[str, Any], *, patience: Patience = LONG, **trainer: Any) -> Outcome:

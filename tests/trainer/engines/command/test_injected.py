@@ -101,7 +101,7 @@ def test_memory_outside_the_allocator_is_reported(tmp_path: Path, info: str, out
     assert (usage.peak_gib, usage.outside_gib) == (7.0, outside_gib)
 
 
-def test_outside_a_burst_it_does_nothing(tmp_path: Path) -> None:
+def test_outside_a_burst_the_injected_module_does_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "import sys; print(len(sys.meta_path))", MOE_AUTOTUNE_OUT="")
     assert done.stderr == ""
     assert list((tmp_path / "ranks").iterdir()) == []

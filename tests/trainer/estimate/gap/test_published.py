@@ -52,7 +52,7 @@ def test_where_nothing_is_comparable_the_nearest_says_what_differs(small: Recipe
     assert other.differs == {"gpu": ("h800", "h100")}
 
 
-def test_nothing_is_published_of_cpus() -> None:
+def test_no_published_run_is_on_cpus() -> None:
     assert nearest_published(load_recipe("cpu-moe")) is None
 
 

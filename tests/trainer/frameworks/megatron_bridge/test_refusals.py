@@ -28,6 +28,6 @@ def test_a_dispatcher_that_bridge_refuses_on_a_platform_is_an_error_to_it() -> N
     assert "deepep-platform" not in rules(recipe(moe_token_dispatcher_type="flex"), "0.6.2")
 
 
-def test_a_knob_it_cannot_express_is_a_warning_that_names_it() -> None:
+def test_a_knob_that_bridge_cannot_express_is_a_warning_that_names_it() -> None:
     found = [each for each in findings_for(recipe(cpu_affinity="spread")) if each.rule == "not-expressed"]
     assert [each.knobs for each in found] == [("cpu_affinity",)]

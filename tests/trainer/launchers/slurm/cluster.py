@@ -26,11 +26,11 @@ from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
 LOOK_S = 0.25  # between two questions to Slurm
-ANSWER_S = 20.0  # of a controller that may be gone, when all is stopped
-_SUBMIT = ("sbatch", "salloc")  # these may have been heard where no answer came
+ANSWER_S = 20.0  # time for an answer while the cluster stops: the controller may be gone
+_SUBMIT = ("sbatch", "salloc")  # Slurm may have accepted these though no answer came
 _BUSY = re.compile(r"[Ss]ocket timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Connection re")
 USUAL, POLITE, URGENT = "debug", "polite", "urgent"
-# of all nodes each: a job of the urgent one takes the place of those of the others, which the polite one warns before
+# each has all nodes; jobs of URGENT preempt those of the others, and POLITE warns its jobs before
 PARTITIONS = {
     USUAL: "Default=YES PriorityTier=1 MaxTime=INFINITE State=UP",
     POLITE: "PriorityTier=1 GraceTime=10 MaxTime=INFINITE State=UP",

@@ -1,4 +1,4 @@
-"""A made-up framework whose command says a recipe as `toy.NAME:VALUE`."""
+"""A made-up framework whose command spells a recipe as `toy.NAME:VALUE`."""
 
 from __future__ import annotations
 
