@@ -129,7 +129,7 @@ def tried(script: Path, folder: Path) -> Case:
     target = "slurm" if "#SBATCH" in script.read_text() else "megatron-lm"
     exported = folder / f"exported-{script.name}"
     exported.write_text(export(made.recipe, target).replace("#SBATCH", "# SBATCH" if target != "slurm" else "#SBATCH"))
-    # the export starts one rank's command: stubs record what follows its launcher
+    # run the export with stubs in place of launchers, which record the command of a rank
     again = commands_of(exported, folder)
     if not own or not again:
         return Case(name=script.name, same=None, why=f"bash starts {len(own)} and {len(again)}", seconds=seconds)

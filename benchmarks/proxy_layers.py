@@ -31,7 +31,7 @@ from trainer.recipe import Recipe
 
 GPUS, MOST_NODES = 256, 8
 BOUNDS = (1, 4, 8, 12, 24)  # least number of layers of each group of proxies
-LEAST = 3  # least number of recipes of a scenario with proxies of a group
+LEAST = 3  # a scenario counts for a group of proxies if at least this many of its recipes have one
 
 
 def main() -> None:

@@ -304,7 +304,7 @@ def _precision(row: dict[str, str]) -> str:
     return "fp8_blockwise" if row["gpu"] == "h100" else "mxfp8"
 
 
-CONTRADICTING = 0.2  # fraction of the other's rate
+CONTRADICTING = 0.2  # difference of two runs' throughput, as a fraction of the slower
 
 
 def contradicting(runs: Sequence[Run]) -> list[Run]:

@@ -26,7 +26,7 @@ Cost = Callable[[Outcome], list[float]]  # per measured step, microseconds per t
 PINNED = 0.005
 # Smallest half-spread of repeats, as a fraction of throughput: the same commit measured 2.2 % between allocations.
 MIN_HALF_SPREAD = 0.015
-# Half-spread assumed while no recipe was repeated, as a fraction of throughput: judged, twice the smallest.
+# Half-spread assumed while no recipe was repeated, as a fraction of throughput: judged, twice MIN_HALF_SPREAD.
 HALF_SPREAD_WITHOUT_REPEATS = 0.03
 # Repeats that the prior counts for. With 2, a machine that drifts 3 % had 9 % of equal recipes accepted (simulated).
 PRIOR_REPEATS = 1

@@ -31,10 +31,10 @@ class ReasonKind(StrEnum):
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
-    FITS_LIKELIEST = "fits_likeliest"  # the same: none is confident to fit
+    FITS_LIKELIEST = "fits_likeliest"  # as FITS_FASTEST, but the likeliest to fit since none fits confidently
     EXPECTED_IMPROVEMENT = "expected_improvement"  # wall, parts {part: [from_s, to_s]}, gain, gain_low, gain_high,
     # fits_probability, runner_up (expected improvement of the next candidate less, a fraction), learned
-    SAMPLED = "sampled"  # the same, and sampler: the point of an Optuna sampler taken to the nearest candidate
+    SAMPLED = "sampled"  # EXPECTED_IMPROVEMENT and `sampler`: the candidate nearest to the point of an Optuna sampler
     CLAIMED = "claimed"  # wall, fix, parts [{part, lost_us}], claimed_us, step_us, gain, gain_bound, fits_probability
     PUBLISHED = "published"  # wall, knob, walls, gain, spread, evidence, source, gain_bound
 

@@ -94,7 +94,7 @@ def work(timeline: Timeline) -> Work:
 
 
 def _within_nodes(computing: Spans, again: Mapping[int, Intervals]) -> Intervals:
-    """Returns the time of recompute (`again`, by thread) that operators of the same thread cover."""
+    """Returns the part of recompute (`again`, by thread) in which an operator runs on the same thread."""
     return merge(intersect(computing.covered(computing.lane == lane), when) for lane, when in again.items())
 
 

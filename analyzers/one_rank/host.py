@@ -29,8 +29,8 @@ from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
 # a call at least this long may have waited for the device: shorter waits change nothing, and are many
-SHORTEST_WAIT_US = 10.0  # for calls whose purpose is to wait
-SLOWEST_CALL_US = 100.0  # for other calls: a launch into a full queue, a copy of pageable memory
+SHORTEST_WAIT_US = 10.0  # of a call whose purpose is to wait, such as a synchronisation
+SLOWEST_CALL_US = 100.0  # of any other call: it waits if longer, as a launch into a full queue
 # host activities between two launches at the usual pace; all others are stalls of their own
 ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 

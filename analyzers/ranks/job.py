@@ -43,7 +43,7 @@ class Job:
     shared: Sequence[Sequence[int]] = ()  # for each rank, the numbers of the steps averaged over, in the same order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # duration of each step at the start that was left out
-    warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
+    warm_up: Sequence[Sequence[int]] = ()  # the numbers of these steps on each rank
     slowest_place: Place = field(default_factory=Place)  # the rank that was slowest most often
     imbalance_us: float = 0.0  # time that evenly loaded ranks would save: the step minus the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank

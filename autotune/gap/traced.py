@@ -91,7 +91,7 @@ def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in READS.items() if name != "ep"}
     mean[OTHER] = mean_us(steps) / 1e6 - sum(mean.values())
     for kind, us in mean_of(steps, lambda step: _waits(step, even)).items():
-        if kind == PIPELINE:  # it waits already
+        if kind == PIPELINE:  # this part is waiting already
             continue
         part = next((name for name in WAITED.get(kind, ()) if name != "ep"), OTHER)
         moved = min(us / 1e6, mean[part])
@@ -102,10 +102,10 @@ def seen_parts(trace: TraceReport, *, even: bool) -> dict[str, float]:
 
 
 def _waits(step: Partition, even: bool) -> Mapping[str, float]:
-    """Returns waiting for late ranks inside communication, µs by kind.
+    """Returns the time spent in communication waiting for late ranks, µs by kind.
 
-    Unless the load is even, EP exchanges include the waiting that is only possible: time beyond the shortest exchange
-    of their kind.
+    With an uneven load of experts, EP exchanges also count time that may be waiting: beyond the shortest exchange of
+    their kind.
     """
     perhaps = {} if even else {kind: us for kind, us in step.may_wait_by_kind.items() if kind in EP_KINDS}
     kinds = dict.fromkeys((*step.waiting_by_kind, *perhaps))

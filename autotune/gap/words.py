@@ -61,7 +61,7 @@ LEVELS: dict[str, str] = {
 }
 FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
 NOT_PRICED = 8  # settings that are named; more are counted
-LEAST_PART = 0.05  # of a cause: smaller corrections are not shown
+LEAST_PART = 0.05  # share of a cause's time below which corrections are not shown
 LONGER = 1.01  # ratio of step times; below it the words are "no longer"
 WHOLE = "whole trace"  # a trace without marked steps
 ENDINGS = {"nan": "ended in NaN", "oom": "ran out of memory"}

@@ -85,9 +85,9 @@ class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One trial.
 
-    `because` and `verdict_because` are the reasons in words; a reason is null in journals of versions before reasons, a
-    verdict's reason also without a verdict. `fix` is the name of the largest of `fixes`, or `base`. `provisional`:
-    judged on the bursts so far, before the study's own verdict.
+    `because` and `verdict_because` are the reasons in words, `reason` and `verdict_reason` the same as data: null in
+    journals of older versions, and `verdict_reason` also without a verdict. `fix` is the name of the largest of
+    `fixes`, or `base`. `provisional`: judged on the bursts so far, before the study's own verdict.
     """
 
     number: int

@@ -21,7 +21,7 @@ ROW_PX, TICKS_PX = 22, 22
 LINEAR_UP_TO = 0.03  # the axis is about linear up to this gain, and logarithmic beyond it
 TICKS = (-0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 19.0)
 AXIS_BOUNDS = (-0.95, 20.0)  # bounds of the axis; longer intervals end there
-LABEL_WIDTH = 0.115  # of a tick's label, as a share of the width of a drawing on a page of 600 px
+LABEL_WIDTH = 0.115  # width of a tick's label, as a share of a drawing on a page of 600 px
 AXIS_INCLUDES = (-0.05, 0.12)  # the axis always includes these gains
 REFERENCE, WHOLE = "w-reference", "w-several"  # colours of the first bar, and of a gain that is not divided
 

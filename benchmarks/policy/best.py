@@ -31,7 +31,7 @@ COLUMNS = ("scenario", "recipe", "simulation", "tokens_per_s_per_gpu", "changes"
 WAYS = 2  # layouts of one size: its pipeline may be split in more than one way
 LOOKED_AT = 100  # rows nearest to a point
 TOGETHER = 12  # moves that gained by themselves and are tried on top of the best one
-BETTER = 1e-4  # of throughput: less is not an improvement
+BETTER = 1e-4  # least improvement that counts, as a share of throughput
 
 
 @dataclass(frozen=True, kw_only=True)

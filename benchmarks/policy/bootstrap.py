@@ -13,7 +13,7 @@ from benchmarks.policy.figures import LOW, bursts_shown
 from benchmarks.policy.study import Study
 
 DRAWS = 10_000
-ENDS = (0.05, 0.95)  # of the interval: below its upper end a policy is lower with 95 % confidence
+ENDS = (0.05, 0.95)  # quantiles at the ends of the interval: below the upper one a policy is lower with 95 % confidence
 STATISTICS = {"median": 0.5, "10th percentile": LOW}
 
 

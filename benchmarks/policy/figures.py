@@ -14,8 +14,8 @@ from rich.table import Column, Table
 from benchmarks.policy.study import Predicted, Study
 
 AFTER = (1, 3, 5, 10, 20)  # bursts
-GOAL = 0.95  # of the best known
-NEAR = 0.97  # of the best known: bursts are counted until this is reached
+GOAL = 0.95  # share of the best known throughput
+NEAR = 0.97  # share of the best known throughput until which bursts are counted
 LOW = 0.10  # quantile
 EARLY = (3, 4)  # trials
 
@@ -33,16 +33,16 @@ class Row:
     bursts: float  # median to NEAR of the best; inf if most never reach it
     reached: float  # share that reach GOAL and stay there
     hours: float  # median GPU-hours to it over those that do; nan if none does
-    cluster_hours: float  # the same in hours of the whole cluster
+    cluster_hours: float  # `hours` as hours of the whole cluster
     predicted: int
     error: float  # median |log| of predicted over true throughput; nan without predictions
-    early: float  # the same of the third and fourth trial
+    early: float  # `error` of the third and fourth trial
     covered: float  # share of true gains within their bound
     inside: float  # within their 90 % interval
     refused: float  # share of the recipes that fit
     died: float  # share of the recipes admitted
     cpu_s: float  # a study
-    knobs_changed: float  # of the base by what is exported in the end, median
+    knobs_changed: float  # median number of knobs that differ between the base and the exported recipe
 
 
 def rows_of(studies: Iterable[Study], best: Mapping[str, float], budget: int) -> list[Row]:

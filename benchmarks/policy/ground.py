@@ -18,7 +18,7 @@ from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 
 SEEDS_APART = 1000  # more than there are scenarios
-TRIES = 2  # of a burst that failed by the machine, as in the product
+TRIES = 2  # attempts of a burst that the machine lost, as in the product
 
 
 class Ground:

@@ -25,7 +25,7 @@ text { font: 12px system-ui, sans-serif; fill: #333 } .title { font-weight: 600;
 .end { text-anchor: end } .middle { text-anchor: middle } .grid { stroke: #ddd } .base { stroke: #888 }
 .median { stroke-width: 2.2 } .low { stroke-width: 1; stroke-dasharray: 3 3 }
 """
-HOURS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the whole cluster: GPU-hours per GPU
+HOURS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # ticks, hours of the whole cluster: GPU-hours per GPU
 POINTS = 60
 Curve = list[tuple[float, float, float]]  # (place 0..1, median, worse tenth)
 

@@ -49,7 +49,7 @@ FACTORS = (
     *("links.latency", "links.half_message", "links.alltoall", "links.deepep", "links.hybridep"),
     *("overlap.sm_contention", "overlap.slowed", "host.launch"),
 )
-OTHERS: dict[str, tuple[float, float]] = {  # drawn evenly between
+OTHERS: dict[str, tuple[float, float]] = {  # bounds between which a value is drawn evenly
     "overlap.ep": (0.5, 0.9),
     "overlap.dp": (0.4, 0.9),
     "host.sync_us": (10.0, 60.0),

@@ -27,10 +27,10 @@ from policies.constants import Constant, constants
 GROUPS = ("choice", "fit", "effort", "time", "memory", "probe", "numerical")
 AFTER = (1, 3)
 SCENARIOS = 8
-STRIDE = 7  # of the development scenarios: shares no factor with their ten traits
+STRIDE = 7  # every seventh development scenario: 7 shares no factor with their ten traits
 FACTORS = (0.5, 2.0)
 OTHER_NOISE = (1, 2)
-MISSING = 0.5  # of the throughput of the other study, where only one has a recipe
+MISSING = 0.5  # share of the other study's throughput that counts where a study has no recipe
 COLUMNS = (
     "varied",
     "factor",

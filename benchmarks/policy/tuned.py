@@ -30,9 +30,9 @@ from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
 Contender = Callable[[Ground, int], Study]
-DEFAULT_BUDGET = 20  # of `run`
+DEFAULT_BUDGET = 20  # that of `run`
 BASE = 0  # the trial of the recipe as given: its bursts at the start are not counted
-BASE_BURSTS = 2  # at most: one that runs is measured twice
+BASE_BURSTS = 2  # most bursts of the base: it is measured twice if it runs
 
 
 def tuned_by(sampler: str, *, probe: bool = True) -> Contender:

@@ -117,7 +117,7 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
     for row, (member, rest, other) in enumerate(zip(found, rests, others, strict=True), start=2):
         there, taken = (
             (1, row) if rest is not None else (row, 0)
-        )  # its gain: the gain with it, less the gain without it
+        )  # gain of a member: the gain with it, less the gain without it
         shares.append(
             FixShare(
                 fix=member.name,

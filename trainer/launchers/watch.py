@@ -153,7 +153,7 @@ class Watch:
         seen = self.deaths.get(rank)
         if seen is not None and seen.code is None and named:
             return replace(seen, code=failed.get(rank, -signal.SIGTERM if failed else 0))
-        if seen is None and rank in failed:  # it never arrived: it ended before those that did
+        if seen is None and rank in failed:  # the rank never arrived: it ended before those that did
             return Death(at_s=0.0, code=failed[rank])
         return seen
 

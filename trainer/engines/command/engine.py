@@ -91,7 +91,7 @@ class CommandEngine:
             cost_s=round(cost_s(), 3),
         )
         outcome = write_outcome(job.burst.folder, outcome)
-        shutil.rmtree(processes.control, ignore_errors=True)  # its logs are with the burst
+        shutil.rmtree(processes.control, ignore_errors=True)  # the burst's folder has copies of its logs
         return outcome
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ class Follower:
                 seen, moved = len(self.reading.iterations), now
                 first = now if first is None else first
             if min(self.reading.iterations, default=0) >= self.bounds.measures.stop:
-                return Followed()  # it resumes from a checkpoint
+                return Followed()  # the trainer resumed from a checkpoint
             if max(self.reading.iterations, default=0) >= self.bounds.last:
                 if now - moved > self.patience.ending_s:
                     return Followed(lingered=True)

@@ -116,7 +116,7 @@ def not_prepared(
         if not code and overdue_s is not None:
             ended, ending = None, f"did not end within {overdue_s:g} s"
         elif ended is None or ended == -signal.SIGTERM:
-            continue  # it was still running when it was ended
+            continue  # the line was still running when its rank was ended
         else:
             how = f"ended with {ended}" if ended >= 0 else f"was killed by {signal.Signals(-ended).name}"
             ending = how + _last_words(outputs(rank))

@@ -17,7 +17,7 @@ from trainer.estimate.gap.parts import Cause
 from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, LevelName, Waterfall
 
 FORCED = "moe_router_force_load_balancing"
-LEAST = 0.005  # of the first level: smaller causes are not listed
+LEAST = 0.005  # share of the first level below which causes are not listed
 
 
 @dataclass(frozen=True, kw_only=True)

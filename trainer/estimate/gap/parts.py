@@ -35,8 +35,8 @@ class Cause(StrEnum):
 
 
 LINKS = (Cause.EP, Cause.TP, Cause.CP, Cause.DP)
-MOVES = 0.1  # of a cause's expected time: a change that takes less of it does not explain it (judged)
-EXPERTS_WAIT = "experts_wait"  # of dispatch and combine: until the rank with most tokens had come
+MOVES = 0.1  # share of a cause's expected time that a change must move to explain it (judged)
+EXPERTS_WAIT = "experts_wait"  # part of dispatch and combine: waiting for the rank with most tokens
 OTHER = "other"
 PARTS: dict[str, Cause] = {
     EXPERTS_WAIT: Cause.ROUTER,

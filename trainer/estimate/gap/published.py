@@ -27,7 +27,7 @@ from trainer.recipe.tables import figure, read_table
 TABLE = "published.csv"
 ROW = re.compile(r"[Pp]\d{1,4}")
 MTP, CAPACITY = "mtp_num_layers", "moe_expert_capacity_factor"
-FAST = 0.95  # of the fastest alike: a slower run shows another mistake, not what is attainable (judged)
+FAST = 0.95  # share of the fastest similar run's rate: slower runs do not show what is attainable (judged)
 SIZES = (
     "num_layers",
     "hidden_size",

@@ -25,7 +25,7 @@ from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
 NONE_S = 1e-9
-LEAST_KNOWN = 0.02  # of the step: added to a part before its logarithm, as the surrogate does
+LEAST_KNOWN = 0.02  # share of the step, added to a part before its logarithm, as the surrogate does
 EFFECT_OFF = 0.3  # relative deviation of an effect: fitted to 120 runs of benchmarks.gap, judged on 60 others
 WORK = ("seq_length", "global_batch_size")
 
@@ -49,7 +49,7 @@ class LevelName(StrEnum):
     REFERENCE = "reference"
     PLAN = "plan"
     PEAK = "peak"
-    COMPUTE = "compute"  # of a trace without a recipe: what is left
+    COMPUTE = "compute"  # last level of a trace without a recipe
 
 
 @dataclass(frozen=True, kw_only=True)

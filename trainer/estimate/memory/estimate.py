@@ -61,7 +61,7 @@ class MemoryEstimate:
 
     by_part: dict[str, float]
     upper_gib: float
-    outside_gib: float  # beside the allocator: what must also fit below the limit
+    outside_gib: float  # memory outside the allocator, which must also fit below the limit
     hottest: dict[str, int]  # {"pp_rank": n}
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
 

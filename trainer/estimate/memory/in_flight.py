@@ -23,8 +23,8 @@ class ActivationBytes:
 
     eager: Floats  # kept for backward outside CUDA graphs
     graphed: Floats  # kept for backward inside them, and their static inputs and outputs
-    routed: Floats  # of both, what grows with the load of the rank's experts
-    gone_at_loss: Floats  # of `eager`, what is not there while the loss is made
+    routed: Floats  # part of eager and graphed that grows with the load of the rank's experts
+    gone_at_loss: Floats  # part of `eager` that is free while the loss is computed
     workspace: Floats  # one layer's backward, with what recompute and offload bring back
 
 

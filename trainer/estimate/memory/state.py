@@ -13,8 +13,8 @@ from trainer.estimate.held import HeldParameters
 
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 BF16_BYTES = 2.0
-QUANTIZED_BYTES = 1.0  # of each copy of a quantized weight
-MOST_COPIES = 2.0  # by row and by column
+QUANTIZED_BYTES = 1.0  # bytes per weight of each quantized copy
+MOST_COPIES = 2.0  # most quantized copies of a weight: by row and by column
 
 
 def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Floats]:

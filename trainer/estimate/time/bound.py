@@ -49,7 +49,7 @@ def _mixes(name: str) -> Callable[[Candidates], Flags]:
 
 UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
 UNKNOWN_FIGURE = "a GPU with a figure that is not known"
-# what decides the time beside what decides the memory
+# feature of a recipe that affects the time -> the rows that have it
 TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}

@@ -19,7 +19,7 @@ from trainer.model.mixers import mixers
 from trainer.model.shares import model_shares
 
 HIERARCHICAL = "a2a+p2p"
-TINY = 1e-9  # of the layers, where none attends
+TINY = 1e-9  # share of layers with attention where none has it, against division by zero
 
 
 def all_to_all_ranks(candidates: Candidates) -> Floats:

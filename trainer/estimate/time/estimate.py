@@ -332,8 +332,8 @@ def _loss(candidates: Candidates, values: Constants) -> Floats:
 def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[Floats, Floats]:
     """Returns (total, exposed) seconds to send activations to the next stage and gradients back, for all micro batches.
 
-    At most the stage's own work (`room`) hides them. Micro batches that a rank sends through a chunk beyond PP run
-    while the first ones travel through the other ranks.
+    The stage's own work (`room`) hides at most as much time as it takes. With microbatch_group_size_per_vp_stage above
+    PP, the additional micro batches of a chunk hide sends: they run while the first ones are on other ranks.
     """
     model = candidates.base.architecture
     gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB

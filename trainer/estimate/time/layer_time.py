@@ -25,8 +25,8 @@ from trainer.model.shares import class_shares
 
 TP_COLLECTIVES = 2.0  # all-gathers and reduce-scatters of a sublayer's forward; backward has one gather more
 TP_BACKWARD = 1.5
-EXPERTS_HELD, EXPERT_RANKS = 8.0, 16.0  # where natural_imbalance was taken
-PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host waits for it
+EXPERTS_HELD, EXPERT_RANKS = 8.0, 16.0  # the run from which natural_imbalance was taken
+PREPROCESS_CAPTURED = 0.2  # share of a dispatch's notification that remains where no host waits for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class LayerTime:
     tp_exposed: Floats
     cp: Floats
     cp_exposed: Floats
-    offload: Floats  # of activations
+    offload: Floats  # offload of activations
     offload_exposed: Floats
     host: Floats
 

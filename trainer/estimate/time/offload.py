@@ -17,7 +17,7 @@ from trainer.estimate.time.links import GB
 from trainer.measured.architectures import known
 
 PARAMETER_BYTES = 2.0  # a parameter on its way back from the host
-FORWARD = 1 / 3  # of a layer's compute
+FORWARD = 1 / 3  # share of the forward pass in a layer's compute
 
 
 def offloaded_share(candidates: Candidates) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Floats, Integers
 from trainer.estimate.time.constants import Constants
 
-EXPOSED = ("ep_exposed", "tp_exposed", "cp_exposed")  # of what ranks send each other inside a stage's work
+EXPOSED = ("ep_exposed", "tp_exposed", "cp_exposed")  # exposed communication inside a stage's work
 SENT = (*EXPOSED, "ep", "tp", "cp", "pp", "pp_exposed", "dp", "dp_exposed")
 ONCE = ("pp", "pp_exposed", "dp", "dp_exposed", "optimizer", "offload", "offload_exposed", "gc")
 TINY_S = 1e-12
@@ -35,8 +35,8 @@ class StageTable:
     pp_bubble: Floats
     dp: Floats
     dp_exposed: Floats
-    optimizer: Floats  # on the device
-    offload: Floats  # of the optimizer: copies and the host's step
+    optimizer: Floats  # optimizer step on the device
+    offload: Floats  # offload of the optimizer: copies and the host's step
     offload_exposed: Floats
     fixed: float | Floats  # host work once a step
     gc: Floats  # garbage collected by hand

@@ -31,13 +31,13 @@ from trainer.recipe.hardware import UNFITTED, Hardware
 TERA = 1e12
 MULTIPLY_ADD = 2.0  # FLOPs a parameter and token in forward; backward does twice as much
 ATTENTION_BACKWARD = 2.5  # five products where forward has two
-FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
-LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
+FORWARD_SHARE = 1 / 3  # share of the forward pass in a layer's launches and products
+LONG_SEQUENCE = (4096.0, 16384.0)  # sequence lengths at which the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
-PACE_TFLOPS = 1000.0  # of the long products that grouped_half_width is for
-FEED_LAUNCHES = 0.15  # of a layer's launches where a layer has no mixer, those of its routing and experts apart
-SCAN_BACKWARD = 2.5  # of a scan's forward: it is done again, then its gradients
-DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # of a layer, forward and backward
+PACE_TFLOPS = 1000.0  # rate of the long products that grouped_half_width was fitted to
+FEED_LAUNCHES = 0.15  # launches of a layer without a mixer over those of one with, routing and experts apart
+SCAN_BACKWARD = 2.5  # time of a scan's backward over its forward: it is recomputed, then its gradients
+DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # collectives of a layer, forward and backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,14 @@ class Forward:
     grouped: Floats  # the experts
     attention: Floats
     attention_backward: Floats
-    scan: Floats  # of mixers other than attention
+    scan: Floats  # scans of mixers other than attention
     norms: Floats
-    activation: Floats  # of the experts, or of a dense feed-forward
+    activation: Floats  # activation function of the experts, or of a dense feed-forward
     permute: Floats
     quantize: Floats
-    up_projection: Floats  # of MLA; part of gemm
+    up_projection: Floats  # up projections of MLA; part of gemm
     shared: Floats  # part of gemm
-    feed_forward: Floats  # of a dense layer; part of gemm
+    feed_forward: Floats  # feed-forward of a dense layer; part of gemm
 
     @property
     def memory_bound(self) -> Floats:

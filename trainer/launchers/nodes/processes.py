@@ -51,9 +51,10 @@ class Monitor(Protocol):
         ...
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """Returns the failure if the scheduler or connection ended the ranks, not they themselves or we.
+        """Returns the failure if the scheduler or the connection ended the ranks; None if they ended by themselves or
+        we ended them.
 
-        `by_us`: ignores CANCELLED, as we cancelled the rest.
+        `by_us`: we ended the rest, so that a state CANCELLED is ours.
         """
         ...
 

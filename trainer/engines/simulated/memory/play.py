@@ -86,7 +86,7 @@ class _Stages:
         sign = np.where(forward, 1.0, -1.0)
         kept = np.array([each.kept for each in chunks])[chunk]
         level = np.cumsum(sign * kept)
-        # level without the pass's own tensors, which include those that a backward pass releases
+        # bytes that other passes hold: without those that this forward pass keeps or this backward pass releases
         start = np.where(forward, level - kept, level)
         fullest = np.array([[each.backward for each in chunks], [each.forward for each in chunks]])
         peaks = start + fullest[forward.astype(int), chunk]
