@@ -45,6 +45,7 @@ from benchmarks.time_accuracy import (
     accuracy,
     baseline,
     judge_runs,
+    pair_spread,
     rank_correlations,
 )
 from benchmarks.time_accuracy import (
@@ -195,6 +196,8 @@ def step_time(facts: Path, *, write: bool) -> None:
     _print_accuracy(console, found.runs, errors)
     console.print(PEERS, highlight=False)
     _print_cells(console, found.runs, found.held_out)
+    pairs, width = pair_spread(found.runs, found.held_out)
+    console.print(f"ratio of two recipes of one cell, {pairs:,} pairs of runs: 90 % of the errors within {width:.1%}")
     _print_long(console, found)
     _print_apart(console, found)
     _print_pairs(console, found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -66,6 +67,19 @@ def rank_correlations(runs: Sequence[Run], errors: Floats) -> list[tuple[str, fl
         means = np.array([np.mean(pairs, axis=0) for pairs in points.values()])
         found.append((cell, spearman(means[:, 0], means[:, 1])))
     return found
+
+
+def pair_spread(runs: Sequence[Run], errors: Floats) -> tuple[int, float]:
+    """Returns (pairs, 90th percentile of the relative errors of their ratios), of all runs of two recipes in one
+    cell."""
+    at = {run.row: index for index, run in enumerate(runs)}
+    apart = [
+        abs(np.expm1(errors[at[first.row]] - errors[at[second.row]]))
+        for _, members in cells(list(runs))
+        for first, second in combinations(members, 2)
+        if first.recipe.digest() != second.recipe.digest()
+    ]
+    return len(apart), float(np.quantile(apart, 0.9))
 
 
 def spearman(a: Floats, b: Floats) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import counted
+from autotune.looks.quantities import counted, percent
 from trainer.estimate.plan.familiar import Familiar
 from trainer.fidelity import Fidelity
 from trainer.recipe import Recipe
@@ -31,7 +31,7 @@ def fidelity_words(fidelity: Fidelity | None) -> str:
 
 def setting_words(recipe: Recipe) -> str:
     """Returns the main settings besides the layout: precision, recompute, dispatcher, CP exchange if set, overlap, CUDA
-    graphs."""
+    graphs, offload to the host."""
     granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
     recompute = "recompute " + (
         " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"
@@ -45,4 +45,18 @@ def setting_words(recipe: Recipe) -> str:
     scope = f"graphs {' + '.join(recipe.knob('cuda_graph_scope') or ('whole layers',))}" if graphs else ""
     moe = recipe.architecture.num_moe_experts is not None
     words = (recipe.training.precision, recompute, dispatcher if moe else "", exchange, overlap, scope)
-    return ", ".join(filter(None, words))
+    return ", ".join(filter(None, (*words, _offload_words(recipe))))
+
+
+def _offload_words(recipe: Recipe) -> str:
+    """Returns what is kept in host memory: parts of the optimizer, modules' activations, whole layers'; empty if
+    nothing is."""
+    kept = []
+    if recipe.knob("optimizer_cpu_offload"):
+        share = recipe.knob("optimizer_offload_fraction")
+        kept.append("optimizer" if share == 1 else f"{percent(share, 0)} of the optimizer")
+    if recipe.knob("fine_grained_activation_offloading"):
+        kept += recipe.knob("offload_modules") or ()
+    if recipe.knob("cpu_offloading"):
+        kept.append(f"{recipe.knob('cpu_offloading_num_layers')} layers")
+    return f"offload {' + '.join(kept)}" if kept else ""

@@ -15,6 +15,7 @@ from trainer.estimate.plan.familiar import Familiar, familiar_to
 from trainer.estimate.plan.legality import kept_to
 from trainer.estimate.plan.search import Scored, Search, of_sizes
 from trainer.estimate.plan.stages import balanced_layouts
+from trainer.estimate.time.bound import ratio_spread, unproven_offloads
 from trainer.estimate.time.estimate import TimeTable, time_of
 from trainer.estimate.time.parts import STEP_PARTS
 from trainer.estimate.time.work import fuses_experts
@@ -194,8 +195,8 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
 
 
 def missing(found: Search, shown: list[Choice]) -> list[Missing]:
-    """Returns why these are not shown: the recipe's own layout, published starting points of the model, sizes that no
-    choice has."""
+    """Returns why these are not shown: the fastest recipe whose gain is unsure, the recipe's own layout, published
+    starting points of the model, sizes that no choice has."""
     named = [Familiar.own(found.base), *familiar_to(found.base)]
     listed = {sizes_of(choice.recipe) for choice in shown}
     layouts = [
@@ -205,7 +206,23 @@ def missing(found: Search, shown: list[Choice]) -> list[Missing]:
         for one in named
         if one.sizes not in listed
     ]
-    return [*layouts, *_axes(found, shown)]
+    return [*_unsure(found), *layouts, *_axes(found, shown)]
+
+
+def _unsure(found: Search) -> Iterator[Missing]:
+    """Yields the fastest recipe if it is left out because its gain, from offload to the host, is not sure."""
+    finals = found.finals
+    row = np.where(finals.fits, finals.figures.tokens, 0.0).argmax()
+    if not finals.unsure[row] or finals.gain[row] < 1 + NOTABLE:
+        return
+    recipe = finals.candidates.recipe(int(row))
+    ways = [name for name, flags in unproven_offloads(one(recipe)).items() if flags.all()]
+    gain, width = finals.gain[row], 1 + ratio_spread(finals.unproven[[row]])[0]
+    yield Missing(
+        layout=f"{' and '.join(ways)} with {Familiar.own(recipe).words}",
+        because=f"predicted {100 * (gain - 1):.0f} % faster, which is not sure: 90 % interval "
+        f"{100 * (gain / width - 1):+.0f} to {100 * (gain * width - 1):+.0f} %, no published run has it",
+    )
 
 
 def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
@@ -230,14 +247,17 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
     fitting = outlined[found.outlined.fits[outlined]]
     if not len(fitting):
         return f"needs {found.outlined.figures.needs_gib[outlined].min():.1f} GiB of {limit:g} at least"
-    only_full = found.outlined.candidates.take(fitting).among("recompute_granularity", "full").all()
-    return ("fits only with full recompute; " if only_full else "") + _slower(found, places, fitting)
+    plain = fitting[found.outlined.unproven[fitting] == 0]
+    if not len(plain):
+        return "fits only with offload to the host"
+    only_full = found.outlined.candidates.take(plain).among("recompute_granularity", "full").all()
+    return ("fits only with full recompute; " if only_full else "") + _slower(found, places, plain)
 
 
 def _slower(found: Search, places: Flags, fitting: Integers) -> str:
     values = found.learned.constants
     first = time_of(found.finals.candidates.take(found.ranking[:1]), constants=values)
-    finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits)
+    finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits & ~found.finals.unsure)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
     best = rows[[scored.figures.tokens[rows].argmax()]]
     rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1

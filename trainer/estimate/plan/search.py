@@ -21,7 +21,7 @@ from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken, kept_to
 from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, leanest, settings
-from trainer.estimate.time.bound import FEATURE_SPREAD
+from trainer.estimate.time.bound import ratio_spread, unproven_offloads
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -29,6 +29,7 @@ from trainer.recipe.schema import Recipe
 
 CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] fit in the cache
 FINALISTS = 3000  # rows of the second stage that are combined with the remaining settings
+OFFLOADED_FINALISTS = 500  # rows with more offload to the host than others that fit, beside these
 # rows that do not fit, those that need least memory first, that are tried with every offload to the host
 PROMISING = 1500
 # throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
@@ -62,6 +63,36 @@ class Scored:
     figures: Figures
     fits: Flags
     layout: Integers  # [N], index of the layout of each row
+
+    def take(self, rows: Integers) -> Scored:
+        return Scored(
+            candidates=self.candidates.take(rows),
+            figures=self.figures.take(rows),
+            fits=self.fits[rows],
+            layout=self.layout[rows],
+        )
+
+    @cached_property
+    def unproven(self) -> Integers:
+        """Returns the number of ways in which each row offloads to the host that no published run has, beyond those
+        that every row that fits has, [N]; 0 if none fits."""
+        count = np.zeros(self.fits.shape, dtype=np.int64)
+        for flags in unproven_offloads(self.candidates).values():
+            count += flags
+        return count - count[self.fits].min() if self.fits.any() else 0 * count
+
+    @cached_property
+    def gain(self) -> Floats:
+        """Returns each row's throughput over that of the fastest row that fits with no unproven offload, [N]; infinite
+        if no row fits."""
+        plain = self.figures.tokens[self.fits & (self.unproven == 0)].max(initial=0.0)
+        return self.figures.tokens / plain if plain else np.full(self.fits.shape, np.inf)
+
+    @cached_property
+    def unsure(self) -> Flags:
+        """Returns the rows that fit, but offload more than others that fit and are not surely faster: the 90 % interval
+        of their gain holds a loss."""
+        return self.fits & (self.unproven > 0) & (self.gain <= 1 + ratio_spread(self.unproven))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +188,12 @@ def _outline(
 
 def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outline:
     """Returns the outline with rows that fit only by offload to the host, if they are faster than all rows that fit
-    without it by more than the additional uncertainty of offload, which no published run has.
+    without it. Whether they are surely faster is judged with all settings (`Scored.unsure`).
 
     Offload only costs time, so that only rows that do not fit, but would be faster, can gain.
     """
     places, base, scored = first.layouts, first.layouts.base, first.scored
-    best = scored.figures.tokens[scored.fits].max() * (1 + FEATURE_SPREAD)
+    best = scored.figures.tokens[scored.fits].max()
     faster = np.flatnonzero(~scored.fits & (scored.figures.tokens > best))
     if not faster.size or base.hardware.is_cpu or base.hardware.host_link_gb_s is None:
         return first
@@ -261,11 +292,14 @@ def _references(choices: Candidates, options: Integers) -> Integers:
 
 
 def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
-    """Returns the fastest layouts that fit (those with least memory if none does) and the recipe's own, combined with
-    all other settings."""
+    """Returns the fastest layouts that fit (those with least memory if none does), with and without unproven offload,
+    and the recipe's own, combined with all other settings."""
     outlined, choices = first.scored, first.settings
     own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
-    order = np.union1d(_best_first(outlined)[:FINALISTS], own)
+    plain, offloaded = np.flatnonzero(outlined.unproven <= 0), np.flatnonzero(outlined.unproven > 0)
+    picked = ((plain, FINALISTS), (offloaded, OFFLOADED_FINALISTS))
+    best = [rows[_best_first(outlined.take(rows))[:most]] for rows, most in picked]
+    order = np.unique(np.concatenate([*best, own]))
     recompute = _recompute_keys(outlined.candidates.take(order))
     available = _recompute_keys(choices.take(first.options))
     pairs = [np.flatnonzero(available == key) for key in recompute]
@@ -351,8 +385,9 @@ def _places(tokens: Floats) -> Integers:
 
 
 def best_of_each_layout(scored: Scored) -> Integers:
-    """Returns rows, the best first, one for each combination of TP, PP, VPP, CP, EP and ETP."""
-    order = _best_first(scored)
+    """Returns rows, the best first, one for each combination of TP, PP, VPP, CP, EP and ETP, without unsure ones."""
+    kept = np.flatnonzero(~scored.unsure)
+    order = kept[_best_first(scored.take(kept))]
     sizes = scored.candidates.take(order)
     grid = (sizes.tp, sizes.pp, sizes.vpp, sizes.cp, sizes.ep, sizes.etp)
     keys = np.stack([np.broadcast_to(size, (len(order),)) for size in grid])

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats, Integers
 from trainer.estimate.memory.bound import FEATURES
 from trainer.model.mixers import mixers
 from trainer.model.shares import model_shares
@@ -24,7 +24,10 @@ from trainer.recipe.tables import read_table
 
 FEATURE_SPREAD = 0.10  # more of the step, a feature no run has: what single knobs move in effects.csv
 DOUBLING_SPREAD = 0.05  # more of it, a doubling of sequence length or ranks beyond the runs
+# of the ratio of two recipes of one model and GPU: 90 % of the pairs of published runs, predicted without their cell
+PAIR_SPREAD = 0.20
 MOST_SPREAD = 0.9
+OFFLOADS = ("activation offload", "layer offload", "optimizer offload")
 
 
 def _on(name: str) -> Callable[[Candidates], Flags]:
@@ -124,6 +127,19 @@ def spread(candidates: Candidates) -> Floats:
     wider = np.log2(max(1.0, candidates.base.world_size / known.ranks))
     more = FEATURE_SPREAD * unknown + DOUBLING_SPREAD * (longer + wider)
     width: Floats = np.minimum(time_calibration(candidates).p90_pct / 100 + more, MOST_SPREAD)
+    return width
+
+
+def unproven_offloads(candidates: Candidates) -> dict[str, Flags]:
+    """Returns {way of offloading to the host that no published run has: the rows that do it}."""
+    known = time_calibrations()
+    return {name: TIME_FEATURES[name](candidates) for name in OFFLOADS if not known[name].rows}
+
+
+def ratio_spread(unproven: Integers) -> Floats:
+    """Returns the relative half width of the 90 % interval of the ratio of two recipes' throughput, of which one has
+    `unproven` more features that no published run has. Errors that both recipes have cancel."""
+    width: Floats = np.hypot(PAIR_SPREAD, FEATURE_SPREAD * unproven)
     return width
 
 

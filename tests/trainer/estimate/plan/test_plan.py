@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from autotune.looks.recipes import setting_words
 from tests.rows import filled
 from trainer.estimate.candidates import table
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices, missing
 from trainer.estimate.plan.search import EQUAL_WITHIN, Figures, Scored, Search, best_of_each_layout, search
+from trainer.estimate.time.bound import FEATURE_SPREAD, PAIR_SPREAD
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import load_recipe
 from trainer.recipe.load import recipe_from
@@ -175,22 +178,35 @@ def test_offload_is_chosen_where_nothing_else_fits_and_said_to_cost() -> None:
     assert choice.fits
     assert choice.recipe.knob("optimizer_cpu_offload")
     assert choice.because.startswith("offload exposed")
+    assert "offload optimizer" in setting_words(choice.recipe)
     roomy = recipe_from(Source(name="roomy", data=data | {"cluster": {"gpu": "h100", "nodes": 2}}))
     assert not any(each.recipe.knob("optimizer_cpu_offload") for each in choices(search(roomy), 3))
 
 
-def test_offload_is_chosen_where_its_room_buys_more_than_its_copies_cost() -> None:
-    data = {"model": "deepseek-v3", "cluster": {"gpu": "h100", "nodes": 32}}
-    training = {"global_batch_size": 2048, "precision": "fp8_current"}
-    base = recipe_from(Source(name="tight", data=data | {"training": training}))
-    frozen = base.model_copy(
-        update={"tune": base.tune.model_copy(update={"freeze": ("fine_grained_activation_offloading",)})}
-    )
+def test_offload_is_chosen_where_its_room_surely_buys_more_than_its_copies_cost() -> None:
+    base = recipe("mixtral-8x22b", cluster={"gpu": "h100", "nodes": 4}, training={"global_batch_size": 1024})
+    frozen = base.model_copy(update={"tune": base.tune.model_copy(update={"freeze": ("optimizer_cpu_offload",)})})
     free, without = (choices(search(each), 1)[0] for each in (base, frozen))
     assert free.fits
     assert without.fits
-    assert free.recipe.knob("fine_grained_activation_offloading")
-    assert free.tokens_per_s_per_gpu > without.tokens_per_s_per_gpu
+    assert free.recipe.knob("optimizer_cpu_offload")
+    assert free.tokens_per_s_per_gpu > (1 + np.hypot(PAIR_SPREAD, FEATURE_SPREAD)) * without.tokens_per_s_per_gpu
+
+
+@pytest.mark.parametrize(("nodes", "batch"), [(32, 2048), (128, 8192)])
+def test_offload_whose_gain_is_not_sure_is_named_and_not_chosen(nodes: int, batch: int) -> None:
+    training = {"global_batch_size": batch, "precision": "fp8_blockwise"}
+    found = search(recipe("deepseek-v3", cluster={"gpu": "h100", "nodes": nodes}, training=training))
+    shown = choices(found, 5)
+    assert not any(choice.recipe.knob("fine_grained_activation_offloading") for choice in filled(shown))
+    (left_out,) = [each for each in missing(found, shown) if each.layout.startswith("activation offload with ")]
+    gain, least, most = (
+        float(figure) / 100
+        for figure in re.findall(r"(\d+) % faster.* interval ([-+]\d+) to ([-+]\d+) %", left_out.because)[0]
+    )
+    assert 0.1 < gain < 0.2
+    assert least < 0
+    assert (1 + most) / (1 + least) == pytest.approx((1 + np.hypot(PAIR_SPREAD, FEATURE_SPREAD)) ** 2, rel=0.02)
 
 
 def test_what_a_release_is_known_to_fail_with_is_no_choice_for_a_trainer_that_may_be_it() -> None:
