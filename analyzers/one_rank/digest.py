@@ -244,8 +244,8 @@ def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> di
 
 
 def _count_within(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
-    """Returns how many of the moments (float64[N], sorted) are in a step, those in repeated windows as often as these
-    count."""
+    """Returns the number of moments (float64[N], sorted) in a step; a moment in a repeated window counts once per
+    repetition."""
     return float(repeats.begun(at_us, np.array(partition.start_us), np.array(partition.end_us)))
 
 

@@ -35,7 +35,7 @@ class RankStep:
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)
     # part of the rest of exposed communication: possible waiting
     may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)
-    # waiting, except in pp, by what the late rank did
+    # waiting for late ranks by its cause, without waiting in pp
     waiting_by_cause: Mapping[str, float] = field(default_factory=dict)
     to_host_us: float = 0.0  # part of exposed copies: from the device to host memory
     from_host_us: float = 0.0

@@ -6,23 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.published_runs import TUNED_SETTINGS
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source
 
-EVEN_LOAD: dict[str, Any] = {
-    "moe_grouped_gemm": True,
-    "moe_router_fusion": True,
-    "moe_permute_fusion": True,
-    "moe_router_force_load_balancing": True,
-    "use_distributed_optimizer": True,
-    "overlap_grad_reduce": True,
-    "overlap_param_gather": True,
-    "grad_reduce_in_fp32": False,
-    "cross_entropy_loss_fusion": True,
-    "cpu_affinity": "spread",
-}  # settings that tuned runs of the guides share
+EVEN_LOAD: dict[str, Any] = {**TUNED_SETTINGS, "moe_permute_fusion": True}
 
 
 UNKNOWN = ("no published run has", "no calibrated run has")  # first words of an estimate's notes on unmodelled features

@@ -20,8 +20,8 @@ from trainer.estimate.candidates import Flags
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.microbenchmarks.row import Row
 
-AFTER = (1, 3, 10)  # trials
-DRAWN = 60  # recipes
+AFTER = (1, 3, 10)  # numbers of trials after which the fit is counted
+DRAWN = 60  # number of recipes that the counts are of
 
 
 def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[Fitting]:

@@ -30,7 +30,8 @@ def _workspaces(candidates: Candidates) -> Floats:
     communication overlap, and torch's."""
     grouped = candidates.on("moe_grouped_gemm") * constant("grouped_gemm_streams")
     overlapped = candidates.on("tp_comm_overlap") * constant("userbuffer_streams")
-    routers = float(candidates.base.architecture.num_moe_experts is not None)  # use its products in local layers too
+    # routers use Transformer Engine's GEMMs in local layers too
+    routers = float(candidates.base.architecture.num_moe_experts is not None)
     streams = np.where(candidates.among("transformer_impl", "local"), routers, 1.0 + grouped + overlapped)
     return (streams * constant("gemm_workspace") + constant("blas_workspace")) * MIB
 

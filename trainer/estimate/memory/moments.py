@@ -59,9 +59,9 @@ def _moments(
     """Returns (micro batches held by each chunk at every possible peak [U, M, P, V], whether the last chunk runs then
     [U, M, P]).
 
-    A peak is possible after the warm-up and one more forward, and whenever a group that is then under way or begins has
-    passed its chunk, with as many backwards done since, the last chunk's first. The arguments are [U, 1, 1]; `ahead`:
-    additional forwards that EP overlap does before the first backward.
+    A peak is possible after the warm-up and one more forward pass. It is also possible whenever a chunk has run a whole
+    group of micro batches since then: by that time as many backward passes are done, those of the last chunk first. The
+    arguments are [U, 1, 1]; `ahead`: additional forward passes that EP overlap does before the first backward pass.
     """
     rank, number = np.arange(shape[0], dtype=float), np.arange(shape[1], dtype=float)
     behind = np.maximum(0.0, pp - rank - 1)  # stages after this one

@@ -116,7 +116,8 @@ def _model(raw: Values, final: Values) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (fields of the architecture, {field: the reason why its value cannot be read})."""
     fields = {name: reader(final) for name, reader in _MODEL.items()}
     if raw["ffn_hidden_size"] is None and (not final["swiglu"] or _no_dense_layers(final)):
-        fields["ffn_hidden_size"] = None  # 4·hidden there as here; with SwiGLU it is another width
+        # unset means 4·hidden for both; with SwiGLU Megatron-LM takes another width
+        fields["ffn_hidden_size"] = None
     said = {name: value for name, value in fields.items() if value is not None}
     try:
         model = Architecture(**{"vocab_size": 1, **said})
