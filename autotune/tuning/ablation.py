@@ -33,7 +33,7 @@ class AblationRun:
     def run(self) -> tuple[ChangeShare, ...]:
         """Runs the bursts, accepts the smaller recipe if it loses nothing, and returns every change with its shares."""
         granted = AblationStarted(tuned=self.tuned, bursts=self.most)
-        begun = self.bench.journal.once(AblationStarted, lambda: granted, tuned=self.tuned)
+        begun = self.bench.journal.replay_or_append(AblationStarted, lambda: granted, tuned=self.tuned)
         last = self.bench.spent + max(begun.bursts, self.most)
         step = self.ablation.step(self._seen)
         while step.next_removal is not None and self._may_continue(last):
@@ -65,7 +65,7 @@ class AblationRun:
     def _may_continue(self, last: int) -> bool:
         """Returns whether the next step is a recorded burst of the ablation, or one within the limits and up to number
         `last`."""
-        past = self.bench.journal.next_past
+        past = self.bench.journal.next_recorded
         if past is None:
             return self.bench.spent < last and self.bench.spent_out is None
         return isinstance(past, BurstStarted) or (isinstance(past, Proposed) and past.phase is Phase.ABLATION)

@@ -63,7 +63,7 @@ class Bench:
     @property
     def may_burst(self) -> bool:
         """Returns whether the next step may be a burst: it is recorded, or the limits allow it."""
-        return self.journal.comes(BurstStarted, otherwise=self.spent_out is None)
+        return self.journal.next_is(BurstStarted, otherwise=self.spent_out is None)
 
     @property
     def spent_out(self) -> Reason | None:
@@ -99,7 +99,7 @@ class Bench:
     def enter(self, proposal: Proposal) -> int:
         """Writes the proposal to the journal and returns its trial number. On resume, a recorded proposal replaces the
         argument."""
-        return self.journal.once(Proposed, lambda: self._proposed(proposal)).trial
+        return self.journal.replay_or_append(Proposed, lambda: self._proposed(proposal)).trial
 
     def attempt(self, number: int) -> Trial:
         """Checks, runs and analyses the trial entered as `number`; returns it without a verdict."""
@@ -108,22 +108,24 @@ class Bench:
         broken = [finding.message for finding in self.check(recipe) if finding.kind == "error"] or self._too_large(
             recipe
         )
-        if self.journal.comes(Refused, otherwise=bool(broken)):
+        if self.journal.next_is(Refused, otherwise=bool(broken)):
             failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(broken))
-            self.journal.once(Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)), trial=number)
+            self.journal.replay_or_append(
+                Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)), trial=number
+            )
             return history.attempted[number]
         burst = self._burst(number, recipe, "measure")
-        if self.journal.comes(Analyzed, otherwise=burst.outcome.ok and recipe.burst.trace_steps > 0):
-            self.journal.once(Analyzed, lambda: self._analyzed(burst), trial=number)
+        if self.journal.next_is(Analyzed, otherwise=burst.outcome.ok and recipe.burst.trace_steps > 0):
+            self.journal.replay_or_append(Analyzed, lambda: self._analyzed(burst), trial=number)
         return history.attempted[number]
 
     def replay(self) -> None:
         """Replays the recorded events as they are, and finishes the burst that was running."""
-        while (past := self.journal.next_past) is not None:
+        while (past := self.journal.next_recorded) is not None:
             if isinstance(past, BurstStarted):
                 self.finish(past)
             else:
-                self.journal.take()
+                self.journal.replay_next()
 
     def finish(self, started: BurstStarted) -> Trial:
         """Finishes a burst that an earlier run started, whatever its purpose; returns its trial."""
@@ -140,7 +142,7 @@ class Bench:
     def conclude(self, trial: Trial, status: Status, verdict: Verdict, reason: Reason) -> Trial:
         """Writes the verdict and returns the judged trial."""
         judged = Judged(trial=trial.number, status=status, verdict=verdict, reason=reason)
-        self.journal.once(Judged, lambda: judged, trial=trial.number)
+        self.journal.replay_or_append(Judged, lambda: judged, trial=trial.number)
         return self.journal.history.attempted[trial.number]
 
     def _proposed(self, proposal: Proposal) -> Proposed:
@@ -170,7 +172,7 @@ class Bench:
 
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:
         fidelity = self.journal.history.proposals[trial][0].fidelity
-        number = self.journal.once(
+        number = self.journal.replay_or_append(
             BurstStarted,
             lambda: BurstStarted(burst=self.spent + 1, trial=trial, purpose=purpose, fidelity=fidelity),
             trial=trial,
@@ -180,7 +182,7 @@ class Bench:
         burst = Burst(
             number=number, recipe=recipe, folder=self._folder(number), seed=self.seed, watch=self._latest_ranks()
         )
-        return self.journal.once(BurstFinished, lambda: self._run(burst, trial), burst=number)
+        return self.journal.replay_or_append(BurstFinished, lambda: self._run(burst, trial), burst=number)
 
     def _latest_ranks(self) -> tuple[int, ...]:
         """Returns the ranks that the next burst traces again: the latest ones of the last analysis, so that a slow

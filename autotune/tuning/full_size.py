@@ -60,10 +60,10 @@ class FullSize:
     def measure(self) -> None:
         """Measures at full size the recipe predicted to be the fastest, the reference, and then, up to MAX_CHOICES
         recipes in all, each that is likely to be faster. Does nothing without proxies."""
-        while (past := self.bench.journal.next_past) is not None:
+        while (past := self.bench.journal.next_recorded) is not None:
             if not isinstance(past, Proposed) or not is_at_full_size(past):
                 return
-            self.bench.journal.take()
+            self.bench.journal.replay_next()
             self.settle(self.bench.attempt(past.trial))
         if self.sizing is None:
             return

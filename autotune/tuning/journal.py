@@ -157,45 +157,45 @@ class Journal:
         if self.torn_bytes:
             os.ftruncate(self._fd, whole)
             os.fsync(self._fd)
-        self._past = deque(events)
+        self._recorded = deque(events)
         self.whole = History(events) if events else self.history
         self._fold_tuner_events()
 
     @property
-    def next_past(self) -> Event | None:
+    def next_recorded(self) -> Event | None:
         """Returns the recorded event at this point; None once the loop has reached the end of the file."""
-        return self._past[0] if self._past else None
+        return self._recorded[0] if self._recorded else None
 
-    def once(self, kind: type[E], make: Callable[[], E], **expected: object) -> E:
+    def replay_or_append(self, kind: type[E], make: Callable[[], E], **expected: object) -> E:
         """Returns the next recorded event; if none is left, writes the event from `make` and returns it.
 
         Raises OtherStepError if the recorded event is of another kind, or has other fields than `expected`.
         """
-        if not self._past:
+        if not self._recorded:
             return self.append(make())
-        event = self._past[0]
+        event = self._recorded[0]
         if not isinstance(event, kind) or any(getattr(event, name) != value for name, value in expected.items()):
             raise OtherStepError(self.path, event, expected=kind.__struct_config__.tag)
-        self.take()
+        self.replay_next()
         return event
 
-    def take(self) -> None:
+    def replay_next(self) -> None:
         """Folds the next recorded event, whatever its type."""
-        self.history.fold(self._past.popleft())
+        self.history.fold(self._recorded.popleft())
         self._fold_tuner_events()
 
-    def comes(self, kind: type[E], *, otherwise: bool) -> bool:
+    def next_is(self, kind: type[E], *, otherwise: bool) -> bool:
         """Returns whether the next recorded event is of this kind; `otherwise` if none is left."""
-        return isinstance(self._past[0], kind) if self._past else otherwise
+        return isinstance(self._recorded[0], kind) if self._recorded else otherwise
 
-    def close_past(self) -> None:
+    def refuse_unreached(self) -> None:
         """Raises OtherStepError if recorded events are left that the loop did not reach."""
-        if self._past:
-            raise OtherStepError(self.path, self._past[0], expected=Ended.__struct_config__.tag)
+        if self._recorded:
+            raise OtherStepError(self.path, self._recorded[0], expected=Ended.__struct_config__.tag)
 
     def _fold_tuner_events(self) -> None:
-        while self._past and isinstance(self._past[0], _FOLDED_ONLY):
-            self.history.fold(self._past.popleft())
+        while self._recorded and isinstance(self._recorded[0], _FOLDED_ONLY):
+            self.history.fold(self._recorded.popleft())
 
     def append(self, event: E) -> E:
         """Writes one event and flushes it to disk; after an error (a full disk) the file is unchanged.

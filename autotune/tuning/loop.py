@@ -89,7 +89,7 @@ class Loop:
         """
         try:
             first = base_proposal(self.base)
-            first = self.sizing.sized(first, []) if self.sizing and self.bench.journal.next_past is None else first
+            first = self.sizing.sized(first, []) if self.sizing and self.bench.journal.next_recorded is None else first
             self._settle(self.bench.attempt(self.bench.enter(first)))
             return self._tune()
         except OtherStepError:
@@ -107,12 +107,12 @@ class Loop:
             if self._history.completed == completed or not self._search(LATER_PASSES):
                 break  # this ablation ended an earlier run of the tuner; the search continues after it
             settled = self._make_sure(settled)
-        self.bench.journal.close_past()
+        self.bench.journal.refuse_unreached()
         return self.bench.journal.append(msgspec.structs.replace(ended, changes=changes))
 
     def _ablate(self) -> tuple[ChangeShare, ...]:
         """Runs the reserved bursts on the best recipe's changes; returns the changes with their shares."""
-        best, asked = self._history.best, self.bench.journal.comes(AblationStarted, otherwise=self.bench.reserved > 0)
+        best, asked = self._history.best, self.bench.journal.next_is(AblationStarted, otherwise=self.bench.reserved > 0)
         know = None if best is None else self.policy.knowledge(best, self._history.trials)
         ablation = None if know is None else ablation_of(know)
         if best is None or ablation is None:
@@ -172,13 +172,13 @@ class Loop:
 
     def _next(self, phase: Phase) -> int | None:
         """Returns the phase's next trial number: the recorded one on resume, else that of the policy's proposal."""
-        past = self.bench.journal.next_past
+        past = self.bench.journal.next_recorded
         if past is None:
             proposal = self._wanted(phase)
             return None if proposal is None else self.bench.enter(proposal)
         apart = isinstance(past, Proposed) and (is_at_full_size(past) or self._is_reference(past))
         if isinstance(past, Proposed) and past.phase is phase and not apart:
-            return self.bench.journal.once(Proposed, lambda: past).trial
+            return self.bench.journal.replay_or_append(Proposed, lambda: past).trial
         return None
 
     def _is_reference(self, past: Proposed) -> bool:
@@ -248,7 +248,7 @@ class Loop:
     def _measure_reference(self, *, known: bool) -> bool:
         """Measures a recipe close to the base recipe if that does not run, since the gain relative to a good first
         proposal would be too small. Later trials do not replace this reference. Returns whether it is known now."""
-        given, past = self._history.attempted[0], self.bench.journal.next_past
+        given, past = self._history.attempted[0], self.bench.journal.next_recorded
         full = self._history.at_full_size(given.recipe) or given
         if Status.OK in (given.status, full.status) or self._history.best is None:
             return known
@@ -262,7 +262,7 @@ class Loop:
                 proposal = self.sizing.sized(proposal, self._history.trials)
             number = self.bench.enter(proposal)
         elif isinstance(past, Proposed) and self._is_reference(past):
-            number = self.bench.journal.once(Proposed, lambda: past).trial
+            number = self.bench.journal.replay_or_append(Proposed, lambda: past).trial
         else:
             return True
         return self._settle(self.bench.attempt(number)).status is Status.OK
@@ -284,7 +284,7 @@ class Loop:
 
         On resume, recorded repeats count as wanted.
         """
-        if self.bench.journal.next_past is not None:
+        if self.bench.journal.next_recorded is not None:
             return self.bench.may_burst
         found = speedup(best, over=reference, trials=self._history.trials)
         return found is not None and (found.provisional or found.high - found.low > 2 * MAX_HALF_WIDTH * found.value)
@@ -295,7 +295,7 @@ class Loop:
             same = best is None or best.fidelity is None
             return judge(trial, against=best if same else self._history.best_at_full_size, trials=trials)
         predicted = None
-        if trial.status is Status.OK and self.bench.journal.next_past is None:
+        if trial.status is Status.OK and self.bench.journal.next_recorded is None:
             predicted = self.sizing.at_full_size(trial, best, trials)
         return judge(trial, against=best, trials=trials, at_full_size=predicted)
 

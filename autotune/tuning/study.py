@@ -198,7 +198,7 @@ def _opened(
     journal = Journal(
         folder / JOURNAL, clock=clock, listener=listener
     )  # the first line is written at once, for `status` in another shell
-    journal.once(StudyStarted, lambda: started)
+    journal.replay_or_append(StudyStarted, lambda: started)
     return Study(folder=folder, recipe=recipe, seed=seed, journal=journal, lock=lock)
 
 

@@ -151,7 +151,7 @@ def loop_in(
     started = StudyStarted(
         version="0", name="fake", recipe=recipe.model_dump(mode="json"), digest="0", seed=1234, environment={}
     )
-    journal.once(StudyStarted, lambda: started)
+    journal.replay_or_append(StudyStarted, lambda: started)
     bench = Bench(
         journal=journal,
         engine=engine or FakeEngine(rule),
