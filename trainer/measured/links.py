@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 from trainer.errors import refused
-from trainer.recipe.tables import figure, read_table
+from trainer.recipe.tables import figure, read_table, words
 
 COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-scatter, all-reduce
 
@@ -14,14 +14,18 @@ COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-
 @cache
 def shares() -> dict[tuple[str, str], float]:
     """Returns (library, fabric) -> share of the link's rate; fabrics are nvlink72, nvlink8 and network."""
-    return {(row["library"], row["fabric"]): figure(row, "share", table="links.csv") for row in _rows()}
+    return {
+        (row["library"], words(row, "fabric", table="links.csv")): figure(row, "share", table="links.csv")
+        for row in _rows()
+    }
 
 
 @cache
 def copies() -> dict[str, str]:
     """Returns library -> the copies of a token it sends inside a domain: one per expert, one per rank, or all ranks'
     tokens."""
-    return {row["library"]: _copies(row) for row in _rows() if row["fabric"] != "network"}
+    rows = [(row, _copies(row)) for row in _rows()]
+    return {row["library"]: sent for row, sent in rows if row["fabric"] != "network"}
 
 
 def _copies(row: dict[str, str]) -> str:

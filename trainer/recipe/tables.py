@@ -9,9 +9,17 @@ from trainer.errors import refused
 
 
 def read_table(name: str, *, package: str = "trainer.recipe") -> list[dict[str, str]]:
-    """Returns the rows of a table of a package; cells are text, absent ones empty."""
+    """Returns the rows of a table of a package; cells are text, absent ones empty.
+
+    Raises BadInputError if a row has no name, its first cell.
+    """
     text = (files(package) / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    rows = list(csv.DictReader(text.splitlines()))
+    for number, row in enumerate(rows, 1):
+        column, named = next(iter(row.items()))
+        if not named:
+            raise refused(f"{name} row {number}", f"nothing in {column}", "write the name of the row")
+    return rows
 
 
 def figure(row: dict[str, str], column: str, *, table: str) -> float:
@@ -22,3 +30,13 @@ def figure(row: dict[str, str], column: str, *, table: str) -> float:
     if not row[column]:
         raise refused(f"{table} {next(iter(row.values()))}", f"no figure in {column}", "write it, with its source")
     return float(row[column])
+
+
+def words(row: dict[str, str], column: str, *, table: str) -> str:
+    """Returns the words in a cell; none for `none`.
+
+    Raises BadInputError, which names the row by its first cell, if the cell is empty.
+    """
+    if not row[column]:
+        raise refused(f"{table} {next(iter(row.values()))}", f"nothing in {column}", "write its words, or none")
+    return "" if row[column] == "none" else row[column]

@@ -21,15 +21,19 @@ from trainer.model.layer import dense_width, expert_input, expert_width
 from trainer.model.mixer import MASK_BYTES, SavedSizes, Tensors
 from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import read_table, words
 
+TABLE, MODULES = "activations.csv", ("recompute", "offload", "graph", "routed")
 ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every expert
 
 
 @cache
 def tensor_table() -> dict[str, dict[str, str]]:
     """Returns the rows of `activations.csv` and of the mixers, by tensor."""
-    rows = {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate.memory")}
+    rows = {
+        row["tensor"]: {column: words(row, column, table=TABLE) for column in MODULES}
+        for row in read_table(TABLE, package="trainer.estimate.memory")
+    }
     own = {
         name: asdict(modules) | {"routed": ""} for each in mixers().values() for name, modules in each.modules.items()
     }

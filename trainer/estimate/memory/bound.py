@@ -19,7 +19,7 @@ from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.state import is_fp8
 from trainer.recipe.architecture import Architecture
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import figure, read_table
 
 
 def _is_hybrid(model: Architecture) -> bool:
@@ -65,15 +65,16 @@ class Calibration:
 @cache
 def calibrations() -> dict[str, Calibration]:
     """Returns the calibration of each group of runs: "MoE", "dense" and every feature."""
+    table = "memory_calibration.csv"
     return {
         row["group"]: Calibration(
-            rows=int(row["rows"]),
-            cases=int(row["cases"]),
-            median_pct=float(row["median_pct"]),
-            p90_pct=float(row["p90_pct"]),
-            largest_gib=float(row["largest_gib"]),
+            rows=int(figure(row, "rows", table=table)),
+            cases=int(figure(row, "cases", table=table)),
+            median_pct=figure(row, "median_pct", table=table),
+            p90_pct=figure(row, "p90_pct", table=table),
+            largest_gib=figure(row, "largest_gib", table=table),
         )
-        for row in read_table("memory_calibration.csv", package="trainer.estimate.memory")
+        for row in read_table(table, package="trainer.estimate.memory")
     }
 
 

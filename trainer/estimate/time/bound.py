@@ -20,7 +20,7 @@ from trainer.model.shares import model_shares
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, known_hardware
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import figure, read_table
 
 FEATURE_SPREAD = 0.10  # more of the step, a feature no run has: what single knobs move in effects.csv
 DOUBLING_SPREAD = 0.05  # more of it, a doubling of sequence length or ranks beyond the runs
@@ -52,7 +52,7 @@ def _mixes(name: str) -> Callable[[Candidates], Flags]:
 
 UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
 UNKNOWN_FIGURE = "a GPU with a figure that is not known"
-# feature of a recipe that affects the time -> the rows that have it
+# what decides the time beside what decides the memory
 TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
@@ -84,16 +84,17 @@ class TimeCalibration:
 @cache
 def time_calibrations() -> dict[str, TimeCalibration]:
     """Returns the calibration of each group of runs: "all", every family of models and every feature."""
+    table = "time_calibration.csv"
     return {
         row["group"]: TimeCalibration(
-            rows=int(row["rows"]),
-            cells=int(row["cells"]),
-            median_pct=float(row["median_pct"]),
-            p90_pct=float(row["p90_pct"]),
-            longest=float(row["longest"]),
-            ranks=float(row["ranks"]),
+            rows=int(figure(row, "rows", table=table)),
+            cells=int(figure(row, "cells", table=table)),
+            median_pct=figure(row, "median_pct", table=table),
+            p90_pct=figure(row, "p90_pct", table=table),
+            longest=figure(row, "longest", table=table),
+            ranks=figure(row, "ranks", table=table),
         )
-        for row in read_table("time_calibration.csv", package="trainer.estimate.time")
+        for row in read_table(table, package="trainer.estimate.time")
     }
 
 

@@ -6,26 +6,33 @@ from functools import cache
 
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.state import BF16_BYTES, MOST_COPIES
-from trainer.recipe.tables import read_table
+from trainer.recipe.tables import figure, read_table
+
+TABLE, OF_GPU = "quantization.csv", "gpu"
 
 
 def quantized_bytes(candidates: Candidates) -> Floats:
     """Returns the bytes read and written per quantized element, [N]; 0 in precisions that do not quantize.
 
-    A recipe with one scale for a tensor, without `copies` in its row, writes as many copies as the GPU's products need.
+    A recipe with one scale for a tensor, `gpu` in its column `copies`, writes as many as the GPU's products need.
     """
     of_gpu = float(candidates.base.hardware.fp8_copies or MOST_COPIES)
 
     def moved(precision: str) -> float:
-        row = _rows().get(precision)
-        if row is None:
-            return 0.0
-        copies = float(row["copies"]) if row["copies"] else of_gpu
-        return BF16_BYTES * float(row["reads"]) + copies * float(row["copy_bytes"])
+        reads, copies, copy_bytes = _recipes().get(precision, (0.0, 0.0, 0.0))
+        return BF16_BYTES * reads + (of_gpu if copies is None else copies) * copy_bytes
 
     return candidates.column("precision").each(moved)
 
 
 @cache
-def _rows() -> dict[str, dict[str, str]]:
-    return {row["precision"]: row for row in read_table("quantization.csv", package="trainer.estimate.time")}
+def _recipes() -> dict[str, tuple[float, float | None, float]]:
+    """Returns {precision: (reads of a tensor, copies written, bytes of a copy's element)}."""
+    return {
+        row["precision"]: (
+            figure(row, "reads", table=TABLE),
+            None if row["copies"] == OF_GPU else figure(row, "copies", table=TABLE),
+            figure(row, "copy_bytes", table=TABLE),
+        )
+        for row in read_table(TABLE, package="trainer.estimate.time")
+    }
