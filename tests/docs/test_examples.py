@@ -165,7 +165,7 @@ def test_the_dry_run_prints_what_its_document_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "84")
-    command = "moe-autotune estimate deepseek-v3-1024xh100 --dry-run"
+    command = "moe-autotune estimate deepseek-v3-1024xh100 --dry-run --pp-rank 4"
     (shown, *table), (found, *rows) = block("estimates.md", command), printed(command, capsys)
     assert shown.rpartition(", ")[0] == found.rpartition(", ")[0]  # without its seconds
     end = table.index("...")
