@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.trainer.engines.test_simulated_knobs import CONTEXTS, INERT, MOVES, base
-from trainer.estimate.memory.estimate import estimate_memory
+import numpy as np
+
+from tests.trainer.engines.test_simulated_knobs import CONTEXTS, INERT, MOVES, base, seen, unmoved
+from trainer.estimate.candidates import one
+from trainer.estimate.memory.estimate import estimate_memory, memory_of
 from trainer.estimate.not_priced import not_priced, table
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
 
+# priced, and without an effect on the estimate where the knob is moved
+ALIKE = {
+    "recompute_granularity": "fused attention keeps nothing that its recompute frees",
+    "cpu_offloading": "layers in full recompute are counted as leaving nothing to move",
+    "cpu_offloading_num_layers": "as cpu_offloading",
+    "overlap_moe_expert_parallel_comm": "a pipeline without chunks refuses it",
+    "fp8_param_gather": "MXFP8 weights are gathered in 16 bits",
+}
+
 
 def _estimated(recipe: Recipe) -> dict[str, Any]:
     memory = estimate_memory(recipe)
     return {"time": estimate_time(recipe).by_part, "memory": (memory.by_part, memory.upper_gib, memory.outside_gib)}
+
+
+def _of_ranks(recipe: Recipe) -> list[Any]:
+    """Returns the memory of all pipeline ranks by part, and what is outside the allocator."""
+    table = memory_of(one(recipe))
+    return [np.asarray(gib).tolist() for gib in (*table.by_part.values(), table.outside_gib)]
 
 
 def test_a_knob_moves_the_estimate_or_is_listed_with_what_does_not_know_it() -> None:
@@ -30,6 +48,20 @@ def test_a_knob_moves_the_estimate_or_is_listed_with_what_does_not_know_it() -> 
     assert not wrong
     assert set(table()) <= set(KNOBS)
     assert {*INERT} <= {*table()}
+
+
+def test_what_a_knob_moves_in_the_simulation_it_moves_in_the_estimate_or_is_listed() -> None:
+    """Time and memory apart, by the simulation's own formulas."""
+    silent = []
+    for name, (context, value) in MOVES.items():
+        before = base().replace(CONTEXTS[context])
+        after = before.replace({name: value})
+        (step, *memory), (step_after, *memory_after) = unmoved(context), seen(after)
+        acts = {"time": step != step_after, "memory": memory != memory_after}
+        was, now = ({"time": estimate_time(each).step_s, "memory": _of_ranks(each)} for each in (before, after))
+        listed = table()[name]["parts"].split() if name in table() else ()
+        silent += [(name, part) for part in now if acts[part] and now[part] == was[part] and part not in listed]
+    assert {name for name, _ in silent} == {*ALIKE}, silent
 
 
 def test_a_recipe_lists_what_it_sets_and_nobody_prices() -> None:
