@@ -1,4 +1,4 @@
-"""Launchers start ranks: `local` on this machine, `slurm` and `hosts` on several, each node's by an agent.
+"""Launchers start ranks: `local` by torchrun on this machine, `slurm` and `hosts` by torchrun's agents on several.
 
 A launcher starts any command as ranks; on top of one, `warm` keeps ranks of our own worker up between bursts.
 """

@@ -1,6 +1,6 @@
-"""Launcher `local`: ranks of this machine, started by an agent under a supervisor.
+"""Launcher `local`: torchrun on this machine, under a supervisor.
 
-Whatever happens to a rank, the agent or this process, no process is left behind: see `trainer.launchers.supervisor` and
+Whatever happens to a rank, torchrun or this process, no process is left behind: see `trainer.launchers.supervisor` and
 `processes.sweep`.
 """
 
@@ -21,13 +21,16 @@ from types import MappingProxyType
 import trainer
 from trainer.burst import Failure
 from trainer.errors import ToolError
-from trainer.launchers.agent import agent_command, outputs_in, reported_deaths
+from trainer.launchers.agent import reported_deaths
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.ports import free_port
 from trainer.launchers.processes import MARK, OWNER, end_all, owner_text, sweep, this_process, with_mark
 from trainer.launchers.rank_observer import LocalRankObserver, RankObserver
 from trainer.launchers.supervisor import exit_path
 
+# How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
+# own polling nearly always comes first.
+MONITOR_S = "0.5"
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # default: gloo fails if the host name does not resolve
 _SUPERVISOR_S = 10.0  # time for the supervisor to end everything; then this process does it
 
@@ -46,7 +49,7 @@ class LocalLauncher:
         sweep()
         mark = uuid.uuid4().hex
         control.mkdir(parents=True, exist_ok=True)
-        command = agent_command(argv, ranks=ranks_per_node, port=free_port("127.0.0.1"), control=control)
+        command = torchrun_command(argv, ranks=ranks_per_node, port=free_port("127.0.0.1"), control=control)
         supervisor = _start_supervisor(command, control, rank_environment(env, mark=mark, defaults=LOOPBACK))
         return LocalProcesses(world_size=ranks_per_node, control=control, mark=mark, supervisor=supervisor)
 
@@ -54,12 +57,37 @@ class LocalLauncher:
         """Returns None: ranks of this machine end with their tuner."""
 
 
+def torchrun_command(
+    argv: Sequence[str],
+    *,
+    ranks: int,
+    port: int,
+    control: Path,
+    nodes: int = 1,
+    node: int = 0,
+    address: str = "127.0.0.1",
+    python: str = sys.executable,
+) -> list[str]:
+    """Returns the command of one node's agent with static rendezvous.
+
+    The c10d backend would resolve host names, keep threads alive and, on several nodes, could put rank 0 on any of
+    them.
+    """
+    return [
+        *(python, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
+        *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
+        *("--max-restarts", "0", "--monitor-interval", MONITOR_S),
+        *("--log-dir", str(torchrun_logs(control)), "--redirects", "3"),
+        *("--no-python", *argv),
+    ]
+
+
 def rank_environment(
     env: dict[str, str], *, mark: str, defaults: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Returns our environment, the additions, and the marks by which our processes are recognised.
 
-    The agent and the supervisor import the same packages as this process, wherever they are started from.
+    torchrun and the supervisor import the same packages as this process, wherever they are started from.
     """
     root = str(Path(trainer.__file__).parents[1])
     merged = {**defaults, **os.environ, **env}
@@ -84,6 +112,16 @@ def _start_supervisor(command: list[str], control: Path, env: dict[str, str]) ->
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C in the terminal is for the tuner alone
         )
+
+
+def torchrun_logs(control: Path) -> Path:
+    return control / "torchrun"
+
+
+def outputs_in(control: Path, local_rank: int) -> list[Path]:
+    """Returns the output files of a rank on the node whose agent logs to `control`."""
+    found = torchrun_logs(control).glob(f"*/attempt_0/{local_rank}/std*.log")
+    return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
 
 
 @dataclass(kw_only=True)
@@ -119,7 +157,7 @@ class LocalProcesses:
 
     @property
     def code(self) -> int | None:
-        """Returns how the agent ended, None while it runs: its exit code, or the signal that ended it or the
+        """Returns how torchrun's agent ended, None while it runs: its exit code, or the signal that ended it or the
         supervisor."""
         supervisor_code = self.supervisor.poll()
         if supervisor_code is None:

@@ -1,7 +1,7 @@
 """Protocol between a launcher and the ranks that it started: files in a control folder, so that it works over a shared
 disk.
 
-A worker needs three calls, and the variable RANK for its number:
+A worker needs three calls, and torchrun's RANK for its number:
 
     mailbox.arrive(control, rank)                  # first thing, before any heavy import
     ...                                            # imports

@@ -1,4 +1,4 @@
-"""Chooses ports for the rendezvous of ranks, which starts to listen only seconds later."""
+"""Chooses ports for torchrun's rendezvous, which starts to listen only seconds later."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process between a tuner and its ranks that outlives both, so that nothing else does.
 
-`python -m trainer.launchers.supervisor <tuner's pid> <control folder> <command…>` runs the command (the agent)
+`python -m trainer.launchers.supervisor <tuner's pid> <control folder> <command…>` runs the command (torchrun's agent)
 and waits until it ends, until it is asked to end it (SIGTERM), or until the tuner is gone. Then it kills all
 descendants: the kernel gives it orphans, even those that left their session or cleared their environment. If this
 process itself is killed, the kernel kills the agent, and with the agent the ranks.

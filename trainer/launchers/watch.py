@@ -1,7 +1,7 @@
 """Observes the ranks while a burst runs: which arrived, replied and died, and in which order.
 
 It polls about 50 times per second. See `trainer.launchers.rank_observer` for what can be observed; if that does not
-show how a rank ended, the agent's log does.
+show how a rank ended, the log of torchrun's agent does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Worker of one rank of a probe: `python -m trainer.probe.worker <mailbox folder>`, started by the agent of every node.
+"""Worker of one rank of a probe: `python -m trainer.probe.worker <mailbox folder>`, started by torchrun on every node.
 
 Every decision (one more size, enough repeats) is made from figures that all ranks have, so that all decide the same.
 """

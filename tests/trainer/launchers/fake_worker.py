@@ -1,4 +1,4 @@
-"""A worker without torch: does in a burst what the burst's `acts.json` says for its rank. Started by the agent.
+"""A worker without torch: does in a burst what the burst's `acts.json` says for its rank. Started by torchrun.
 
 `{"<rank>": [["phase", "forward"], ["hang"]]}`; a rank that is not named replies at once. An act called `boot` in
 FAKE_BOOT (rank 0 only) happens before the rank arrives.
@@ -59,7 +59,7 @@ def ignore_term(folder: Path, rank: int) -> None:
 
 
 def kill_above(folder: Path, rank: int, levels: int) -> None:
-    """Kills the parent (1: the agent) or its parent (2: the supervisor)."""
+    """Kills the parent (1: torchrun's agent) or its parent (2: the supervisor)."""
     pid = os.getpid()
     for _ in range(levels):
         status = status_of(pid)

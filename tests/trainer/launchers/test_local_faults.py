@@ -1,4 +1,4 @@
-"""Every way a rank, the agent or the supervisor can fail: named rightly, and nothing left behind."""
+"""Every way a rank, torchrun or the supervisor can fail: named rightly, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CASES = {
         evidence="rank 0 is stopped in forward",
         deadline_s=BURST_S,
     ),
-    "the agent is killed": Case(
+    "torchrun is killed": Case(
         acts={0: [FORWARD, ["kill_above", 1]], 1: [FORWARD, ["grandchild", "wiped"], ["hang"]]},
         kind=FailureKind.INFRASTRUCTURE,
         phase=BurstPhase.FORWARD,
@@ -226,7 +226,7 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
         other.bind(("127.0.0.1", 0))
         other.listen()
         monkeypatch.setattr(local, "free_port", lambda address: other.getsockname()[1])
-        failure = launch().run(make_burst({rank: [["meet"]] for rank in range(2)}), deadline_s=HANG_S).failure
+        failure = launch().run(make_burst({}), deadline_s=HANG_S).failure
     assert shown(failure) == (FailureKind.INFRASTRUCTURE, BurstPhase.START)
     assert failure is not None
     assert "EADDRINUSE" in failure.evidence or "Address already in use" in failure.evidence

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.conftest import HANG_S
 from tests.trainer.launchers.conftest import mark_of
 from trainer.launchers import mailbox
-from trainer.launchers.local import rank_environment
+from trainer.launchers.local import rank_environment, torchrun_command
 from trainer.launchers.processes import OWNER, owner_from, this_process, with_mark
 from trainer.launchers.supervisor import exit_path
 from trainer.launchers.warm import WarmRanks
@@ -45,6 +45,16 @@ def test_a_second_attempt_in_a_burst_folder_does_not_read_the_first_ones_reports
     (folder / "acts.json").write_text("{}")
     again = launch(world_size=1).run(folder, deadline_s=HANG_S)
     assert again.failure is None
+
+
+def test_the_command_has_a_static_rendezvous_and_no_restarts() -> None:
+    command = torchrun_command(["python", "-m", "trainer.worker", "/c"], ranks=4, port=1234, control=Path("/c"))
+    text = " ".join(command)
+    assert "--nproc-per-node 4" in text
+    assert "--max-restarts 0" in text
+    assert "--master-addr 127.0.0.1 --master-port 1234" in text
+    assert "rdzv" not in text
+    assert text.endswith("--no-python python -m trainer.worker /c")
 
 
 def test_ranks_are_marked_with_their_owner_and_find_our_packages() -> None:

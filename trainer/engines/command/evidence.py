@@ -1,6 +1,6 @@
 """Evidence by rank, from the log of a trainer that failed, as `trainer.failures` takes it.
 
-A trainer writes no report of its own. The failed rank is known from the agent or from the exception at the end of its
+A trainer writes no report of its own. The failed rank is known from torchrun or from the exception at the end of its
 log; the phase from the traceback, else from the phase file of the injected sitecustomize, else from the lines before.
 """
 
@@ -48,7 +48,7 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
         if code is None and (uncaught or (not named and (_RAISED.search(_last_traceback(log)) or _USAGE.search(log)))):
             code = 1
         if code is None and named:
-            code = -signal.SIGTERM  # the agent ends the others when one fails
+            code = -signal.SIGTERM  # torchrun ends the others when one fails
         at_s = max((path.stat().st_mtime for path in paths), default=0.0)
         death = None if code is None else Death(at_s=at_s, code=code)
         phase = _phase(log, burst_folder, rank, trained=trained)

@@ -1,4 +1,4 @@
-"""Starts ranks over ssh, with a keeper on each host; ranks meet at the first host's address."""
+"""Starts ranks over ssh, with a keeper on each host; torchrun's agents meet at the first host's address."""
 
 from __future__ import annotations
 

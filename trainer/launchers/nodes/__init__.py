@@ -2,6 +2,6 @@
 share.
 
 The tuner's side is `processes.py` (what was started) and `supervise.py` (outlives the tuner, and ends what it left); on
-every node one `keeper.py` runs the agent of its ranks. They communicate by files in the control folder of the start
+every node one `keeper.py` runs torchrun's agent. They communicate by files in the control folder of the start
 (`folder.py`). Launchers `slurm` and `hosts` start programs on nodes and observe them there, by a `Monitor`.
 """

@@ -1,4 +1,4 @@
-"""Keeper: runs on every node of a start; starts the agent of the node's ranks there, and reports on them.
+"""Keeper: runs on every node of a start; starts torchrun's agent and the node's ranks there, and reports on them.
 
 `python -m trainer.launchers.nodes.keeper <control folder> <token> [<node's number> <its name>]`, started by Slurm,
 which provides number and name itself, or over ssh. It proves that it sees the control folder, writes the address at
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.failures import Death
-from trainer.launchers.agent import agent_command
+from trainer.launchers.local import torchrun_command
 from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.network import address_of, address_towards, interface_with
@@ -56,7 +56,7 @@ def main(control: Path, token: str, number: int, name: str) -> int:
     keeper = Keeper(control=control, number=number, start=asked, parent=parent)
     _write_to(agent_log(folder.node_folder(control, number)))
     os.environ.update(environment(asked, came, first))
-    command = agent_command(
+    command = torchrun_command(
         asked.argv,
         ranks=asked.ranks_per_node,
         nodes=asked.nodes,
@@ -64,6 +64,7 @@ def main(control: Path, token: str, number: int, name: str) -> int:
         address=first.address,
         port=first.port,
         control=folder.node_folder(control, number),
+        python=asked.python,
     )
     keeper.keep(start(command))
     return 0

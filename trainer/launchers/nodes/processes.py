@@ -16,7 +16,8 @@ import msgspec
 
 from trainer.burst import Failure, FailureKind
 from trainer.errors import ToolError
-from trainer.launchers.agent import outputs_in, reported_deaths
+from trainer.launchers.agent import reported_deaths
+from trainer.launchers.local import outputs_in
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoid

@@ -1,7 +1,7 @@
 """The commands that start ranks under Slurm: srun inside a job, sbatch for a job.
 
-Pure. One task per node runs our keeper, which starts the agent of its ranks. Sources: srun(1), sbatch(1) of Slurm
-22.05 and 24.05.
+Pure. One task per node runs our keeper, which starts torchrun's agent. Sources: srun(1), sbatch(1) of Slurm 22.05 and
+24.05.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_ranks_of_two_hosts_stay_up_between_bursts(
         Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
     ]
     assert sum("nodes.keeper" in each for each in found) >= 2
-    assert sum("fake_worker" in each and "launchers.agent" not in each for each in found) == 4
+    assert sum("fake_worker" in each and "torch" not in each for each in found) == 4
 
 
 CASES = FAULTS | {
