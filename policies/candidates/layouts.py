@@ -42,11 +42,12 @@ _LAST_SPACE: dict[str, Search] = {}
 
 def legal_space(base: Recipe) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit. That of the last recipe is kept."""
+    limit, without those whose gain from offload is unsure. That of the last recipe is kept."""
     key = base.model_dump_json()
     if key not in _LAST_SPACE:
         _LAST_SPACE.clear()
-        _LAST_SPACE[key] = search(base, room=MEMORY_ROOM)
+        found = search(base, room=MEMORY_ROOM)
+        _LAST_SPACE[key] = replace(found, finals=found.finals.take(np.flatnonzero(~found.finals.unsure)))
     return _LAST_SPACE[key]
 
 

@@ -11,7 +11,14 @@ import pytest
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
 from policies.candidates.candidate import best_first
 from policies.candidates.free import LEFT_ON, gives_up
-from policies.candidates.layouts import RARE_GARBAGE_COLLECTION, SHORT_LIST, layouts, legal_space, with_incumbent_values
+from policies.candidates.layouts import (
+    MEMORY_ROOM,
+    RARE_GARBAGE_COLLECTION,
+    SHORT_LIST,
+    layouts,
+    legal_space,
+    with_incumbent_values,
+)
 from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import PHASES
@@ -20,7 +27,7 @@ from tests.policies.drawn import STEP_US, analysis, cpu_recipe, failed, gpu_reci
 from tests.rows import filled
 from trainer.burst import FailureKind
 from trainer.estimate.candidates import tabulate
-from trainer.estimate.plan.search import Search
+from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
@@ -93,6 +100,15 @@ def test_rows_are_legal_each_once_and_switch_on_what_is_free_on_gpus() -> None:
     assert gpu_recipe().digest() not in {recipe.digest() for recipe in found}
     assert [finding for recipe in found for finding in check(recipe) if finding.kind == "error"] == []
     assert all(recipe.knob("manual_gc") and recipe.knob("cpu_affinity") == "spread" for recipe in found)
+
+
+def test_rows_whose_gain_from_offload_is_unsure_are_left_out() -> None:
+    data = {"name": "32xh100", "model": "mixtral-8x22b", "cluster": {"gpu": "h100", "nodes": 4}}
+    given = Recipe.model_validate(data | {"training": {"seq_length": 4096, "global_batch_size": 256}})
+    found = search(given, room=MEMORY_ROOM).finals
+    assert found.unsure.any()
+    assert legal_space(given).finals.candidates.count == found.candidates.count - found.unsure.sum()
+    assert not legal_space(given).finals.unsure.any()
 
 
 def test_rows_are_predicted_with_what_is_free() -> None:
