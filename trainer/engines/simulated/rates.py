@@ -29,10 +29,8 @@ CPU_MORE_THREADS = 0.8  # share of a thread's rate that every further thread add
 SHORTEST_US = 2.5  # shortest time of any kernel
 NCCL_SMS = 16.0
 CPU_SMS = 132.0  # a collective takes as small a share of a CPU rank as of an H100
-PER_TENSOR = (
-    "fp8_current",
-    "fp8_delayed",
-)  # recipes with one scale per tensor: the GPU says how many copies they write
+# recipes with one scale per tensor: the GPU says how many copies they write
+PER_TENSOR = ("fp8_current", "fp8_delayed")
 REGISTERED_SMS = 4.0  # SMs of a collective with registered user buffers (arXiv 2603.07685 section 4.1.7)
 
 
