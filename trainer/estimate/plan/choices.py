@@ -13,7 +13,8 @@ from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.familiar import Familiar, familiar_to
 from trainer.estimate.plan.legality import kept_to
-from trainer.estimate.plan.search import Scored, Search, of_sizes
+from trainer.estimate.plan.scored import Scored
+from trainer.estimate.plan.search import Search, of_sizes
 from trainer.estimate.plan.stages import balanced_layouts
 from trainer.estimate.time.bound import ratio_spread, unproven_offloads
 from trainer.estimate.time.estimate import TimeTable, time_of
@@ -257,7 +258,7 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
 def _slower(found: Search, places: Flags, fitting: Integers) -> str:
     values = found.learned.constants
     first = time_of(found.finals.candidates.take(found.ranking[:1]), constants=values)
-    finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits & ~found.finals.unsure)
+    finals = np.flatnonzero(places[found.finals.layout] & found.finals.eligible)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
     best = rows[[scored.figures.tokens[rows].argmax()]]
     rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1

@@ -10,9 +10,8 @@ Shapes: N rows of a table; all estimates are [N].
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken, kept_to
+from trainer.estimate.plan.scored import Figures, Scored, best_first, best_of_each_layout
 from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, leanest, settings
-from trainer.estimate.time.bound import ratio_spread, unproven_offloads
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -32,67 +31,6 @@ FINALISTS = 3000  # rows of the second stage that are combined with the remainin
 OFFLOADED_FINALISTS = 500  # rows with more offload to the host than others that fit, beside these
 # rows that do not fit, those that need least memory first, that are tried with every offload to the host
 PROMISING = 1500
-# throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
-EQUAL_WITHIN = 0.002
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Estimates of every row, [N]."""
-
-    tokens: Floats  # tokens per second and GPU
-    needs_gib: Floats  # upper bound of the hottest rank, with GPU memory outside the allocator
-
-    def take(self, rows: Any) -> Figures:
-        return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
-
-    @staticmethod
-    def joined(tables: Sequence[Figures]) -> Figures:
-        """Concatenates the rows of all tables."""
-        names = [field.name for field in fields(Figures)]
-        return Figures(
-            **{name: np.concatenate([np.zeros(0), *(getattr(table, name) for table in tables)]) for name in names}
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """Candidates with their figures; `fits` is by the upper bound, true where no limit is known."""
-
-    candidates: Candidates
-    figures: Figures
-    fits: Flags
-    layout: Integers  # [N], index of the layout of each row
-
-    def take(self, rows: Integers) -> Scored:
-        return Scored(
-            candidates=self.candidates.take(rows),
-            figures=self.figures.take(rows),
-            fits=self.fits[rows],
-            layout=self.layout[rows],
-        )
-
-    @cached_property
-    def unproven(self) -> Integers:
-        """Returns the number of ways in which each row offloads to the host that no published run has, beyond those
-        that every row that fits has, [N]; 0 if none fits."""
-        count = np.zeros(self.fits.shape, dtype=np.int64)
-        for flags in unproven_offloads(self.candidates).values():
-            count += flags
-        return count - count[self.fits].min() if self.fits.any() else 0 * count
-
-    @cached_property
-    def gain(self) -> Floats:
-        """Returns each row's throughput over that of the fastest row that fits with no unproven offload, [N]; infinite
-        if no row fits."""
-        plain = self.figures.tokens[self.fits & (self.unproven == 0)].max(initial=0.0)
-        return self.figures.tokens / plain if plain else np.full(self.fits.shape, np.inf)
-
-    @cached_property
-    def unsure(self) -> Flags:
-        """Returns the rows that fit, but offload more than others that fit and are not surely faster: the 90 % interval
-        of their gain holds a loss."""
-        return self.fits & (self.unproven > 0) & (self.gain <= 1 + ratio_spread(self.unproven))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +236,7 @@ def _finish(first: Outline, room: float, learned: LearnedCluster) -> Scored:
     own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
     plain, offloaded = np.flatnonzero(outlined.unproven <= 0), np.flatnonzero(outlined.unproven > 0)
     picked = ((plain, FINALISTS), (offloaded, OFFLOADED_FINALISTS))
-    best = [rows[_best_first(outlined.take(rows))[:most]] for rows, most in picked]
+    best = [rows[best_first(outlined.take(rows))[:most]] for rows, most in picked]
     order = np.unique(np.concatenate([*best, own]))
     recompute = _recompute_keys(outlined.candidates.take(order))
     available = _recompute_keys(choices.take(first.options))
@@ -360,39 +298,6 @@ def _figures(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figure
     for part in _chunks(candidates):
         memory, time = memory_of(part, learned=learned.memory), time_of(part, constants=learned.constants)
         yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
-
-
-def _best_first(scored: Scored) -> Integers:
-    """Returns the order of rows: those that fit by throughput, then the others by memory."""
-    figures, fits = scored.figures, scored.fits
-    speed = _places(figures.tokens)
-    without_dp = fits & (scored.candidates.dp == 1)
-    return np.lexsort((figures.needs_gib, without_dp, np.where(fits, speed, figures.needs_gib), ~fits))
-
-
-def _places(tokens: Floats) -> Integers:
-    """Returns ranks of throughput, [N]: 0 for the fastest row and all nearly as fast, 1 for the fastest of the rest and
-    all nearly as fast as that, and so on."""
-    order = np.argsort(-tokens)
-    falling = -np.log(tokens[order])
-    places = np.zeros(len(tokens), dtype=np.int64)
-    first, place = 0, 0
-    while first < len(tokens):
-        beyond = int(np.searchsorted(falling, falling[first] + EQUAL_WITHIN, side="right"))
-        places[order[first:beyond]] = place
-        first, place = beyond, place + 1
-    return places
-
-
-def best_of_each_layout(scored: Scored) -> Integers:
-    """Returns rows, the best first, one for each combination of TP, PP, VPP, CP, EP and ETP, without unsure ones."""
-    kept = np.flatnonzero(~scored.unsure)
-    order = kept[_best_first(scored.take(kept))]
-    sizes = scored.candidates.take(order)
-    grid = (sizes.tp, sizes.pp, sizes.vpp, sizes.cp, sizes.ep, sizes.etp)
-    keys = np.stack([np.broadcast_to(size, (len(order),)) for size in grid])
-    _, first = np.unique(keys, axis=1, return_index=True)
-    return order[np.sort(first)]
 
 
 def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:

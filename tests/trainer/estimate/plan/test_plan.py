@@ -14,7 +14,8 @@ from tests.rows import filled
 from trainer.estimate.candidates import table
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices, missing
-from trainer.estimate.plan.search import EQUAL_WITHIN, Figures, Scored, Search, best_of_each_layout, search
+from trainer.estimate.plan.scored import EQUAL_WITHIN, Figures, Scored, best_of_each_layout
+from trainer.estimate.plan.search import Search, search
 from trainer.estimate.time.bound import FEATURE_SPREAD, PAIR_SPREAD
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import load_recipe
