@@ -154,7 +154,7 @@ def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, r
         number = int(np.searchsorted(offsets, at, side="right")) - 1
         group, row = groups[number], int(at - offsets[number])
         recipe = group.recipe(row)
-        if recipe is None or recipe.digest() in seen or avoid.is_out(recipe):
+        if recipe is None or recipe.digest() in seen or avoid.excludes(recipe):
             continue
         seen.add(recipe.digest())
         found = group.candidate(row, recipe, runs=runs)

@@ -86,7 +86,7 @@ def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[_Set]:
     while queue and looked_at < FIT_SETS:
         cost, _, start, recipe, taken = heapq.heappop(queue)
         looked_at += 1
-        if taken and not know.avoid.is_out(recipe):
+        if taken and not know.avoid.excludes(recipe):
             yield recipe, taken, cost
         situation = replace(know.situation, recipe=recipe)
         for at in range(start, len(fixes)):

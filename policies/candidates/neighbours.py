@@ -184,7 +184,7 @@ def pairs(
         for one, other in combinations(few, 2)
         if one.decision != other.decision
     )
-    legal = [each for each in both if not isinstance(each, Refusal) and not avoid.is_out(each)]
+    legal = [each for each in both if not isinstance(each, Refusal) and not avoid.excludes(each)]
     return _scored(legal, incumbent, surrogate, avoid, min_fit) if legal else None
 
 

@@ -50,7 +50,7 @@ def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
     single = [
         (KNOBS[move.decision], move.changes[move.decision], move.recipe)
         for move in near
-        if move.decision in KNOBS and not gives_up(know.recipe, move.recipe) and not know.avoid.is_out(move.recipe)
+        if move.decision in KNOBS and not gives_up(know.recipe, move.recipe) and not know.avoid.excludes(move.recipe)
     ]
     single = [each for each in single if know.avoid.lost_by(know.recipe, {each[0].name: each[1]}) is None]
     kept = _unmodelled(know, [recipe for *_, recipe in single])
@@ -74,7 +74,7 @@ def _first(fix: Fix, know: Knowledge) -> Recipe | None:
     for recipe in (move.recipe for move in moves_of(fix, know.situation)):
         moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
         lost = know.avoid.lost_by(know.recipe, moved) or know.avoid.undone_by(moved)
-        if not lost and not know.avoid.is_out(recipe):
+        if not lost and not know.avoid.excludes(recipe):
             return recipe
     return None
 

@@ -28,10 +28,10 @@ from trainer.recipe.knobs import KNOBS
 
 REFUSED_BY_TRAINER = (FailureKind.CONFIG, FailureKind.IMPORT)
 BEFORE_A_STEP = (None, BurstPhase.START, BurstPhase.INIT)
-# Until the trainer has refused a number twice or has named its knob, it is refused only together with these knobs'
-# values
+# A refused number counts as refused only together with the values of these knobs, until the trainer has refused two
+# numbers or its message has named the knob
 LAYOUT = (*(name for name, knob in KNOBS.items() if knob.section == "parallelism"), "micro_batch_size")
-# messages name them with the sizes that must divide them: never the cause by themselves
+# messages name these knobs together with the sizes that must divide them, which may be the cause instead
 BATCH = ("micro_batch_size", "global_batch_size")
 COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", "enable"})  # parts of many knobs' names
 SHORTEST_VALUE = 5  # least number of letters of a value that is searched for in the trainer's message
@@ -65,8 +65,7 @@ class Avoid:
         self.tried = {trial.recipe.digest(): trial.number for trial in trials}
         self.refusals = refusals_of(trials)
 
-    # --- a recipe ------------------------------------------------------------------------------------------
-    def is_out(self, recipe: Recipe) -> bool:
+    def excludes(self, recipe: Recipe) -> bool:
         """Returns whether a recipe was tried, or is known to be refused."""
         return recipe.digest() in self.tried or self.refusal(recipe) is not None
 
@@ -78,7 +77,6 @@ class Avoid:
         """Returns whether a change sets a knob to a value that only failed recipes have had."""
         return any(suspects.get(knob) == value for suspects in self._suspects for knob, value in changes.items())
 
-    # --- tables of N recipes -------------------------------------------------------------------------------
     def refused_rows(self, table: Candidates) -> Flags:
         """Returns bool[N]: rows that a known refusal covers."""
         found = np.zeros(table.count, dtype=bool)
@@ -92,8 +90,8 @@ class Avoid:
     def trust(self, table: Candidates) -> Floats:
         """Returns a factor on the expected improvement of each row, [N], at most 1.
 
-        It is the smaller, the more suspect values a row shares with a failed recipe, since one of them is the cause of
-        that failure.
+        The more suspect values a row shares with a failed recipe, the smaller the factor, since one of these values is
+        the cause of that failure.
         """
         trust = np.ones(table.count)
         for suspects in self._suspects:
@@ -115,11 +113,10 @@ class Avoid:
         found = [_common(group) or each for group in causes.values() for each in group]
         return [suspects for suspects in found if suspects]
 
-    # --- changes of the incumbent --------------------------------------------------------------------------
     def lost_by(self, incumbent: Recipe, changes: Mapping[str, Any]) -> Trial | None:
         """Returns a trial without a gain that made these changes, or a smaller step of the same single knob in the same
-        direction; None if there is none. An OOM does not count: the memory surrogate knows how much room there is now.
-        If noise is too large for a measurement to prove anything, only rejected trials count."""
+        direction; None if there is none. Trials that ran out of memory do not count: P(fits) already takes account of
+        them. If the noise is above UNCLEAR_NOISE, only failed and rejected trials count."""
         return next(
             (trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None
         )
@@ -138,7 +135,6 @@ class Avoid:
             return True
         return Noise(trials=self._trials).half_spread() <= UNCLEAR_NOISE
 
-    # --- patience ------------------------------------------------------------------------------------------
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:
         """Returns the length of the last run of trials for which `counts` is true and which brought no gain."""
         return without_gain(self._trials, counts)
@@ -182,7 +178,6 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
     return bool((was < lost and now < lost <= wanted) or (lost < was and wanted <= lost < now))
 
 
-# --- refusals by the trainer ------------------------------------------------------------------------------------
 def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
     """Returns one refusal per cause, in the order of the trials; none before any recipe has reached a training step."""
     further = [trial.recipe for trial in trials if _got_further(trial)]
@@ -196,8 +191,8 @@ def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
 
 
 def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:
-    """Yields the refusals of one message: the knobs that all refused recipes suspect, or, if they share none, those of
-    each."""
+    """Yields the refusals of one message: of the knobs that are suspect in all refused recipes; if there are none, one
+    refusal per recipe, of its own suspect knobs."""
     suspects = [_suspects_of(trial.recipe, further) for trial, _ in refused]
     common = [knob for knob in suspects[0] if all(knob in others for others in suspects)]
     groups = [list(range(len(refused)))] if common else [[at] for at in range(len(refused))]

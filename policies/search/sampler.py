@@ -175,9 +175,6 @@ def _study(
     return study
 
 
-# --- studies for Optuna's own tools ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExportedTrial:
     """A trial for Optuna's own tools.

@@ -150,7 +150,7 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
     """Returns the candidate without the member that costs least; None if every one is needed."""
     parts = members(know.recipe, candidate.recipe)
     options = [without(know.recipe, candidate.recipe, each) for each in parts if not _is_needed(each, candidate.recipe)]
-    fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
+    fresh = [each for each in options if each is not None and not know.avoid.excludes(each)]
     if len(parts) < 2 or not fresh:
         return None
     kept = [

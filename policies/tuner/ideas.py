@@ -77,7 +77,7 @@ def _scored(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[st
     for fix, made in recipes.items():
         rows = [group.candidate(start + row, recipe, runs=True) for row, recipe in enumerate(made)]
         found[fix] = max(
-            rows, key=lambda each: (not know.avoid.is_out(each.recipe), each.expected_improvement, -each.log_step)
+            rows, key=lambda each: (not know.avoid.excludes(each.recipe), each.expected_improvement, -each.log_step)
         )
         start += len(made)
     return found

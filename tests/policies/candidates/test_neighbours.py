@@ -75,7 +75,7 @@ def test_pairs_join_two_decisions_and_leave_out_what_was_tried_or_refused() -> N
         assert recipe is not None
         assert [each for each in check(recipe) if each.kind == "error"] == []
         assert not recipe.knob("moe_permute_fusion")
-        assert not tried.is_out(recipe)
+        assert not tried.excludes(recipe)
     singles = {move.recipe.digest() for move in near}
     assert any(recipe is not None and recipe.digest() not in singles for recipe in found)
     again = Avoid([trial(BASE), trial(found[0], number=1)]) if found[0] is not None else tried

@@ -75,8 +75,8 @@ def test_rows_of_a_table_are_refused_as_recipes_are() -> None:
     recipes = [gpu_recipe(), gpu_recipe(TENSOR), gpu_recipe(TENSOR | {"micro_batch_size": 2})]
     avoid = Avoid([BASE, failed(recipes[1], TORCH_NORM)])
     assert avoid.refused_rows(tabulate(recipes)).tolist() == [False, True, True]
-    assert [avoid.is_out(recipe) for recipe in recipes] == [True, True, True]  # the first was tried
-    assert not avoid.is_out(gpu_recipe({"micro_batch_size": 2}))
+    assert [avoid.excludes(recipe) for recipe in recipes] == [True, True, True]  # the first was tried
+    assert not avoid.excludes(gpu_recipe({"micro_batch_size": 2}))
 
 
 def test_the_tuner_proposes_nothing_with_the_cause() -> None:
