@@ -113,8 +113,8 @@ class Loop:
     def _ablate(self) -> tuple[ChangeShare, ...]:
         """Runs the reserved bursts on the best recipe's changes; returns the changes with their shares."""
         best, asked = self._history.best, self.bench.journal.next_is(AblationStarted, otherwise=self.bench.reserved > 0)
-        know = None if best is None else self.policy.knowledge(best, self._history.trials)
-        ablation = None if know is None else ablation_of(know)
+        knowledge = None if best is None else self.policy.knowledge(best, self._history.trials)
+        ablation = None if knowledge is None else ablation_of(knowledge)
         if best is None or ablation is None:
             return ()
         bench = replace(self.bench, reserved=0)

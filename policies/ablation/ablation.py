@@ -136,12 +136,12 @@ class Ablation:
 
 
 @one_blas_thread()
-def ablation_of(know: Knowledge) -> Ablation | None:
+def ablation_of(knowledge: Knowledge) -> Ablation | None:
     """Returns the ablation of the incumbent; None if it does not run, or is the recipe as given."""
-    if not know.runs or not know.given.diff(know.recipe):
+    if not knowledge.runs or not knowledge.given.diff(knowledge.recipe):
         return None
-    ends = ends_between(know.recipe, know.given)
-    return Ablation(knowledge=know, ends=ends, parts=parts_between(ends, know))
+    ends = ends_between(knowledge.recipe, knowledge.given)
+    return Ablation(knowledge=knowledge, ends=ends, parts=parts_between(ends, knowledge))
 
 
 def _obtained(at: int, seen: Sequence[Observation], deviation: float) -> Effect | None:

@@ -43,37 +43,37 @@ def ends_between(tuned: Recipe, given: Recipe) -> Ends:
     return Ends(a=tuned, b=given, differences=differences)
 
 
-def parts_between(ends: Ends, know: Knowledge) -> tuple[Part, ...]:
-    """Returns the changes in the order of `ends.differences`. `know` has the tuned recipe as its incumbent."""
-    predicted = predicted_effects(ends, know.surrogate.time)
+def parts_between(ends: Ends, knowledge: Knowledge) -> tuple[Part, ...]:
+    """Returns the changes in the order of `ends.differences`. `knowledge` has the tuned recipe as its incumbent."""
+    predicted = predicted_effects(ends, knowledge.surrogate.time)
     rows = zip(members(ends.b, ends.a), predicted, strict=True)
     return tuple(
         Part(
             name=each.name,
-            wall=wall_of(each, know.situation),
+            wall=wall_of(each, knowledge.situation),
             knobs=each.knobs,
             predicted=cost,
-            kept_because=_kept_because(frozenset({at}), cost, ends, know),
+            kept_because=_kept_because(frozenset({at}), cost, ends, knowledge),
         )
         for at, (each, cost) in enumerate(rows)
     )
 
 
-def may_run(subset: Subset, ends: Ends, know: Knowledge) -> bool:
+def may_run(subset: Subset, ends: Ends, knowledge: Knowledge) -> bool:
     """Returns whether the tuned recipe without some changes is legal, should fit, and is not known to be refused by the
     trainer."""
-    return ends.legal(subset) and _fits(ends.recipe(subset), know)
+    return ends.legal(subset) and _fits(ends.recipe(subset), knowledge)
 
 
-def _kept_because(alone: Subset, predicted: Predicted, ends: Ends, know: Knowledge) -> ChangeState | None:
+def _kept_because(alone: Subset, predicted: Predicted, ends: Ends, knowledge: Knowledge) -> ChangeState | None:
     if not ends.legal(alone):
         return ChangeState.ILLEGAL
-    if not _fits(ends.recipe(alone), know):
+    if not _fits(ends.recipe(alone), knowledge):
         return ChangeState.MAY_NOT_FIT
     return ChangeState.PREDICTED if predicted.exceeds(COSTS_NOTHING) > 1 - LEAST_CHANCE else None
 
 
-def _fits(recipe: Recipe, know: Knowledge) -> bool:
-    if know.avoid.refusal(recipe) is not None:
+def _fits(recipe: Recipe, knowledge: Knowledge) -> bool:
+    if knowledge.avoid.refusal(recipe) is not None:
         return False
-    return float(know.surrogate.memory.fits(tabulate([recipe]))[0]) >= know.min_fit_unmodelled
+    return float(knowledge.surrogate.memory.fits(tabulate([recipe]))[0]) >= knowledge.min_fit_unmodelled

@@ -46,49 +46,49 @@ class FitSet:
         return self.fits >= CONFIDENT_FIT_PROBABILITY
 
 
-def cheapest_fit(know: Knowledge) -> FitSet | None:
+def cheapest_fit(knowledge: Knowledge) -> FitSet | None:
     """Returns the cheapest set of fixes that confidently fits, else the one with the highest P(fits); None if nothing
     is left to try. Uses offload only as a last resort."""
     sets: list[FitSet] = []
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []
-        untried = _sets(know, [FIXES[name] for name in names])
+        untried = _sets(knowledge, [FIXES[name] for name in names])
         while group := list(islice(untried, AT_ONCE)):
-            judged = _judged(group, know)
+            judged = _judged(group, knowledge)
             confident = next((each for each in judged if each.is_confident), None)
             if confident is not None:
                 return confident
             sets += judged
     spent = sum(
         trial.proposal.phase is Phase.FIT and trial.status is Status.OOM and trial.proposal.parent is not None
-        for trial in know.trials
+        for trial in knowledge.trials
     )
     if spent >= HOPELESS_TRIALS or not sets:
         return None
     return max(sets, key=lambda each: (each.fits, -each.cost))
 
 
-def _judged(sets: Sequence[_Set], know: Knowledge) -> list[FitSet]:
+def _judged(sets: Sequence[_Set], knowledge: Knowledge) -> list[FitSet]:
     """Returns the sets with their P(fits), in their order."""
-    fits = know.surrogate.memory.fits(tabulate([recipe for recipe, _, _ in sets]))
+    fits = knowledge.surrogate.memory.fits(tabulate([recipe for recipe, _, _ in sets]))
     return [
         FitSet(recipe=recipe, fixes=fixes, cost=cost, fits=float(chance))
         for (recipe, fixes, cost), chance in zip(sets, fits, strict=True)
     ]
 
 
-def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[_Set]:
+def _sets(knowledge: Knowledge, fixes: Sequence[Fix]) -> Iterator[_Set]:
     """Yields untried sets of fixes, cheapest first."""
     order = count()
-    queue: list[tuple[float, int, int, Recipe, tuple[Fix, ...]]] = [(0.0, next(order), 0, know.recipe, ())]
-    seen = {know.recipe.digest()}
+    queue: list[tuple[float, int, int, Recipe, tuple[Fix, ...]]] = [(0.0, next(order), 0, knowledge.recipe, ())]
+    seen = {knowledge.recipe.digest()}
     looked_at = 0
     while queue and looked_at < FIT_SETS:
         cost, _, start, recipe, taken = heapq.heappop(queue)
         looked_at += 1
-        if taken and not know.avoid.excludes(recipe):
+        if taken and not knowledge.avoid.excludes(recipe):
             yield recipe, taken, cost
-        situation = replace(know.situation, recipe=recipe)
+        situation = replace(knowledge.situation, recipe=recipe)
         for at in range(start, len(fixes)):
             if fixes[at].precondition(situation):
                 continue

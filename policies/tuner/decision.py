@@ -41,20 +41,20 @@ FIRST_CANDIDATES = int(constant("first_candidates"))
 
 
 class Decision:
-    """One decision: its input (`know`), and the candidates of every phase, computed on first use."""
+    """One decision: its input (`knowledge`), and the candidates of every phase, computed on first use."""
 
     def __init__(
         self,
         *,
         key: tuple[object, ...],
-        know: Knowledge,
+        knowledge: Knowledge,
         legal: Search,
         space: Space,
         explain: Explain,
         single_moves: list[Move] | None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.key, self.know, self._legal, self._space = key, know, legal, space
+        self.key, self.knowledge, self._legal, self._space = key, knowledge, legal, space
         self._explain, self._single_moves, self._sizes = explain, single_moves, sizes
         self._near: list[Move] | None = None
         self._groups: list[Group] | None = None
@@ -65,7 +65,7 @@ class Decision:
         """Returns the single moves around the incumbent, those of fixes included."""
         if self._near is None:
             by_digest: dict[str, Move] = {}
-            for move in (*self.single_moves, *moves_of_fixes(self.know.situation)):
+            for move in (*self.single_moves, *moves_of_fixes(self.knowledge.situation)):
                 by_digest.setdefault(move.recipe.digest(), move)
             self._near = list(by_digest.values())
         return self._near
@@ -74,7 +74,7 @@ class Decision:
     def single_moves(self) -> list[Move]:
         """Returns the moves that depend only on the incumbent's recipe, not on its trace."""
         if self._single_moves is None:
-            self._single_moves = list(moves(self.know.recipe))
+            self._single_moves = list(moves(self.knowledge.recipe))
         return self._single_moves
 
     # --- while nothing runs --------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ class Decision:
         Returns a set of fixes instead if no recipe of the legal space confidently fits and the set has a higher
         P(fits).
         """
-        know = self.know
+        knowledge = self.knowledge
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
         likeliest = found[0].fits if found else 0.0
         if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the fixes of last resort
-            fit_set = cheapest_fit(know)
+            fit_set = cheapest_fit(knowledge)
             if fit_set is not None and fit_set.fits > max(likeliest, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
             if likeliest < HOPELESS_FIT_PROBABILITY:
                 return None
-        chosen = smallest(preferred(found) if self._sizes is None else self._sizes.first(found), know)
+        chosen = smallest(preferred(found) if self._sizes is None else self._sizes.first(found), knowledge)
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))
 
     def fitting(self, found: FitSet, kind: ReasonKind) -> Proposal:
@@ -113,24 +113,24 @@ class Decision:
     # --- after fit -----------------------------------------------------------------------------------------
     def next(self, phase: Phase, seed: int) -> Proposal | None:
         """Returns the proposal that the study's sampler picks for a phase; None if nothing is worth a burst."""
-        know = self.know
-        sampler = know.given.tune.sampler
+        knowledge = self.knowledge
+        sampler = knowledge.given.tune.sampler
         if sampler != SURROGATE and self._out_of_patience(phase):
             return None
         options = self._worthwhile(phase) if sampler == SURROGATE else []
         chosen = ask(
             self._space,
-            know.trials,
+            knowledge.trials,
             options,
             lambda point: self._nearest(phase, point),
             pick=self._pick,
             sampler=sampler,
-            seed=seed + len(know.trials),
+            seed=seed + len(knowledge.trials),
             result_of=None if self._sizes is None else self._result_of,
         )
         if chosen is None:
             return None
-        reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is tried as it is
+        reduced = smallest(chosen, knowledge) if sampler == SURROGATE else chosen  # a sampled point is tried as it is
         runner_up = next((each for each in self.ranked if each is not chosen), None)
         return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
 
@@ -142,7 +142,7 @@ class Decision:
         """Returns the result of a trial given to Optuna: predicted at full size if its bursts were smaller."""
         if trial.fidelity is None or throughput(trial) is None:
             return measured(trial)
-        surrogate, table, recipe = self.know.surrogate, tabulate([trial.recipe]), trial.recipe
+        surrogate, table, recipe = self.knowledge.surrogate, tabulate([trial.recipe]), trial.recipe
         tokens = recipe.training.tokens_per_step / recipe.world_size
         need, limit = float(surrogate.memory.needs(table)[0][0]), surrogate.memory.limit_gib
         rate = tokens / math.exp(float(surrogate.time.predict(table)[0][0]))
@@ -150,7 +150,7 @@ class Decision:
 
     def why_stopped(self) -> Reason:
         """Returns why the search ends: nothing fits, nothing is left to try, or nothing is worth a burst."""
-        if not self.know.runs:
+        if not self.knowledge.runs:
             return self._explain.nothing_runs()
         return self._explain.nothing_left(self.ranked)
 
@@ -167,7 +167,7 @@ class Decision:
             close: Iterator[Candidate] = takewhile(
                 lambda each: each.score >= least, islice(found, CANDIDATES_PER_PHASE)
             )
-            extra = [*claimed_fixes(self.know, Phase.PROFILE), *self._settings()]
+            extra = [*claimed_fixes(self.knowledge, Phase.PROFILE), *self._settings()]
             if self._sizes is not None and first is not None:
                 close = chain([first], takewhile(lambda each: each.score >= MIN_EXPECTED_IMPROVEMENT, found))
                 return self._per_gpu_hour(close, extra)
@@ -177,7 +177,7 @@ class Decision:
     def _per_gpu_hour(self, found: Iterable[Candidate], extra: Iterable[Candidate]) -> list[Candidate]:
         """Returns candidates ranked by the score of their bursts per GPU-hour."""
         assert self._sizes is not None
-        both = [*self._sizes.ranked(found, self.know), *self._sizes.ranked(extra, self.know)]
+        both = [*self._sizes.ranked(found, self.knowledge), *self._sizes.ranked(extra, self.knowledge)]
         self._ranked = sorted(both, key=lambda each: -each.score)
         return self._ranked
 
@@ -187,7 +187,7 @@ class Decision:
         worthwhile = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.source is PredictionSource.SURROGATE for each in worthwhile):
             worthwhile = [*self._pairs(), *worthwhile]
-        found = [each for each in in_turn(worthwhile, noise=self.know.noise) if self._phase(each) is phase]
+        found = [each for each in in_turn(worthwhile, noise=self.knowledge.noise) if self._phase(each) is phase]
         modelled = [each for each in found if each.source is not PredictionSource.PUBLISHED]
         return modelled or found
 
@@ -196,34 +196,45 @@ class Decision:
             return Phase.PROFILE
         if candidate.source is PredictionSource.PUBLISHED or candidate.paired:
             return Phase.RETUNE
-        return phase_of(self.know, candidate.recipe)
+        return phase_of(self.knowledge, candidate.recipe)
 
     def _candidates(self) -> Iterator[Candidate]:
         """Yields the candidates that the surrogate can predict and that have enough cores, the best first."""
-        know = self.know
-        found = best_first(self._modelled, know.avoid, runs=know.runs)
-        return (each for each in found if know.has_cores(each.recipe))
+        knowledge = self.knowledge
+        found = best_first(self._modelled, knowledge.avoid, runs=knowledge.runs)
+        return (each for each in found if knowledge.has_cores(each.recipe))
 
     def _nearest(self, phase: Phase, point: Point) -> Iterator[Candidate]:
         """Yields a phase's candidates that should fit, those nearest to a point first."""
-        know = self.know
+        knowledge = self.knowledge
         groups = [
-            all_that_fit(self._legal, know.given, know.recipe, know.surrogate, know.avoid, min_fit=know.min_fit),
-            moves_that_fit(self.near, know.surrogate, min_fit=know.min_fit),
+            all_that_fit(
+                self._legal,
+                knowledge.given,
+                knowledge.recipe,
+                knowledge.surrogate,
+                knowledge.avoid,
+                min_fit=knowledge.min_fit,
+            ),
+            moves_that_fit(self.near, knowledge.surrogate, min_fit=knowledge.min_fit),
         ]
         keys = [self._space.distance(group.table, point) for group in groups]
-        found = in_order(groups, keys, know.avoid, runs=True)
-        allowed = (each for each in found if know.has_cores(each.recipe) and phase_of(know, each.recipe) is phase)
-        return (rescored(each, each.recipe, know) for each in allowed)
+        found = in_order(groups, keys, knowledge.avoid, runs=True)
+        allowed = (
+            each for each in found if knowledge.has_cores(each.recipe) and phase_of(knowledge, each.recipe) is phase
+        )
+        return (rescored(each, each.recipe, knowledge) for each in allowed)
 
     @property
     def _modelled(self) -> list[Group]:
         if self._groups is None:
-            know = self.know
-            incumbent = know.recipe if know.runs else None
-            legal = layouts(self._legal, know.given, incumbent, know.surrogate, know.avoid, min_fit=know.min_fit)
+            knowledge = self.knowledge
+            incumbent = knowledge.recipe if knowledge.runs else None
+            legal = layouts(
+                self._legal, knowledge.given, incumbent, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit
+            )
             around = (
-                neighbours(know.recipe, self.near, know.surrogate, know.avoid, min_fit=know.min_fit)
+                neighbours(knowledge.recipe, self.near, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit)
                 if incumbent
                 else None
             )
@@ -231,30 +242,32 @@ class Decision:
         return self._groups
 
     def _pairs(self) -> list[Candidate]:
-        know = self.know
-        group = pairs(know.recipe, self.near, know.surrogate, know.avoid, min_fit=know.min_fit)
-        found = best_first([group], know.avoid, runs=True) if group else iter(())
-        return [replace(each, paired=True) for each in found if _is_worth_a_burst(each) and know.has_cores(each.recipe)]
+        knowledge = self.knowledge
+        group = pairs(knowledge.recipe, self.near, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit)
+        found = best_first([group], knowledge.avoid, runs=True) if group else iter(())
+        return [
+            replace(each, paired=True) for each in found if _is_worth_a_burst(each) and knowledge.has_cores(each.recipe)
+        ]
 
     def _settings(self) -> list[Candidate]:
         """Returns single settings by published effects; [] once `tune.patience` of them in a row brought no gain."""
-        know = self.know
-        unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
-        return settings(know, self.near) if unsuccessful < know.recipe.tune.patience else []
+        knowledge = self.knowledge
+        unsuccessful = knowledge.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
+        return settings(knowledge, self.near) if unsuccessful < knowledge.recipe.tune.patience else []
 
     def _out_of_patience(self, phase: Phase) -> bool:
         """Returns true if `tune.patience` proposals of the phase in a row brought no gain.
 
         This ends a phase whose sampler does not estimate expected improvement.
         """
-        unsuccessful = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
-        return unsuccessful >= self.know.recipe.tune.patience
+        unsuccessful = self.knowledge.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
+        return unsuccessful >= self.knowledge.recipe.tune.patience
 
     def _proposal(self, phase: Phase, chosen: Candidate, reason: Reason) -> Proposal:
-        parts = decompose(chosen, self.know)
+        parts = decompose(chosen, self.knowledge)
         return Proposal(
             recipe=chosen.recipe,
-            parent=self.know.incumbent.number,
+            parent=self.knowledge.incumbent.number,
             phase=phase,
             fix=fix_of(parts.shares),
             reason=reason,
@@ -264,7 +277,7 @@ class Decision:
         )
 
     def _prediction(self, chosen: Candidate) -> Prediction:
-        peak_gib = float(self.know.surrogate.memory.peaks(tabulate([chosen.recipe]))[0])
+        peak_gib = float(self.knowledge.surrogate.memory.peaks(tabulate([chosen.recipe]))[0])
         if chosen.log_gain is None:
             return Prediction(peak_gib=peak_gib, fits_probability=chosen.fits)
         gain, low, high, bound = chosen.prediction

@@ -103,15 +103,15 @@ def alone(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
     return None if isinstance(derived, Refusal) else derived
 
 
-def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
+def decompose(candidate: Candidate, knowledge: Knowledge) -> Decomposition:
     """Returns the members of a candidate with their predicted shares, and the memory that each frees if the incumbent
     does not fit. A member that cannot legally be taken out has as its share the gain that it brings alone."""
-    found, (before, after) = members(know.recipe, candidate.recipe), (know.recipe, candidate.recipe)
+    found, (before, after) = members(knowledge.recipe, candidate.recipe), (knowledge.recipe, candidate.recipe)
     if candidate.source is not PredictionSource.SURROGATE:
-        return _by_opinion(candidate, found, know)
+        return _by_opinion(candidate, found, knowledge)
     rests = [without(before, after, member) for member in found]
     others = [rest or alone(before, after, member) for rest, member in zip(rests, found, strict=True)]
-    log_gains, needs = _predicted(know, [before, after, *(other or before for other in others)])
+    log_gains, needs = _predicted(knowledge, [before, after, *(other or before for other in others)])
     gains = np.expm1(log_gains)
     shares = []
     for row, (member, rest, other) in enumerate(zip(found, rests, others, strict=True), start=2):
@@ -121,17 +121,17 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
         shares.append(
             FixShare(
                 fix=member.name,
-                wall=wall_of(member, know.situation),
+                wall=wall_of(member, knowledge.situation),
                 knobs=member.knobs,
                 predicted_share=None if other is None else float(gains[there] - gains[taken]),
-                frees_gib=None if other is None or not know.needs_room else float(needs[taken] - needs[there]),
+                frees_gib=None if other is None or not knowledge.needs_room else float(needs[taken] - needs[there]),
             )
         )
     known = [share.predicted_share for share in shares if share.predicted_share is not None]
     return Decomposition(shares=_largest_first(shares), interaction=float(gains[1]) - sum(known))
 
 
-def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
+def smallest(candidate: Candidate, knowledge: Knowledge) -> Candidate:
     """Returns the candidate reduced to the smallest change with its gain.
 
     Members are taken out one at a time, the least first, while predicted throughput falls by less than
@@ -140,22 +140,24 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     """
     if candidate.source is not PredictionSource.SURROGATE:
         return candidate
-    found = full = rescored(candidate, candidate.recipe, know)
-    while (smaller := _next_smaller(found, full, know)) is not None:
+    found = full = rescored(candidate, candidate.recipe, knowledge)
+    while (smaller := _next_smaller(found, full, knowledge)) is not None:
         found = smaller
     return found
 
 
-def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Candidate | None:
+def _next_smaller(candidate: Candidate, full: Candidate, knowledge: Knowledge) -> Candidate | None:
     """Returns the candidate without the member that costs least; None if every one is needed."""
-    parts = members(know.recipe, candidate.recipe)
-    options = [without(know.recipe, candidate.recipe, each) for each in parts if not _is_needed(each, candidate.recipe)]
-    fresh = [each for each in options if each is not None and not know.avoid.excludes(each)]
+    parts = members(knowledge.recipe, candidate.recipe)
+    options = [
+        without(knowledge.recipe, candidate.recipe, each) for each in parts if not _is_needed(each, candidate.recipe)
+    ]
+    fresh = [each for each in options if each is not None and not knowledge.avoid.excludes(each)]
     if len(parts) < 2 or not fresh:
         return None
     kept = [
         each
-        for each in _rescored(candidate, fresh, know)
+        for each in _rescored(candidate, fresh, knowledge)
         if each.log_step < full.log_step + REDUCIBLE_LOG_GAIN
         and each.expected_improvement >= REDUCED_IMPROVEMENT * full.expected_improvement
         and each.fits >= min(full.fits, CONFIDENT_FIT_PROBABILITY)
@@ -169,33 +171,33 @@ def _is_needed(member: Member, recipe: Recipe) -> bool:
     return any(gained(recipe, knob) or LEFT_ON.get(knob, OFF) == recipe.knob(knob) for knob in member.knobs)
 
 
-def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
+def _predicted(knowledge: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
     """Returns, for each recipe, (log ratio of throughput to the incumbent's, GiB that the hottest GPU needs)."""
-    table, time = tabulate(recipes), know.surrogate.time
-    log_step, _ = time.difference(time.closed_form(table), time.closed_form_of(know.recipe))
-    need, _ = know.surrogate.memory.needs(table)
+    table, time = tabulate(recipes), knowledge.surrogate.time
+    log_step, _ = time.difference(time.closed_form(table), time.closed_form_of(knowledge.recipe))
+    need, _ = knowledge.surrogate.memory.needs(table)
     return -log_step, need
 
 
-def rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
+def rescored(candidate: Candidate, recipe: Recipe, knowledge: Knowledge) -> Candidate:
     """Returns the candidate with `recipe` in place of its own, scored again."""
-    return _rescored(candidate, [recipe], know)[0]
+    return _rescored(candidate, [recipe], knowledge)[0]
 
 
-def _rescored(candidate: Candidate, recipes: Sequence[Recipe], know: Knowledge) -> list[Candidate]:
-    table, time = tabulate(recipes), know.surrogate.time
+def _rescored(candidate: Candidate, recipes: Sequence[Recipe], knowledge: Knowledge) -> list[Candidate]:
+    table, time = tabulate(recipes), knowledge.surrogate.time
     if candidate.log_gain is None:
-        scores = score_first(table, know.surrogate, know.avoid)
+        scores = score_first(table, knowledge.surrogate, knowledge.avoid)
     else:
-        now = time.closed_form_of(know.recipe)
-        scores = score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit)
+        now = time.closed_form_of(knowledge.recipe)
+        scores = score(table, now, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit)
     group, runs = group_of(recipes, table, scores), candidate.log_gain is not None
     return [
         replace(group.candidate(row, recipe, runs=runs), paired=candidate.paired) for row, recipe in enumerate(recipes)
     ]
 
 
-def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:
+def _by_opinion(candidate: Candidate, found: Sequence[Member], knowledge: Knowledge) -> Decomposition:
     """Returns a decomposition that gives the whole predicted gain to the fix, or the knob, for which the candidate was
     made."""
     named = candidate.claimed.fix.name if candidate.claimed else ""
@@ -205,7 +207,9 @@ def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) 
     shares = [
         FixShare(
             fix=member.name,
-            wall=candidate.claimed.wall if candidate.claimed and member is chief else wall_of(member, know.situation),
+            wall=candidate.claimed.wall
+            if candidate.claimed and member is chief
+            else wall_of(member, knowledge.situation),
             knobs=member.knobs,
             predicted_share=gain if member is chief else None,
         )

@@ -30,8 +30,8 @@ Figures = dict[str, Any]
 class Explain:
     """Makes the reasons of one decision."""
 
-    def __init__(self, know: Knowledge, lessons: Sequence[Lesson]) -> None:
-        self._know, self._lessons = know, lessons
+    def __init__(self, knowledge: Knowledge, lessons: Sequence[Lesson]) -> None:
+        self._knowledge, self._lessons = knowledge, lessons
 
     def first(self, chosen: Candidate) -> Reason:
         """Explains the first recipe that is predicted to fit."""
@@ -49,7 +49,7 @@ class Explain:
 
     def fit_set(self, found: FitSet, kind: ReasonKind) -> Reason:
         """Explains a set of fixes that makes a recipe fit."""
-        peak_gib = float(self._know.surrogate.memory.peaks(tabulate([found.recipe]))[0])
+        peak_gib = float(self._knowledge.surrogate.memory.peaks(tabulate([found.recipe]))[0])
         return Reason(
             kind=kind,
             figures={
@@ -57,7 +57,7 @@ class Explain:
                 "fixes": [fix.name for fix in found.fixes],
                 "fits_probability": found.fits,
                 "peak_gib": peak_gib,
-                "limit_gib": self._know.surrogate.memory.limit_gib,
+                "limit_gib": self._knowledge.surrogate.memory.limit_gib,
             },
         )
 
@@ -69,7 +69,7 @@ class Explain:
             return self._published(chosen)
         gain, low, high = chosen.gains
         figures = {
-            "wall": leading_wall(self._know.situation),
+            "wall": leading_wall(self._knowledge.situation),
             "parts": self._parts(chosen),
             "gain": gain,
             "gain_low": low,
@@ -86,27 +86,27 @@ class Explain:
 
     def nothing_runs(self) -> Reason:
         """Explains the end of a study in which nothing ran."""
-        know = self._know
-        if not know.needs_room:
-            failure = know.situation.failure
+        knowledge = self._knowledge
+        if not knowledge.needs_room:
+            failure = knowledge.situation.failure
             return Reason(kind=ReasonKind.FAILED, figures={"kind": failure.kind.value if failure else None})
-        tried = sum(trial.proposal.phase is Phase.FIT for trial in know.trials)
-        nodes = fewest_nodes(know.given, above=know.given.cluster.nodes)
+        tried = sum(trial.proposal.phase is Phase.FIT for trial in knowledge.trials)
+        nodes = fewest_nodes(knowledge.given, above=knowledge.given.cluster.nodes)
         return Reason(
             kind=ReasonKind.NOTHING_FITS, figures={"tried": tried, "fewest_nodes": nodes, "most_gpus": MOST_GPUS}
         )
 
     def nothing_left(self, ranked: Sequence[Candidate]) -> Reason:
         """Explains why no further burst is worth its cost."""
-        know, limit = self._know, constant("min_expected_improvement")
-        tune = know.given.tune
-        unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
+        knowledge, limit = self._knowledge, constant("min_expected_improvement")
+        tune = knowledge.given.tune
+        unsuccessful = knowledge.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
         figures: Figures = {"patience": tune.patience if unsuccessful >= tune.patience else None}
         best = max(
             (each for each in ranked if each.source is PredictionSource.SURROGATE), key=_improvement, default=None
         )
         if best is None:
-            noise = math.expm1(Z_90 * know.surrogate.time.noise)
+            noise = math.expm1(Z_90 * knowledge.surrogate.time.noise)
             return Reason(kind=ReasonKind.NOTHING_LEFT, figures=figures | {"noise": noise})
         figures["expected_improvement"] = math.expm1(best.expected_improvement)
         if tune.sampler != SURROGATE:
@@ -116,7 +116,7 @@ class Explain:
     def _claimed(self, chosen: Candidate) -> Reason:
         assert chosen.claimed is not None
         assert chosen.log_gain is not None
-        claimed, situation = chosen.claimed, self._know.situation
+        claimed, situation = chosen.claimed, self._knowledge.situation
         names = [part for claim in claimed.fix.claims if claim.wall is claimed.wall for part in claim.parts]
         sizes = {part: situation.recoverable_us(claimed.wall, (part,)) for part in dict.fromkeys(names)}
         shown = sorted((part for part in sizes if sizes[part] > 0), key=lambda part: -sizes[part])
@@ -141,7 +141,7 @@ class Explain:
         return Reason(
             kind=ReasonKind.PUBLISHED,
             figures={
-                "wall": leading_wall(self._know.situation),
+                "wall": leading_wall(self._knowledge.situation),
                 "knob": found.knob.name,
                 "walls": list(found.knob.walls),
                 "gain": math.expm1(found.effect.gain),
@@ -155,16 +155,16 @@ class Explain:
     def _parts(self, chosen: Candidate) -> dict[str, list[float]]:
         """Returns {part: [incumbent's seconds, candidate's seconds]} by the closed form at the learned constants,
         scaled so that the parts add up to the predicted steps."""
-        time, table = self._know.surrogate.time, tabulate([self._know.recipe, chosen.recipe])
+        time, table = self._knowledge.surrogate.time, tabulate([self._knowledge.recipe, chosen.recipe])
         found = time_of(table, constants=move_constants(time.theta))
         scale = np.exp(time.predict(table)[0]) / found.step_s
         parts = {name: found.by_part[name] * scale for name in STEP_PARTS}
         return {name: [float(was), float(now)] for name, (was, now) in parts.items() if max(was, now) > 0}
 
     def _failed(self) -> Figures:
-        situation, failure = self._know.situation, self._know.situation.failure
+        situation, failure = self._knowledge.situation, self._knowledge.situation.failure
         return {
-            "trial": self._know.incumbent.number,
+            "trial": self._knowledge.incumbent.number,
             "kind": failure.kind.value if failure else None,
             "phase": failure.phase.value if failure and failure.phase else None,
             "rank": failure.rank if failure else None,
@@ -172,7 +172,7 @@ class Explain:
         }
 
     def _learned(self) -> Figures:
-        measured = self._know.surrogate.time.measured
+        measured = self._knowledge.surrogate.time.measured
         return {
             "trials": len(measured),
             "traced": sum(bool(each.ranks) for each in measured),

@@ -38,27 +38,29 @@ class Idea:
     fits_probability: float | None = None
 
 
-def rejected_ideas(know: Knowledge) -> tuple[Idea, ...]:
+def rejected_ideas(knowledge: Knowledge) -> tuple[Idea, ...]:
     """Returns one idea for every fix of the search, that is every fix that has a phase besides fit."""
-    if not know.runs:
+    if not knowledge.runs:
         return ()
     searched = {fix: [phase for phase in fix.phases if phase is not Phase.FIT] for fix in FIXES.values()}
-    made = {fix: _recipes(fix, know) for fix, phases in searched.items() if phases}
-    weighed = _scored({fix.name: recipes for fix, recipes in made.items() if not isinstance(recipes, Reason)}, know)
+    made = {fix: _recipes(fix, knowledge) for fix, phases in searched.items() if phases}
+    weighed = _scored(
+        {fix.name: recipes for fix, recipes in made.items() if not isinstance(recipes, Reason)}, knowledge
+    )
     return tuple(
         Idea(fix=fix.name, phase=searched[fix][0], reason=found)
         if isinstance(found, Reason)
-        else _idea(fix, searched[fix][0], weighed[fix.name], know)
+        else _idea(fix, searched[fix][0], weighed[fix.name], knowledge)
         for fix, found in made.items()
     )
 
 
-def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
+def _recipes(fix: Fix, knowledge: Knowledge) -> list[Recipe] | Reason:
     """Returns the legal recipes that a fix makes from the incumbent, or the reason why there are none."""
-    why_not = fix.precondition(know.situation)
+    why_not = fix.precondition(knowledge.situation)
     if why_not is not None:
         return _reason(ReasonKind.NOT_APPLICABLE, because=why_not)
-    derived = [derive(know.recipe, changes) for changes in fix.changes(know.situation)]
+    derived = [derive(knowledge.recipe, changes) for changes in fix.changes(knowledge.situation)]
     legal = [each for each in derived if not isinstance(each, Refusal)]
     if legal:
         return legal
@@ -66,29 +68,30 @@ def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
     return _reason(ReasonKind.ILLEGAL, because="; ".join(dict.fromkeys(refused[:3])) or "it makes no change here")
 
 
-def _scored(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
+def _scored(recipes: Mapping[str, Sequence[Recipe]], knowledge: Knowledge) -> dict[str, Candidate]:
     """Returns the best recipe of each fix, scored as for a decision; an untried one if there is one."""
     every = [recipe for made in recipes.values() for recipe in made]
     if not every:
         return {}
-    table, now = tabulate(every), know.surrogate.time.closed_form_of(know.recipe)
-    group = group_of(every, table, score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit))
+    table, now = tabulate(every), knowledge.surrogate.time.closed_form_of(knowledge.recipe)
+    group = group_of(every, table, score(table, now, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit))
     found, start = {}, 0
     for fix, made in recipes.items():
         rows = [group.candidate(start + row, recipe, runs=True) for row, recipe in enumerate(made)]
         found[fix] = max(
-            rows, key=lambda each: (not know.avoid.excludes(each.recipe), each.expected_improvement, -each.log_step)
+            rows,
+            key=lambda each: (not knowledge.avoid.excludes(each.recipe), each.expected_improvement, -each.log_step),
         )
         start += len(made)
     return found
 
 
-def _idea(fix: Fix, phase: Phase, found: Candidate, know: Knowledge) -> Idea:
+def _idea(fix: Fix, phase: Phase, found: Candidate, knowledge: Knowledge) -> Idea:
     gain, low, high = found.gains
     return Idea(
         fix=fix.name,
         phase=phase,
-        reason=_known(found.recipe, know) or _against(fix, found, know),
+        reason=_known(found.recipe, knowledge) or _against(fix, found, knowledge),
         gain=gain,
         gain_low=low,
         gain_high=high,
@@ -96,28 +99,28 @@ def _idea(fix: Fix, phase: Phase, found: Candidate, know: Knowledge) -> Idea:
     )
 
 
-def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
+def _known(recipe: Recipe, knowledge: Knowledge) -> Reason | None:
     """Returns the reason against a recipe from this study's own trials; None if there is none."""
-    moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
-    if (number := know.avoid.tried.get(recipe.digest())) is not None:
+    moved = {knob: to for knob, (_, to) in knowledge.recipe.diff(recipe).items()}
+    if (number := knowledge.avoid.tried.get(recipe.digest())) is not None:
         return _reason(ReasonKind.ALREADY_TRIED, trial=number)
-    if refusal := know.avoid.refusal(recipe):
+    if refusal := knowledge.avoid.refusal(recipe):
         values = {knob: list(map(str, each)) for knob, each in refusal.values.items()}
         return _reason(ReasonKind.REFUSED_BEFORE, trial=refusal.trial, values=values, evidence=refusal.evidence)
-    if lost := know.avoid.lost_by(know.recipe, moved):
+    if lost := knowledge.avoid.lost_by(knowledge.recipe, moved):
         return _reason(ReasonKind.LOST_BEFORE, trial=lost.number)
-    if undone := know.avoid.undone_by(moved):
+    if undone := knowledge.avoid.undone_by(moved):
         return _reason(ReasonKind.UNDONE_BEFORE, trial=undone.number)
     return None
 
 
-def _against(fix: Fix, found: Candidate, know: Knowledge) -> Reason:
+def _against(fix: Fix, found: Candidate, knowledge: Knowledge) -> Reason:
     """Returns the surrogate's reason against a candidate."""
     limit = constant("min_expected_improvement")
-    if found.fits < know.min_fit:
-        return _reason(ReasonKind.MAY_NOT_FIT, asked=know.min_fit)
+    if found.fits < knowledge.min_fit:
+        return _reason(ReasonKind.MAY_NOT_FIT, asked=knowledge.min_fit)
     if abs(found.log_step) < constant("unmodelled_log_step"):
-        return _reason(ReasonKind.NO_EVIDENCE if claim_of(fix, know) is None else ReasonKind.OUTRANKED)
+        return _reason(ReasonKind.NO_EVIDENCE if claim_of(fix, knowledge) is None else ReasonKind.OUTRANKED)
     if found.log_step > LOSING_DEVIATIONS * found.deviation:
         return _reason(ReasonKind.PREDICTED_LOSS)
     if found.is_lost_in_noise:

@@ -78,15 +78,15 @@ class Sizes:
         has_nodes = self._nodes is None or recipe.cluster.nodes <= self._nodes
         return [*self.smaller(recipe), *([Run(fidelity=None, recipe=recipe)] if has_nodes else [])]
 
-    def best(self, recipe: Recipe, know: Knowledge) -> RunValue | None:
+    def best(self, recipe: Recipe, knowledge: Knowledge) -> RunValue | None:
         """Returns the run with the highest value per GPU-hour, of those that should fit; None if there is none."""
-        values, runs = _RunValues(recipe, know), self.runs(recipe)
+        values, runs = _RunValues(recipe, knowledge), self.runs(recipe)
         smaller = [run for run in runs if run.fidelity is not None]
         apart = max(1, math.ceil(len(smaller) / MAX_SIZES))
         found = [values.of(run) for run in (*smaller[::apart], *runs[len(smaller) :])]
         return max(filter(None, found), key=lambda each: each.rate, default=None)
 
-    def ranked(self, found: Iterable[Candidate], know: Knowledge) -> list[Candidate]:
+    def ranked(self, found: Iterable[Candidate], knowledge: Knowledge) -> list[Candidate]:
         """Returns the most promising candidates, scored per GPU-hour, the highest first: SIZED_CANDIDATES that have a
         proxy, and WHOLE_CANDIDATES that have none."""
         smaller: list[Candidate] = []
@@ -95,17 +95,17 @@ class Sizes:
             (smaller if self.smaller(each.recipe) else whole).append(each)
             if len(smaller) >= SIZED_CANDIDATES:
                 break
-        rated = [replace(each, score=self._rate(each, know)) for each in (*smaller, *whole[:WHOLE_CANDIDATES])]
+        rated = [replace(each, score=self._rate(each, knowledge)) for each in (*smaller, *whole[:WHOLE_CANDIDATES])]
         return sorted((each for each in rated if each.score > 0), key=lambda each: -each.score)
 
     def first(self, found: Sequence[Candidate]) -> Candidate:
         """Returns the preferred candidate while nothing runs; one with a proxy if there is any."""
         return preferred([each for each in found if self.smaller(each.recipe)] or found)
 
-    def _rate(self, candidate: Candidate, know: Knowledge) -> float:
+    def _rate(self, candidate: Candidate, knowledge: Knowledge) -> float:
         """Returns the score of a candidate per GPU-hour of its best run, reduced if that run shows only part of its
         improvement; 0 if it has no run."""
-        value = self.best(candidate.recipe, know)
+        value = self.best(candidate.recipe, knowledge)
         if value is None:
             return 0.0
         known = candidate.expected_improvement if candidate.source is PredictionSource.SURROGATE else 0.0
@@ -116,34 +116,34 @@ class Sizes:
 class _RunValues:
     """Computes the values of different runs of one recipe."""
 
-    def __init__(self, recipe: Recipe, know: Knowledge) -> None:
-        self._recipe, self._know, self._time = recipe, know, know.surrogate.time
+    def __init__(self, recipe: Recipe, knowledge: Knowledge) -> None:
+        self._recipe, self._knowledge, self._time = recipe, knowledge, knowledge.surrogate.time
         self._form = self._time.closed_form_of(recipe)
 
     @cached_property
     def _gain(self) -> tuple[float, float]:
         """Returns (mean, standard deviation) of the log gain over the incumbent; while nothing runs, of minus the log
         step time, with mean 0."""
-        if not self._know.runs:
+        if not self._knowledge.runs:
             return 0.0, math.sqrt(float(self._time.covariance_of(self._form, self._form)[0]))
-        log_step, deviation = self._time.difference(self._form, self._time.closed_form_of(self._know.recipe))
+        log_step, deviation = self._time.difference(self._form, self._time.closed_form_of(self._knowledge.recipe))
         return -float(log_step[0]), float(deviation[0])
 
     def of(self, run: Run) -> RunValue | None:
         """Returns the value of a run; None if it is not predicted to fit."""
-        fits = float(self._know.surrogate.memory.fits(tabulate([run.recipe]))[0])
+        fits = float(self._knowledge.surrogate.memory.fits(tabulate([run.recipe]))[0])
         if fits < MIN_FIT_PROBABILITY:
             return None
         mean, deviation = self._gain
         improvement = expected_improvement(mean, min(self._shown(run), deviation)) * fits
-        return RunValue(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._know))
+        return RunValue(run=run, improvement=improvement, gpu_hours=gpu_hours_of(run.recipe, self._knowledge))
 
     def _shown(self, run: Run) -> float:
         """Returns the standard deviation of the part of the gain that is known once the run's step time is."""
         seen = self._time.closed_form_of(run.recipe)
         shared = float(self._time.covariance_of(self._form, seen)[0])
-        if self._know.runs:
-            shared -= float(self._time.covariance_of(self._time.closed_form_of(self._know.recipe), seen)[0])
+        if self._knowledge.runs:
+            shared -= float(self._time.covariance_of(self._time.closed_form_of(self._knowledge.recipe), seen)[0])
         variance = float(self._time.covariance_of(seen, seen)[0]) + PINNED**2
         return abs(shared) / math.sqrt(variance)
 
@@ -156,15 +156,15 @@ def expected_improvement(mean: float, deviation: float) -> float:
     return deviation * normal.pdf(mean / deviation) + mean * normal.cdf(mean / deviation)
 
 
-def gpu_hours_of(recipe: Recipe, know: Knowledge) -> float:
+def gpu_hours_of(recipe: Recipe, knowledge: Knowledge) -> float:
     """Returns the GPU-hours of a burst of a recipe.
 
     Starting ranks is free if those of the last burst wait on as many nodes.
     """
     start, settings = startup_of(recipe), recipe.burst
-    last = know.trials[-1] if know.trials else None
+    last = knowledge.trials[-1] if knowledge.trials else None
     waits = last is not None and last.status is Status.OK and last.ran.cluster.nodes == recipe.cluster.nodes
     started_s = start.build_s + (0.0 if waits and settings.keeps_ranks else start.launch_s)
     steps = settings.warmup_steps + settings.measure_steps + settings.trace_steps
-    step_s = math.exp(float(know.surrogate.time.predict(tabulate([recipe]))[0][0]))
+    step_s = math.exp(float(knowledge.surrogate.time.predict(tabulate([recipe]))[0][0]))
     return (started_s + steps * step_s) * recipe.world_size / 3600

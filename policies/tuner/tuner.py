@@ -63,11 +63,11 @@ class Tuner:
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the next proposal of a phase; None if it has none that is worth a burst."""
         decision = self._decide(incumbent, trials)
-        if not decision.know.runs or decision.know.needs_room:
-            found = decision.first() if phase is Phase.FIT and decision.know.needs_room else None
+        if not decision.knowledge.runs or decision.knowledge.needs_room:
+            found = decision.first() if phase is Phase.FIT and decision.knowledge.needs_room else None
         else:
             found = None if phase is Phase.FIT else decision.next(phase, self._seed)
-        return None if found is None else self._sized(found, decision.know)
+        return None if found is None else self._sized(found, decision.knowledge)
 
     @one_blas_thread()
     def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
@@ -77,8 +77,8 @@ class Tuner:
         )  # gains are over nothing
         return self._sized(proposal, self.knowledge(unknown, trials))
 
-    def _sized(self, proposal: Proposal, know: Knowledge) -> Proposal:
-        best = self._sizes.best(proposal.recipe, know) if self._sizes is not None else None
+    def _sized(self, proposal: Proposal, knowledge: Knowledge) -> Proposal:
+        best = self._sizes.best(proposal.recipe, knowledge) if self._sizes is not None else None
         return proposal if best is None else replace(proposal, fidelity=best.run.fidelity)
 
     @one_blas_thread()
@@ -125,7 +125,7 @@ class Tuner:
         None if there is none.
         """
         decision = self._decide(given, trials)
-        found = cheapest_fit(decision.know)
+        found = cheapest_fit(decision.knowledge)
         return decision.fitting(found, ReasonKind.REFERENCE) if found is not None else None
 
     @one_blas_thread()
@@ -173,13 +173,13 @@ class Tuner:
         """Returns the decision after these trials, cached for all phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
-            know = self.knowledge(incumbent, trials)
-            same = self._decision is not None and self._decision.know.recipe == know.recipe
+            knowledge = self.knowledge(incumbent, trials)
+            same = self._decision is not None and self._decision.knowledge.recipe == knowledge.recipe
             single_moves = self._decision.single_moves if self._decision and same else None
-            explain = Explain(know, self._lessons)
+            explain = Explain(knowledge, self._lessons)
             self._decision = Decision(
                 key=key,
-                know=know,
+                knowledge=knowledge,
                 legal=self._legal,
                 space=self._space,
                 explain=explain,

@@ -229,18 +229,18 @@ def test_a_new_fix_is_a_candidate_where_the_surrogate_predicts_it(add_fix: Calla
     fix = new_fix("recompute_method", "block", Phase.PROFILE, Phase.RETUNE)
     fix = replace(fix, changes=lambda situation: [changes], knobs=tuple(changes))
     best = _recomputing()
-    know = knowledge(best)
+    known = knowledge(best)
     made = best.recipe.replace(changes)
-    assert made.digest() not in {move.recipe.digest() for move in neighbours_module.moves_of_fixes(know.situation)}
+    assert made.digest() not in {move.recipe.digest() for move in neighbours_module.moves_of_fixes(known.situation)}
     add_fix(fix)
-    near = list(neighbours_module.moves_of_fixes(know.situation))
-    group = neighbours_module.neighbours(best.recipe, near, know.surrogate, know.avoid, min_fit=know.min_fit)
+    near = list(neighbours_module.moves_of_fixes(known.situation))
+    group = neighbours_module.neighbours(best.recipe, near, known.surrogate, known.avoid, min_fit=known.min_fit)
     assert group is not None
-    found = list(best_first([group], know.avoid, runs=True))
+    found = list(best_first([group], known.avoid, runs=True))
     (candidate,) = [each for each in found if each.recipe.digest() == made.digest()]
     assert candidate.log_gain is not None
     assert candidate.log_gain > 0
-    assert phase_of(know, made) in fix.phases
+    assert phase_of(known, made) in fix.phases
     assert [member.name for member in decomposition_module.members(best.recipe, made)] == [fix.name]
 
 

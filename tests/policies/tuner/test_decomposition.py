@@ -42,13 +42,13 @@ TP4 = {"tensor_model_parallel_size": 4, "sequence_parallel": True}
 
 
 @cache
-def know(*, fits: bool = True) -> Knowledge:
+def slow_knowledge(*, fits: bool = True) -> Knowledge:
     given = outcome(SLOW, peak_gib=30.0) if fits else out_of_memory(SLOW)
     return knowledge(trial(SLOW, given=given, seen=analysis(WALLS)))
 
 
 def candidate(recipe: Recipe, known: Knowledge | None = None) -> Candidate:
-    known = known or know()
+    known = known or slow_knowledge()
     table, now = tabulate([recipe]), known.surrogate.time.closed_form(tabulate([known.recipe]))
     scores = score(table, now, known.surrogate, known.avoid, min_fit=known.min_fit)
     return group_of([recipe], table, scores).candidate(0, recipe, runs=True)
@@ -57,7 +57,7 @@ def candidate(recipe: Recipe, known: Knowledge | None = None) -> Candidate:
 def test_shares_and_interaction_add_up_to_the_predicted_gain() -> None:
     for changes in (FASTER, FASTER | {"micro_batch_size": 2}, {"expert_model_parallel_size": 8}):
         whole = candidate(SLOW.replace(changes))
-        parts = decompose(whole, know())
+        parts = decompose(whole, slow_knowledge())
         assert whole.log_gain is not None
         assert parts.interaction is not None
         given = [share.predicted_share for share in parts.shares if share.predicted_share is not None]
@@ -68,7 +68,7 @@ def test_shares_and_interaction_add_up_to_the_predicted_gain() -> None:
 
 def test_the_only_member_has_the_whole_gain_and_no_interaction() -> None:
     whole = candidate(SLOW.replace({"expert_model_parallel_size": 8}))
-    parts = decompose(whole, know())
+    parts = decompose(whole, slow_knowledge())
     assert len(parts.shares) == 1
     assert whole.log_gain is not None
     assert parts.shares[0].predicted_share == pytest.approx(math.expm1(whole.log_gain))
@@ -82,7 +82,7 @@ def test_expert_tensor_parallel_goes_along_with_the_degree_that_moved() -> None:
 
 
 def test_the_largest_share_names_the_proposal_and_each_has_its_wall() -> None:
-    parts = decompose(candidate(SLOW.replace(FASTER)), know())
+    parts = decompose(candidate(SLOW.replace(FASTER)), slow_knowledge())
     walls = {share.fix: share.wall for share in parts.shares}
     assert fix_of(parts.shares) == parts.shares[0].fix == "drop_recompute"
     assert walls["drop_recompute"] is Wall.MEMORY
@@ -122,7 +122,7 @@ def test_companions_are_taken_out_with_their_fix() -> None:
 
 
 def test_where_the_incumbent_does_not_fit_members_say_what_they_free() -> None:
-    out = know(fits=False)
+    out = slow_knowledge(fits=False)
     after = gpu_recipe({"micro_batch_size": 4})
     big = knowledge(trial(after, given=out_of_memory(after)), limit_gib=79.0)
     fitted = after.replace({"micro_batch_size": 1, "moe_router_fusion": True})
@@ -143,7 +143,7 @@ def test_where_the_incumbent_does_not_fit_members_say_what_they_free() -> None:
     assert shares["micro_batch_down"] > 1.0
     assert shares["router_fusion"] is not None
     assert abs(shares["router_fusion"]) < 0.1
-    fits = decompose(candidate(SLOW.replace(FASTER)), know())
+    fits = decompose(candidate(SLOW.replace(FASTER)), slow_knowledge())
     assert all(share.frees_gib is None for share in fits.shares)
 
 
@@ -151,18 +151,18 @@ def test_where_the_incumbent_does_not_fit_members_say_what_they_free() -> None:
 def test_a_useless_member_is_dropped_and_the_loss_stays_small() -> None:
     useless = {"moe_hybridep_num_sms": 8, "bucket_size": 80_000_000}  # no HybridEP: nothing acts
     full = candidate(SLOW.replace(FASTER | useless))
-    reduced = smallest(full, know())
+    reduced = smallest(full, slow_knowledge())
     assert not set(SLOW.diff(reduced.recipe)) & set(useless)
     assert reduced.recipe.knob("recompute_granularity") is None
     assert reduced.log_step - full.log_step < REDUCIBLE_LOG_GAIN
-    assert smallest(reduced, know()) == reduced
+    assert smallest(reduced, slow_knowledge()) == reduced
 
 
 def test_members_that_each_cost_less_than_the_limit_do_not_all_go() -> None:
     """The limit is on the sum of the losses of all members taken out."""
     small = {"moe_router_fusion": True, "moe_permute_fusion": True, "overlap_param_gather": True}
     full = candidate(SLOW.replace(FASTER | small | {"overlap_grad_reduce": True}))
-    reduced = smallest(full, know())
+    reduced = smallest(full, slow_knowledge())
     assert reduced.log_step - full.log_step < REDUCIBLE_LOG_GAIN
     assert set(SLOW.diff(reduced.recipe)) <= set(SLOW.diff(full.recipe))
 
@@ -182,22 +182,22 @@ def test_what_makes_it_fit_is_kept() -> None:
 
 def test_what_gained_elsewhere_and_what_is_free_is_kept() -> None:
     free = {"manual_gc": True, "manual_gc_interval": 100, "cpu_affinity": "spread"}
-    reduced = smallest(candidate(SLOW.replace(FASTER | free)), know())
+    reduced = smallest(candidate(SLOW.replace(FASTER | free)), slow_knowledge())
     assert set(free) <= set(SLOW.diff(reduced.recipe))
 
 
 def test_a_smaller_change_that_was_tried_is_not_proposed_again() -> None:
     full = candidate(SLOW.replace(FASTER | {"bucket_size": 80_000_000}))
-    reduced = smallest(full, know())
+    reduced = smallest(full, slow_knowledge())
     assert reduced.recipe.knob("bucket_size") == SLOW.knob("bucket_size")
-    tried = trial(reduced.recipe, number=1, parent=know().incumbent)
+    tried = trial(reduced.recipe, number=1, parent=slow_knowledge().incumbent)
     known = Knowledge(
-        given=know().given,
-        incumbent=know().incumbent,
-        trials=(know().incumbent, tried),
-        situation=know().situation,
-        surrogate=know().surrogate,
-        avoid=Avoid((know().incumbent, tried)),
+        given=slow_knowledge().given,
+        incumbent=slow_knowledge().incumbent,
+        trials=(slow_knowledge().incumbent, tried),
+        situation=slow_knowledge().situation,
+        surrogate=slow_knowledge().surrogate,
+        avoid=Avoid((slow_knowledge().incumbent, tried)),
     )
     assert smallest(full, known).recipe.digest() != reduced.recipe.digest()
 
@@ -217,13 +217,16 @@ def test_a_candidate_by_a_claim_is_left_whole_and_named_by_its_fix() -> None:
         score=0.05,
         claimed=claimed,
     )
-    assert smallest(whole, know()) is whole
-    parts = decompose(whole, know())
+    assert smallest(whole, slow_knowledge()) is whole
+    parts = decompose(whole, slow_knowledge())
     assert fix_of(parts.shares) == fix.name
     assert parts.shares[0].predicted_share == pytest.approx(math.expm1(0.05))
     assert parts.shares[1].predicted_share is None
 
 
 def test_the_wall_of_a_knob_without_a_fix_is_one_that_it_acts_on() -> None:
-    assert wall_of(Member(name="bucket_size", knobs=("bucket_size",)), know().situation) is Wall.COMMUNICATION
-    assert wall_of(Member(name="drop_recompute", knobs=("recompute_granularity",)), know().situation) is Wall.MEMORY
+    assert wall_of(Member(name="bucket_size", knobs=("bucket_size",)), slow_knowledge().situation) is Wall.COMMUNICATION
+    assert (
+        wall_of(Member(name="drop_recompute", knobs=("recompute_granularity",)), slow_knowledge().situation)
+        is Wall.MEMORY
+    )

@@ -221,9 +221,9 @@ def test_a_fresh_tuner_proposes_the_same(walked: list[Trial]) -> None:
 def test_a_decision_is_worked_out_once_for_its_phases(walked: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Phase] = []
 
-    def counted(know: object, phase: Phase) -> object:
+    def counted(knowledge: object, phase: Phase) -> object:
         asked.append(phase)
-        return claimed_fixes(know, phase)  # type: ignore[arg-type]
+        return claimed_fixes(knowledge, phase)  # type: ignore[arg-type]
 
     monkeypatch.setattr(decision_module, "claimed_fixes", counted)
     tuner = Tuner(base(), 1)
