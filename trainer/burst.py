@@ -18,13 +18,13 @@ import msgspec
 from trainer.secrets import masked
 
 if TYPE_CHECKING:
-    from trainer.recipe.schema import Recipe  # programs on nodes know failures, and start without recipes
+    from trainer.recipe.schema import Recipe  # programs on nodes import this module without recipes
 
-# messages of torch's allocators on a failed allocation, on GPUs and on CPUs
+# message of torch's allocators, of GPUs and of CPUs, if an allocation fails
 _SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_ASKED = re.compile(rf"tried to allocate ({_SIZE})", re.IGNORECASE)
-# its report on the GPU's memory, from torch 2.1 on and before: (total, free, held by the allocator)
+_REQUESTED = re.compile(rf"tried to allocate ({_SIZE})", re.IGNORECASE)
+# memory of the GPU in the same message, from torch 2.1 on and before it: (total, free, sizes held by the allocator)
 _HELD = (
     re.compile(
         rf"capac\w+ of ({_SIZE}) of which ({_SIZE}) is free.*? memory ({_SIZE}) is allocated by PyTorch,.*? "
@@ -87,27 +87,28 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     killed: bool = False
 
     @property
-    def asked_gib(self) -> float | None:
+    def requested_gib(self) -> float | None:
         """Returns the size of the allocation that failed, GiB, from torch's message; None if the message does not have
         it."""
-        found = _ASKED.search(self.evidence)
+        found = _REQUESTED.search(self.evidence)
         return _gib(found[1]) if found else None
 
     @property
     def outside_gib(self) -> float | None:
-        """Returns the GPU memory outside torch's allocator by the error message, GiB, counted as engines do: neither
-        free nor the allocator's. It includes memory of other processes, which the message's "this process has" leaves
-        out. None if no message gives it, or if the allocator holds more than the GPU has (drivers can lend host
-        memory)."""
-        found = next(filter(None, (said.search(self.evidence) for said in _HELD)), None)
+        """Returns the GPU memory that is neither free nor held by torch's allocator, GiB, by the error message.
+
+        It includes memory of other processes, as in `Outcome.outside_gib`. None if the message does not have it, or if
+        the allocator holds more than the GPU has (drivers can lend host memory).
+        """
+        found = next(filter(None, (pattern.search(self.evidence) for pattern in _HELD)), None)
         if found is None:
             return None
         total, *held = map(_gib, found.groups())
         return total - sum(held) if total > sum(held) else None
 
 
-def _gib(said: str) -> float:
-    number, unit = said.split()
+def _gib(size: str) -> float:
+    number, unit = size.split()
     return float(number) * _UNITS[unit.lower()] / 2**30
 
 

@@ -33,7 +33,7 @@ class Ended:
     phase: str  # process groups, configuration, model, optimizer or step
     error: str  # the exception's name
     message: str
-    where: str  # line of Megatron-Core that was running; empty where none was
+    where: str  # line of Megatron-Core that was running; empty if none was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +49,15 @@ class DryRun:
     refused: Ended | None  # Megatron-Core refused the layout: it does not build
     # the run reached something that fake tensors cannot show, which says nothing about the layout
     stopped: Ended | None
-    parameters: dict[str, int]  # dense, experts
+    parameters: dict[str, int]  # numbers of dense and of expert parameters
     by_part_gib: dict[str, float]
-    closed_form_gib: dict[str, float]  # the closed form's figures for the same parts, with the same stand-ins
-    difference_pct: float | None  # difference of the sums, dry run over closed form; None if a part was not reached
+    closed_form_gib: dict[str, float]  # the closed form's figures for the same parts and substituted knobs
+    difference_pct: float | None  # of the parts' sum from the closed form's; None if a part was not reached
     peak_gib: float
     peak_phase: str
     microbatches: int
     seconds: float
-    stand_ins: list[dict[str, Any]]  # knob, asked, ran, why
+    stand_ins: list[dict[str, Any]]  # knobs that ran at other values: each with knob, asked, ran and why
     cannot_know: tuple[str, ...] = CANNOT_KNOW
 
 

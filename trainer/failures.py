@@ -47,8 +47,8 @@ class Evidence:
     oom_kills: int = 0  # processes the kernel killed for memory during the burst
 
 
-# messages without a reason, which is in the log
-_TELLS_NOTHING = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)
+# messages that do not name the reason of the failure; the log does
+_UNSPECIFIC = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)
 _KERNEL_OOM = Words(FailureKind.OOM, "", "SIGKILL while the kernel's oom_kill counter rose")
 STACK = "(most recent call first):"  # first line of each thread's stack by Python's faulthandler
 # frames in which a thread waits for other ranks
@@ -87,16 +87,16 @@ class _RankFailure:
 
 def classify(evidence: Evidence) -> Failure | None:
     """Returns the failure that the evidence shows; None if every rank reported and no report shows a problem."""
-    troubles = sorted(_troubles(evidence), key=lambda trouble: trouble.at_s)
-    causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
+    failures = sorted(_rank_failures(evidence), key=lambda failure: failure.at_s)
+    causes = [each for each in failures if not each.is_witness and not each.was_terminated]
     if causes:
         return causes[0].as_failure()
     rules = (_scheduled, _launcher_killed, _overdue, _bad_result, _witnessed, _launcher_failed, _terminated)
-    return next((failure for rule in rules if (failure := rule(evidence, troubles))), None)
+    return next((failure for rule in rules if (failure := rule(evidence, failures))), None)
 
 
-def _troubles(evidence: Evidence) -> Iterator[_RankFailure]:
-    """Yields a trouble for each rank that reported an error or ended without a report."""
+def _rank_failures(evidence: Evidence) -> Iterator[_RankFailure]:
+    """Yields the failure of each rank that reported an error or ended without a report."""
     for rank in evidence.ranks:
         if rank.report is not None and rank.report.error is not None:
             words, line = _words_of_error(rank.report.error, rank.log)
@@ -107,20 +107,20 @@ def _troubles(evidence: Evidence) -> Iterator[_RankFailure]:
 
 
 def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
-    """Returns whether a rank was killed together with the process that started it: when that is killed by the kernel,
-    or by a scheduler."""
+    """Returns whether a rank was killed together with the process that started it, which the kernel or a scheduler
+    killed."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
-    # an OOM kill that a scheduler reports ended a single rank
+    # an OOM kill that a scheduler reports has ended only one rank
     scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM
     return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
-    """Returns the meaning of an exception: by its own text, the exceptions it was raised from, and the log if it is
-    unspecific."""
+    """Returns the meaning of an exception: by its own text, the exceptions it was raised from, and the log if the
+    text is unspecific."""
     head = f"{error.type}: {error.message}"
     raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
-    texts = [[head.replace("\n", " ")], raised, log.splitlines() if _TELLS_NOTHING.search(head) else []]
+    texts = [[head.replace("\n", " ")], raised, log.splitlines() if _UNSPECIFIC.search(head) else []]
     for lines in texts:
         if found := match(lines, error.phase):
             return found
@@ -146,15 +146,12 @@ def _ending(code: int | None) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
-# ---- no rank failed by itself
-
-
-def _scheduled(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _scheduled(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure reported by a scheduler that ended the ranks, if any."""
     return evidence.ended_by
 
 
-def _launcher_killed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _launcher_killed(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     code = evidence.launcher_code
     if code is None or code >= 0:
         return None
@@ -164,7 +161,7 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Fa
     return Failure(kind=kind, phase=phase, evidence=f"the launcher {_ending(code)}")
 
 
-def _overdue(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _overdue(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of a deadline that passed.
 
     The hanging rank is the one that is not waiting for the others, if there is exactly one.
@@ -202,7 +199,7 @@ def _whereabouts(rank: RankEvidence) -> str:
     return f"in {rank.phase.value}, last line: {_last_line(before or rank.log) or 'none'}"
 
 
-def _bad_result(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _bad_result(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure that complete reports show: a loss that is not finite, or replicas that diverged."""
     reports = [rank.report for rank in evidence.ranks if rank.report is not None]
     for report in reports:
@@ -217,13 +214,13 @@ def _bad_result(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure
     return None
 
 
-def _witnessed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _witnessed(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of ranks that only report another one as gone or late: that of the silent rank, if there is
     exactly one."""
-    witnesses = [trouble for trouble in troubles if trouble.is_witness]
+    witnesses = [failure for failure in failures if failure.is_witness]
     if not witnesses:
         return None
-    reporting = {trouble.rank.rank for trouble in witnesses}
+    reporting = {failure.rank.rank for failure in witnesses}
     meant = [rank for rank in evidence.ranks if rank.rank not in reporting and rank.report is None]
     culprit = meant[0] if len(meant) == 1 else None
     reported = witnesses[0].as_failure()
@@ -235,23 +232,23 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure 
     )
 
 
-def _terminated(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _terminated(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure of ranks that were asked to end, but not by us: by a scheduler or a user."""
-    if not troubles:
+    if not failures:
         return None
-    return Failure(kind=FailureKind.INTERRUPTED, phase=troubles[0].rank.phase, evidence=troubles[0].line)
+    return Failure(kind=FailureKind.INTERRUPTED, phase=failures[0].rank.phase, evidence=failures[0].line)
 
 
-def _launcher_failed(evidence: Evidence, troubles: Sequence[_RankFailure]) -> Failure | None:
+def _launcher_failed(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
     """Returns the failure if the launcher ended and no rank's evidence shows why: by a log, else of the machine."""
-    ended = {trouble.rank.rank for trouble in troubles}
+    ended = {failure.rank.rank for failure in failures}
     silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]
     if evidence.launcher_code is None or not silent:
         return None
     for log, rank in [*((r.log, r.rank) for r in silent), (evidence.launcher_log, None)]:
         if found := match(log.splitlines(), BurstPhase.START):
             return Failure(kind=found[0].kind, phase=BurstPhase.START, rank=rank, evidence=found[1][:_LONGEST_EVIDENCE])
-    if troubles:
+    if failures:
         return None
     last = _last_line(evidence.launcher_log)
     text = f"the launcher {_ending(evidence.launcher_code)}: {last}"

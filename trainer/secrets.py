@@ -62,8 +62,8 @@ def _is_secrets_name(name: str) -> bool:
 
 
 def secrets_in(argv: Iterable[str]) -> Iterator[str]:
-    """Yields the name of each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a
-    key."""
+    """Yields the name of each secret in a command: --wandb-api-key X, logger.wandb_api_key=X; "a word" for a word that
+    is itself a key."""
     before = ""
     for word in argv:
         name, equals, value = word.partition("=")
@@ -100,8 +100,8 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
 def mask_file(path: Path) -> None:
     """Masks a file in place; a process that has it open for appending can continue."""
     text = path.read_bytes().decode(errors="surrogateescape")
-    if (said := masked(text)) != text:
-        path.write_bytes(said.encode(errors="surrogateescape"))
+    if (without := masked(text)) != text:
+        path.write_bytes(without.encode(errors="surrogateescape"))
 
 
 def names_in(environment: Mapping[str, str]) -> list[str]:

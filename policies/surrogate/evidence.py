@@ -92,9 +92,9 @@ def _denied_gib(outcome: Outcome) -> float | None:
     """Returns the most that an allocator could not hold: the highest peak of the ranks plus the allocation that
     failed."""
     failure = outcome.failure
-    if failure is None or failure.kind is not FailureKind.OOM or failure.asked_gib is None or not outcome.peak_gib:
+    if failure is None or failure.kind is not FailureKind.OOM or failure.requested_gib is None or not outcome.peak_gib:
         return None
-    return max(outcome.peak_gib) + failure.asked_gib
+    return max(outcome.peak_gib) + failure.requested_gib
 
 
 def _outside_gib(outcome: Outcome) -> float | None:

@@ -276,7 +276,7 @@ def test_an_agent_that_failed_before_any_rank_arrived_is_explained_by_its_log() 
 
 
 @pytest.mark.parametrize(
-    ("said", "asked_gib"),
+    ("message", "requested_gib"),
     [
         ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.33 GiB", 2.5),
         ("CUDA out of memory. Tried to allocate 512.00 MiB. GPU 3 has a total capacity of 79.33 GiB", 0.5),
@@ -284,8 +284,8 @@ def test_an_agent_that_failed_before_any_rank_arrived_is_explained_by_its_log() 
         ("SIGKILL while the kernel's oom_kill counter rose", None),
     ],
 )
-def test_what_was_asked_for_when_memory_ran_out_is_read(said: str, asked_gib: float | None) -> None:
-    assert Failure(kind=FailureKind.OOM, evidence=said).asked_gib == asked_gib
+def test_what_was_asked_for_when_memory_ran_out_is_read(message: str, requested_gib: float | None) -> None:
+    assert Failure(kind=FailureKind.OOM, evidence=message).requested_gib == requested_gib
 
 
 # as torch 2.0 says it; 2.1; 2.5 with other processes; with a limit and graphs; where the driver lends the host's memory
