@@ -52,11 +52,11 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
         at_s = max((path.stat().st_mtime for path in paths), default=0.0)
         death = None if code is None else Death(at_s=at_s, code=code)
         phase = _phase(log, burst_folder, rank, trained=trained)
-        found.append(RankEvidence(rank=rank, phase=phase, death=death, log=_of_the_end(log) if code == 1 else log))
+        found.append(RankEvidence(rank=rank, phase=phase, death=death, log=_final_errors(log) if code == 1 else log))
     return found
 
 
-def _of_the_end(log: str) -> str:
+def _final_errors(log: str) -> str:
     """Returns the lines that report a NaN, which leads to an unrelated exception, then the tracebacks of the exception
     that ended the rank and of its causes. Other tracebacks were caught and did not end the rank."""
     if _TRACEBACK not in log:

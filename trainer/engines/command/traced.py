@@ -8,8 +8,8 @@ MOST = 8  # most traces per burst: a rank's trace takes seconds to write, and th
 
 
 def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Returns the traced ranks: of the first and the last pipeline stage, the ranks of one EP group each (thinned out
-    evenly), and `watched` ones. Ranks are numbered in Megatron's default order: TP fastest, then CP and EP within DP,
+    """Returns the traced ranks: those of one EP group (thinned out evenly) in the first and in the last pipeline
+    stage, and `watched` ones. Ranks are numbered in Megatron's default order: TP fastest, then CP and EP within DP,
     PP slowest."""
     world, pp = recipe.world_size, recipe.parallelism.pipeline_model_parallel_size
     stage = max(1, world // pp)

@@ -48,12 +48,12 @@ def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in idle}
 
 
-# renamed in 0.18, which took the whole iteration out of the scopes
+# name from 0.18 on -> name before; the whole iteration was a scope before and is an impl since
 RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}
 
 
 def under_older_names(fields: set[str]) -> set[str]:
-    """Returns the names, together with the earlier names of renamed ones, which knobs keep."""
+    """Returns the names and, for renamed fields, also the earlier names, which knobs have."""
     return fields | {older for newer, older in RENAMED.items() if newer in fields}
 
 

@@ -131,8 +131,8 @@ class GpuDevice:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def peak_gib(self) -> float:
-        """Returns the peak of reserved (not allocated) memory, GiB: what the allocator holds, no other process can
-        have."""
+        """Returns the peak of reserved (not allocated) memory, GiB: other processes cannot use what the
+        allocator holds."""
         import torch
 
         return torch.cuda.max_memory_reserved() / GIB

@@ -157,8 +157,8 @@ def _configs(recipe: Recipe) -> Any:
 
 def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
     """Makes ranks exchange tensors of the usual shape where MTP has a stage of its own; there Megatron sends shapes as
-    values, which fake tensors lack. Raises NotFollowed on the ranks of that stage and the next, which cannot do
-    without."""
+    values, which fake tensors lack. Raises NotFollowed on the ranks of that stage and the next, which need these
+    values."""
     stages, now = stages_of(recipe), layout_of(recipe)
     alone = [index for index, stage in enumerate(stages) if "m" in stage and "L" not in stage]
     pp_rank = rank // (now.world // now.pp)
@@ -168,10 +168,8 @@ def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
 
 
 def _counted(chunks: list[Any]) -> dict[str, int]:
-    """Returns the number of parameters by the ranks that share them.
-
-    Without expert parallelism Megatron does not mark any as an expert's.
-    """
+    """Returns {dense, experts: number of parameters}, by Megatron's mark, which parameters of experts have only with
+    expert parallelism."""
     counts = {"dense": 0, "experts": 0}
     for chunk in chunks:
         for parameter in chunk.parameters():

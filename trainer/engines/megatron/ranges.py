@@ -1,4 +1,4 @@
-"""Names the work of walls in traces: opens NVTX and torch.profiler ranges, the same in both.
+"""Names parts of a step in traces: opens the same ranges in NVTX and in torch.profiler.
 
 Megatron-Core has ranges of its own, but not where a diagnosis needs them. In our own worker `instrumented()` wraps the
 methods in `RANGES` for the traced steps only, so that timed steps run the unmodified code. In a user's trainer
@@ -49,7 +49,7 @@ TRAINER_RANGES: tuple[tuple[str, str | None, str, str], ...] = (
     ("megatron.core.distributed.finalize_model_grads", None, "finalize_model_grads", "gradient_sync"),
 )
 
-# autograd functions whose backward communicates: it gets the range its forward ran in
+# autograd functions whose backward communicates: it is recorded in the range that its forward ran in
 COMMUNICATING_FUNCTIONS = (
     "_AllToAll",
     "_GatherFromSequenceParallelRegion",
@@ -135,7 +135,7 @@ def instrumented(config: Any) -> Iterator[None]:
             owner = importlib.import_module(f"megatron.core.{module_name}")
             owner = getattr(owner, class_name) if class_name else owner
             function = getattr(owner, attribute, None)
-            if function is not None:  # a later Megatron-Core may have renamed it: then it stays unnamed
+            if function is not None:  # None if a later Megatron-Core has renamed the function: no range then
                 stack.enter_context(mock.patch.object(owner, attribute, ranged(name, function)))
         stack.enter_context(
             mock.patch.object(

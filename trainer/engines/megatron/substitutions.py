@@ -85,7 +85,7 @@ CANNOT_KNOW = (
 
 def substitutes(recipe: Recipe) -> dict[str, Any]:
     """Returns the knobs that the dry run sets to other values than the recipe."""
-    return {row.knob: row.runs for row in SUBSTITUTIONS if _asked(recipe, row)}
+    return {row.knob: row.runs for row in SUBSTITUTIONS if _is_substituted(recipe, row)}
 
 
 def substituted(recipe: Recipe) -> list[dict[str, Any]]:
@@ -93,11 +93,11 @@ def substituted(recipe: Recipe) -> list[dict[str, Any]]:
     return [
         {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
         for row in SUBSTITUTIONS
-        if _asked(recipe, row)
+        if _is_substituted(recipe, row)
     ]
 
 
-def _asked(recipe: Recipe, row: Substitution) -> bool:
+def _is_substituted(recipe: Recipe, row: Substitution) -> bool:
     moe_only = row.why is EVEN_LOAD or row.knob == "moe_token_dispatcher_type"
     if moe_only and recipe.architecture.num_moe_experts is None:
         return False

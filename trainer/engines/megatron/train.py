@@ -45,13 +45,13 @@ from trainer.recipe.predicates import has_graphs
 
 
 def import_megatron() -> None:
-    """Imports the modules of Megatron-Core that a burst needs, ahead of the first burst: it takes longer than most
-    bursts."""
+    """Imports the modules of Megatron-Core that a burst needs, ahead of the first burst, since importing takes longer
+    than most bursts."""
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
         from trainer.engines.megatron.cpu import import_uncompiled
 
         import_uncompiled()
-    importlib.import_module("torch._dynamo")  # torch's optimizers would in the first burst, whose memory is counted
+    importlib.import_module("torch._dynamo")  # else torch's optimizers do in the first, counted burst
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
@@ -193,18 +193,18 @@ def acting_knobs(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
     """Returns each written knob as the built configurations have it, in the recipe's spelling, since Megatron changes
     some. Leaves out null knobs, for which Megatron fills in a value."""
     acting: dict[str, Any] = {}
-    for name, asked in recipe.knobs.items():
+    for name, written in recipe.knobs.items():
         for config in (configs.transformer, configs.ddp, configs.optimizer):
             value = getattr(config, name, None)
-            if value is not None and asked is not None:
+            if value is not None and written is not None:
                 acting[name] = _in_recipe_words(value)
-    return acting | (_as_asked(recipe, GRAPH_WORDS) if whole_iteration(recipe) else {})
+    return acting | (_as_written(recipe, GRAPH_WORDS) if whole_iteration(recipe) else {})
 
 
 GRAPH_WORDS = ("cuda_graph_impl", "cuda_graph_scope")
 
 
-def _as_asked(recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+def _as_written(recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
     """Returns the recipe's values of knobs that releases spell in two ways with the same meaning (a graph of the whole
     iteration)."""
     return {name: _in_recipe_words(recipe.knobs[name]) for name in names if recipe.knobs.get(name) is not None}

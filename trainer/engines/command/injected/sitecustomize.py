@@ -1,9 +1,9 @@
 """Runs inside the user's own trainer: opens named ranges, and records the phase of each rank and its memory.
 
-It changes no result and no file of the trainer; it is found because its folder is first in PYTHONPATH. There is one
-thing that it corrects: Megatron warms up its fused functions with random numbers of the micro batch's shape, and draws
-its first weights after that (those of the router on GPUs, all of them on CPUs). The random generators are reset in
-between, so that recipes with other micro batches start with the same weights and their losses can be compared.
+It is found because its folder is first in PYTHONPATH. It changes no file of the trainer and, with one exception, no
+result: Megatron warms up its fused functions with random numbers of the micro batch's shape, and draws its first
+weights after that (those of the router on GPUs, all of them on CPUs). The random generators are reset in between, so
+that recipes with other micro batches start with the same weights and their losses can be compared.
 
 Python imports a module of this name when it starts. Only the training process acts: a rank's children (data loaders,
 compilers) inherit the environment and do nothing. A sitecustomize of the user's own runs as if this one were not there.
@@ -19,7 +19,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
-RECORD = os.environ.get("MOE_AUTOTUNE_RECORD")  # a file: how this run was started, for import
+RECORD = os.environ.get("MOE_AUTOTUNE_RECORD")  # file to record the start of this run in, for `import`
 RECORDS = 200  # records that a rank's flight recorder keeps
 # least time between writes of a known phase: the folder may be on a file system that all nodes share
 WRITES_EVERY_S = 2.0
@@ -256,7 +256,7 @@ def load_ranges() -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(RANGES_FILE)
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # its annotations are looked up there
+    sys.modules[spec.name] = module  # dataclasses look up annotations there
     spec.loader.exec_module(module)
     return module
 
@@ -416,7 +416,7 @@ def inject(out: str) -> None:
     rank = Rank(out, int(os.environ["RANK"]))
     recorder_on(out)
     sys.meta_path.insert(0, PatchOnImport(rank))
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # asked for the stacks when nothing moves
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # writes the stacks of all threads on request
 
     def last_words() -> None:
         rank.write_phase()
