@@ -1,6 +1,8 @@
-"""Busy time of a step by kind of work on one pipeline rank: the sum of its operations, without simulating or tracing
-the step. It serves to differentiate each kind of work by keys of the machine file. Every expert rank has the mean load
-here."""
+"""Busy time of a step by kind of work on each pipeline rank: the sum of its operations, without simulating the step.
+
+It is computed with changed keys of a machine file to find how much each key changes each kind of work. Every expert
+rank has the mean load here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from trainer.engines.simulated.step import ENDS, Simulation
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
-WORK = {  # kernel of an operation -> kind of work; what is not here is bound by memory, or is communication
+WORK = {  # kernel of an operation -> kind of work; operations of other kernels are not counted
     "gemm": "gemm",
     "grouped_gemm": "grouped",
     "attention_forward": "attention",
@@ -64,10 +66,7 @@ def _busy(simulation: Simulation, rank: int) -> dict[str, float]:
 
 
 def _added(ops: Iterable[Op]) -> dict[str, float]:
-    """Returns the time of operations by kind of work.
-
-    Leaves out recomputed ones, which traces show as a kind of their own, and other communication.
-    """
+    """Returns {kind of work: µs} of the operations that are neither recomputed nor communication other than EP's."""
     total: defaultdict[str, float] = defaultdict(float)
     for op in ops:
         work = "ep" if op.kernel.endswith(EXCHANGES) else WORK.get(op.kernel)

@@ -18,7 +18,7 @@ MOST_BUCKETS = 24  # most buckets that are simulated; more of them would only be
 OWN_BUCKET = 40e6  # least parameters per bucket; Megatron-Core uses 1e6 per DP rank if that is more
 MASTER_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "uint8": 1.0}
 COPIED_BYTES = 6.0  # bytes per parameter: its gradient to the host, the parameter back
-HIDDEN_COPIES = 0.88  # share of the copies that overlap_cpu_optimizer_d2h_h2d hides: effects E020
+HIDDEN_COPIES = 0.88  # share of the copies that overlap_cpu_optimizer_d2h_h2d hides: row E020 of effects.csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +26,18 @@ class RankEnd:
     """Microseconds of one pipeline rank after its last pass: exposed gradient reduction, optimizer step, exposed
     parameter gather."""
 
-    passes_us: float  # when its last pass ends
+    passes_us: float  # end of its last pass, from the start of the step
     gradients_us: float
     optimizer_us: float
     parameters_us: float
-    reduce_us: float  # whole time of the reduction, and of the gathering, hidden or not
-    gather_us: float
+    reduce_us: float  # whole time of the reduction, exposed and hidden
+    gather_us: float  # whole time of the gather, exposed and hidden
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfStep:
     ranks: tuple[RankEnd, ...]
-    host_us: float  # work of the host that nothing hides
+    host_us: float  # host time that nothing hides
     step_us: float
 
 
@@ -78,7 +78,6 @@ class _End:
             gather_us=gather_us,
         )
 
-    # --- how much is sent ---------------------------------------------------------------------------------
     def _rings(self, bytes_each: float) -> float:
         """Returns the ring-collective time, µs, for dense and expert parameters, over their data-parallel groups."""
         layout = self.layout
@@ -90,7 +89,7 @@ class _End:
 
     def _reduce_us(self) -> float:
         wide = 2.0 if self.recipe.knob("grad_reduce_in_fp32") is False else 4.0
-        once = self._rings(wide) * (1.0 if self.sharded else 2.0)  # an all-reduce scatters and gathers
+        once = self._rings(wide) * (1.0 if self.sharded else 2.0)  # an all-reduce is a reduce-scatter and an all-gather
         if self.instances > 1:  # an all-reduce of each rank's shard
             own = self.dense / max(1.0, self.replicas) + self.experts / max(1.0, self.expert_replicas)
             once += 2.0 * self._ring(own * wide, self.instances, self.replicas * self.layout.tp)
@@ -107,7 +106,6 @@ class _End:
         size = float(self.recipe.knob("bucket_size") or max(OWN_BUCKET, 1e6 * self.replicas))
         return max(1, min(MOST_BUCKETS, round((self.dense + self.experts) / size)))
 
-    # --- what of it shows ---------------------------------------------------------------------------------
     def _overlapped_share(self) -> float:
         """Returns the speed of DP traffic concurrent with compute, relative to its speed alone."""
         return max(1e-3, self.rates.values["overlap.dp"] * self.rates.machine.overlap.dp)
@@ -150,7 +148,7 @@ class _End:
         each, speed = whole_us / (len(moments) - 1), self._overlapped_share()
         late = sent = 0.0
         for k, (moment, following) in enumerate(pairwise(moments), 1):
-            late += max(0.0, k * each - sent)  # nothing else runs: the whole link for this bucket
+            late += max(0.0, k * each - sent)  # no compute is concurrent: this bucket has the whole link
             sent = min(whole_us, max(sent, k * each) + speed * (following - moment))
         return late + self._lost(whole_us - late)
 

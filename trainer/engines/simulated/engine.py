@@ -18,7 +18,7 @@ from trainer.recipe.machine import Fault, Machine
 
 US = 1e6
 SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
-SAYS = {  # line that a log would show, by fault
+LOG_LINES = {  # by fault, the failure and the line that a log would show
     "dies": (FailureKind.CRASH, "rank {rank} died in step {step}: exit code -11 (SIGSEGV)"),
     "hangs": (FailureKind.HANG, "rank {rank} hung in step {step}; its peers waited in a collective"),
     "nan": (FailureKind.NAN, "rank {rank}: loss is nan in step {step}"),
@@ -72,8 +72,8 @@ class _Burst:
         self.simulation = Simulation(self.recipe, self.machine, steps=self.steps)
         self.memory = memory_of(self.simulation)
         drawn = f"{self.recipe.digest()} {burst.number} {burst.seed}"
-        again = (burst.folder / "outcome.json").exists()  # a lost burst is run again
-        self.dice, self.luck = random.Random(drawn), random.Random(f"{drawn} {again}")
+        again = (burst.folder / "outcome.json").exists()  # true if a lost burst is retried
+        self.noise_rng, self.fault_rng = random.Random(drawn), random.Random(f"{drawn} {again}")
 
     def outcome(self) -> Outcome:
         recipe, limit, world = self.recipe, self.recipe.memory_limit_gib, self.recipe.world_size
@@ -117,11 +117,12 @@ class _Burst:
     def _step_us(self) -> list[float]:
         """Returns the measured steps, µs, with noise of the burst and of each step, and with drifting expert loads."""
         noise = self.machine.noise
-        level = self.simulation.step_us * math.exp(self.dice.gauss(0.0, noise.burst))
+        level = self.simulation.step_us * math.exp(self.noise_rng.gauss(0.0, noise.burst))
         drifting = self.simulation.routing.drifting[self.recipe.burst.warmup_steps :]
         slope = self.simulation.load_slope
         return [
-            level * (1 + slope * (float(load) - 1)) * math.exp(self.dice.gauss(0.0, noise.step)) for load in drifting
+            level * (1 + slope * (float(load) - 1)) * math.exp(self.noise_rng.gauss(0.0, noise.step))
+            for load in drifting
         ]
 
     def _peaks_gib(self) -> list[float]:
@@ -132,7 +133,6 @@ class _Burst:
         """Returns the memory outside the allocator by rank, as real ranks report it; [] on CPUs."""
         return [] if self.recipe.hardware.is_cpu else [self.memory.outside_gib] * self.recipe.world_size
 
-    # --- what goes wrong ----------------------------------------------------------------------------------
     def _out_of_memory(self) -> _Stopped | None:
         limit = self.recipe.memory_limit_gib
         found = self.memory.out_of_memory(limit) if limit is not None else None
@@ -149,13 +149,12 @@ class _Burst:
 
     def _fault(self) -> _Stopped | None:
         for fault in self.machine.faults:
-            drawn = self.luck.random()
+            drawn = self.fault_rng.random()
             meets = fault.bursts is None or self.burst.number < fault.bursts
             if meets and drawn < fault.chance and fault.step < self.steps and fault.rank < self.recipe.world_size:
                 return _Stopped(failure=_failure(fault), steps=float(fault.step + 1))
         return None
 
-    # --- what it costs ------------------------------------------------------------------------------------
     def _startup_s(self) -> float:
         startup = self.machine.startup
         return 0.0 if self.warm else startup.launch_s + startup.per_1024_ranks_s * self.recipe.world_size / 1024
@@ -170,7 +169,6 @@ class _Burst:
         first = self.machine.startup.first_step_s if steps else 0.0
         return first + steps * self.simulation.step_us / US
 
-    # --- traces -------------------------------------------------------------------------------------------
     def write_traces(self) -> None:
         """Writes the traces of the first rank, of one rank of the last stage and of every late rank."""
         recipe = self.recipe
@@ -198,7 +196,7 @@ def memory_of(simulation: Simulation) -> MemoryPlay:
 
 
 def _failure(fault: Fault) -> Failure:
-    kind, words = SAYS[fault.kind]
+    kind, words = LOG_LINES[fault.kind]
     evidence = "simulated: " + words.format(rank=fault.rank, step=fault.step)
     return Failure(kind=kind, phase=BurstPhase.FORWARD, rank=fault.rank, evidence=evidence)
 

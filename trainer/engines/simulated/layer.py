@@ -46,7 +46,7 @@ class Segments:
 
 
 class Layers:
-    """Builds the layers of one recipe. Its methods' `load` is the tokens of the hottest EP rank over the mean."""
+    """Builds the layers of one recipe. Argument `load` is the tokens of the hottest EP rank over the mean."""
 
     def __init__(self, recipe: Recipe, rates: Rates) -> None:
         self.parts = parts = Parts(recipe, rates)
@@ -101,8 +101,6 @@ class Layers:
             entries += share * 12 * self.parted * hidden
         return entries * 2 / GIGA
 
-    # --- forward ------------------------------------------------------------------------------------------
-
     def forward(self, kind: Kind, load: float) -> Segments:
         if kind.feed != "moe":
             before = [*self.mixer(kind), *(self.feeds.feed_forward(kind) if kind.feed == "dense" else ())]
@@ -125,8 +123,7 @@ class Layers:
         )
 
     def backward(self, kind: Kind, load: float) -> Segments:
-        """Returns the backward segments with recompute: full recompute first, that of a module where its gradient
-        begins."""
+        """Returns the backward segments; the operations that recompute repeats come first."""
         again = inside(self.again(kind, load), "recompute")
         late = self.parts.on("delay_wgrad_compute")
         if kind.feed != "moe":
@@ -153,7 +150,7 @@ class Layers:
         )
 
     def again(self, kind: Kind, load: float) -> list[Op | Concurrent]:
-        """Returns the operations that recompute repeats, as in the forward pass."""
+        """Returns the forward operations that recompute repeats, in order."""
         granularity = self.recipe.knob("recompute_granularity")
         if granularity is None:
             return []

@@ -153,8 +153,6 @@ class Mixers:
             return _mean_reach(self.model.dsa_indexer_topk or 0, length)
         return _mean_reach(self.model.window_size[0] if kind.windowed and self.model.window_size else 0, length)
 
-    # --- communication ------------------------------------------------------------------------------------
-
     def _with_cp(self, core: Op) -> list[Op | Concurrent]:
         if self.cp == 1:
             return [core]

@@ -47,8 +47,6 @@ class Parts:
         self.query, self.key, self.value = attention_channels(self.model)
         self._graphed = self._captured()
 
-    # --- offload ------------------------------------------------------------------------------------------
-
     def tp_ring(self, name: str, tokens: float) -> list[Op]:
         if self.tp == 1:
             return []

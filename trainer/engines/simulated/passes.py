@@ -33,7 +33,7 @@ class Line:
 
 
 class Passes:
-    """Times of the layers of one recipe on one machine. slower: a straggler's factors on compute and host time."""
+    """Times of the layers of one recipe on one machine. compute, host: a straggler's factors on its times, else 1."""
 
     def __init__(self, recipe: Recipe, rates: Rates, *, compute: float = 1.0, host: float = 1.0) -> None:
         self.recipe, self.rates = recipe, rates

@@ -96,7 +96,7 @@ def _window_us(turns: Sequence[Turn], window: slice) -> float:
 def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:
     pp, last = schedule.pp, schedule.pp * schedule.vpp - 1
     nothing: list[float | None] = [None] * schedule.microbatches
-    forward = [nothing.copy() for _ in range(last + 1)]  # when the output of a stage has arrived where it is needed
+    forward = [nothing.copy() for _ in range(last + 1)]  # [stage][micro batch]: µs when an output arrives
     backward = [nothing.copy() for _ in range(last + 1)]
     work = [_turns(schedule, rank, duration) for rank in range(pp)]
     done, free = [0] * pp, [0.0] * pp

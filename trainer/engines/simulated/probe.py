@@ -30,7 +30,7 @@ from trainer.recipe.schema import Recipe
 REPEATS = 5
 ROW_S = 0.3  # least seconds of a row: its repeats and their preparation
 SHORT_US, LONG_US = 1e3, 1e5  # durations of the measured work and of the longer work concurrent with it
-PROFILED = 1.8  # time of a launch under the profiler over one without it
+PROFILED = 1.8  # time of a launch under the profiler relative to one without it
 ADAM_BYTES = 2 * 12.0 + 4.0 + 2.0  # bytes per parameter: master weight and moments read and written, gradient, weight
 CLASSES = {  # classes of a layer's kernels, as traces count them
     "gemm": ("gemm",),
@@ -62,21 +62,21 @@ def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: floa
     nodes = probed_nodes(recipe)
     ranks = nodes * recipe.ranks_per_node
     startup_s = machine.startup.launch_s + machine.startup.per_1024_ranks_s * ranks / 1024
-    dice = random.Random(f"probe {recipe.digest()} {seed}")
-    level = {group: math.exp(dice.gauss(0.0, machine.noise.burst)) for group in dict.fromkeys(r.group for r in rows)}
+    rng = random.Random(f"probe {recipe.digest()} {seed}")
+    level = {group: math.exp(rng.gauss(0.0, machine.noise.burst)) for group in dict.fromkeys(r.group for r in rows)}
     spent, total, found = dict.fromkeys(level, 0.0), startup_s, []
     for row in rows:
         if spent[row.group] >= GROUP_S or total >= within_s:
             found.append(failed(row, "no time was left"))
             continue
-        one = _played(recipe, machine, row, ranks=ranks, level=level[row.group], dice=dice)
+        one = _played(recipe, machine, row, ranks=ranks, level=level[row.group], rng=rng)
         found.append(one)
         took = ROW_S + 2 * REPEATS * (one.measured or 0.0) * 1e-6 * (row.unit == "us")
         spent[row.group], total = spent[row.group] + took, total + took
     return SimulatedProbe(rows=found, ranks=ranks, seconds=round(min(total, within_s), 3))
 
 
-def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: float, dice: random.Random) -> Row:
+def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: float, rng: random.Random) -> Row:
     value = KINDS[row.kind](_Alone(row.recipe(recipe), machine, row))
     if value is None:
         return failed(row, "it is not here")
@@ -86,7 +86,7 @@ def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: fl
     noise = machine.noise.step if row.unit in ("us", "ratio") else 0.0
     wobble = level if row.unit in ("us", "ratio") else 1.0
     repeats = {
-        rank: [value * wobble * slower.get(rank, 1.0) * math.exp(dice.gauss(0.0, noise)) for _ in range(REPEATS)]
+        rank: [value * wobble * slower.get(rank, 1.0) * math.exp(rng.gauss(0.0, noise)) for _ in range(REPEATS)]
         for rank in range(ranks)
     }
     return measured(row, repeats)
@@ -115,7 +115,7 @@ class _Alone:
 
     @cached_property
     def kind(self) -> Kind:
-        """Returns the first layer with experts; one without if the row asks for it or there is none."""
+        """Returns the kind of the first layer with experts, or without if the row asks for it; else of the first."""
         kinds = self.recipe.architecture.layer_kinds
         wanted = "moe" if self.row.sizes.get("moe", 1.0) else "dense"
         found = next((kind for kind in kinds if kind.feed == wanted), kinds[0])
@@ -148,9 +148,6 @@ def _optimizer(alone: _Alone) -> float:
     return alone.rates.optimizer_us(alone.row.sizes["parameters"] * ADAM_BYTES)
 
 
-# --- host
-
-
 def _layer_host(alone: _Alone) -> float:
     """Returns the time of a layer's launches, with the synchronisations in between."""
     rates = alone.rates
@@ -159,9 +156,6 @@ def _layer_host(alone: _Alone) -> float:
 
 def _garbage(alone: _Alone) -> float:
     return 1e3 * alone.machine.host.gc_ms
-
-
-# --- links
 
 
 def _ring(alone: _Alone) -> float:
@@ -184,9 +178,6 @@ def _notify(alone: _Alone) -> float:
     rates = alone.rates
     far = 3.0 if rates.fabric(alone.recipe.parallelism.expert_model_parallel_size) == "network" else 1.0
     return rates.values["link.notify"] * alone.machine.links.latency * far + rates.sync_us
-
-
-# --- overlap
 
 
 def _beside(alone: _Alone) -> float:
@@ -226,9 +217,6 @@ def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) 
 def _dp_beside(alone: _Alone) -> float:
     """Returns the rate of a gradient reduction beside compute, relative to its rate alone."""
     return alone.rates.values["overlap.dp"] * alone.machine.overlap.dp
-
-
-# --- memory and software
 
 
 def _outside(alone: _Alone) -> float:

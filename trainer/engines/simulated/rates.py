@@ -28,8 +28,8 @@ CPU_TFLOPS, CPU_TB_S, CPU_GB_S = 0.05, 0.02, 4.0  # rates of a rank with one thr
 CPU_MORE_THREADS = 0.8  # share of a thread's rate that every further thread adds
 SHORTEST_US = 2.5  # shortest time of any kernel
 NCCL_SMS = 16.0
-CPU_SMS = 132.0  # a collective takes as small a share of a CPU rank as of an H100
-# recipes with one scale per tensor: the GPU says how many copies they write
+CPU_SMS = 132.0  # SMs of an H100, so that a collective takes as small a share of a CPU rank
+# precisions with one scale per tensor, whose number of quantized copies depends on the GPU
 PER_TENSOR = ("fp8_current", "fp8_delayed")
 REGISTERED_SMS = 4.0  # SMs of a collective with registered user buffers (arXiv 2603.07685 section 4.1.7)
 
@@ -88,7 +88,6 @@ class Rates:
         endless, share = self._attention("forward")
         return endless * share
 
-    # --- arithmetic ---------------------------------------------------------------------------------------
     def _sustained(self, precision: str) -> float:
         """Returns the sustained FLOP/s of large GEMMs."""
         if self.hardware.is_cpu:
@@ -108,7 +107,7 @@ class Rates:
         return max(SHORTEST_US, US * 2.0 * rows * weights / (rate * full))
 
     def grouped_us(self, rows: float, experts: float, weights: float, width: float, *, grouped: bool) -> float:
-        """Returns the time of all GEMMs of a rank's experts: `rows` over all experts, `weights` of one, its `width`."""
+        """Returns the time of a grouped GEMM: `rows` of all experts of a rank, `weights` and `width` of one expert."""
         machine, values = self.machine.compute, self.values
         rate = self._narrow * machine.grouped_gemm / machine.dense_gemm
         if not self.hardware.is_cpu:
@@ -161,7 +160,6 @@ class Rates:
     def optimizer_us(self, size_bytes: float) -> float:
         return US * size_bytes / (self._hbm * self.values["optimizer.rate"] * self.machine.compute.optimizer)
 
-    # --- links --------------------------------------------------------------------------------------------
     def fabric(self, span: float) -> str:
         """Returns the kind of link between ranks within `span` neighbouring ranks."""
         return "nvlink" if span <= self.domain else "network"
@@ -210,7 +208,6 @@ class Rates:
         registered = self.recipe.knob("nccl_ub")
         return (REGISTERED_SMS if registered else NCCL_SMS) / self.sms
 
-    # --- host ---------------------------------------------------------------------------------------------
     @property
     def launch_us(self) -> float:
         """Returns the time of a launch with its Python, on the slowest of the ranks that wait for each other in every

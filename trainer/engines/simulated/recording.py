@@ -66,9 +66,9 @@ class Repeated:
 class Recording:
     """A step of one rank.
 
-    pace: of its host, which launches in the order of `placed`; passes: name, first and last index in `placed`; pauses:
-    name, start and end of what the host does while it launches nothing; duration_us: of the recorded part, not of the
-    whole step.
+    pace: the speed of its host, which launches in the order of `placed`; passes: (name, first index, last index in
+    `placed`) of each pass; pauses: (name, start, end) of host work without launches; duration_us: of the recorded part,
+    not of the whole step.
     """
 
     pace: Pace
@@ -87,7 +87,7 @@ class Recording:
 
 
 class Recorder:
-    """Records a simulated step of one rank. late: the other ranks wait for this one."""
+    """Records a simulated step of one rank."""
 
     def __init__(self, simulation: Simulation, rank: int) -> None:
         self.simulation, self.rank = simulation, rank
@@ -119,7 +119,7 @@ class Recorder:
             since = ends[window.start - 1] if window.start else begin
             found.repeated = Repeated(start_us=since, end_us=ends[window.stop - 1], times=1.0 + run.left_out)
         self._hidden(found, "ReduceScatter", "gradient_sync", now, mine.reduce_us - mine.gradients_us)
-        behind = begin + mine.passes_us - found.whole_us(now)  # the ranks of its stage that are later
+        behind = begin + mine.passes_us - found.whole_us(now)  # time by which other ranks of its stage are later
         at = self._communicate(found, "ReduceScatter", Stream.DP, "gradient_sync", now, mine.gradients_us + behind)
         everyone = max(rank.passes_us + rank.gradients_us for rank in end.ranks)
         wait = max(0.0, everyone - mine.passes_us - mine.gradients_us)
@@ -138,7 +138,6 @@ class Recorder:
         found.duration_us = at + end.host_us + simulation.pauses_us - NORM_US - restart
         return found
 
-    # --- passes -------------------------------------------------------------------------------------------
     def _turn(self, found: Recording, turn: Turn, at: float) -> float:
         """Adds the layers of a turn one after another from `at`; returns when they end.
 
@@ -212,7 +211,6 @@ class Recorder:
                 found.append(op)
         return found
 
-    # --- the rest -----------------------------------------------------------------------------------------
     def _wait(self, found: Recording, since: float, until: float) -> None:
         """Adds waiting for another stage: a receive that was launched early and spins."""
         op = Op(kernel="SendRecv", us=until - since, stream=Stream.PP, ranges=("pp_send_recv",))

@@ -13,7 +13,7 @@ from trainer.measured.links import copies as copies_sent
 from trainer.model.layer import expert_width, matrices
 
 ROUTER_KERNELS = {True: 7, False: 22}  # kernels with and without moe_router_fusion
-ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # effects E054: 31 kernels of 72 are left
+ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # row E054 of effects.csv: 31 of 72 kernels remain
 PERMUTE_LAUNCHES = {True: 8.0, False: 20.0}
 FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # SMs that a library needs for the full rate of the link
 
@@ -21,7 +21,7 @@ FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # SMs that a libr
 class Routed:
     """The routed feed-forward operations of one recipe.
 
-    Its methods' `load` is the tokens of the hottest EP rank over the mean.
+    Argument `load` is the tokens of the hottest EP rank over the mean.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -88,8 +88,6 @@ class Routed:
             ),
         ]
 
-    # --- backward -----------------------------------------------------------------------------------------
-
     def experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Concurrent], list[Op]]:
         """Returns (input gradients, weight gradients)."""
         launches = self.parts.launches("moe", kind)
@@ -109,8 +107,6 @@ class Routed:
         ]
         weights = [self._grouped("fc2", load, 1, launches(6)), self._grouped("fc1", load, gates, launches(6))]
         return inside(data, "experts"), within(weights, "experts")
-
-    # --- pieces -------------------------------------------------------------------------------------------
 
     @cached_property
     def dispatcher(self) -> str:
@@ -193,7 +189,7 @@ class Routed:
         return [Op(kernel=name, us=us, stream=Stream.TP, sms=self.rates.collective_sms(), gb=gb, launches=2)]
 
     def exchange(self, way: str, load: float) -> list[Op]:
-        """Returns dispatch or combine over the EP group, as long as it takes the group's hottest rank."""
+        """Returns dispatch or combine over the EP group, with the duration on the group's hottest rank."""
         if self.ep == 1 and self.etp == 1:
             return []
         us, gb = self._exchange_us(load)
@@ -230,8 +226,6 @@ class Routed:
         static = recipe.knob("moe_pad_expert_input_to_capacity") or recipe.knob("moe_paged_stash")
         whole = recipe.knob("cuda_graph_impl") == "full_iteration"
         return not (static or whole or recipe.knob("moe_expert_rank_capacity_factor"))
-
-    # --- host ---------------------------------------------------------------------------------------------
 
     def _exchange_us(self, load: float) -> tuple[float, float]:
         """Returns (microseconds, GB out of a rank) of one dispatch or combine."""

@@ -49,15 +49,15 @@ def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1) -> Routing:
     skew = machine.routing.skew
     if even or not skew:
         return Routing(hottest=np.ones(layers), own=np.ones((layers, ep)), drifting=np.ones(steps))
-    dice = np.random.default_rng(SEED)
-    base = _popularity(dice, (layers, experts), skew)
+    rng = np.random.default_rng(SEED)
+    base = _popularity(rng, (layers, experts), skew)
     own = _loads(base, ep)
     hottest = np.where(moe, own.max(axis=1), 1.0)
     drift = machine.routing.drift
     mean = hottest[moe].mean()
     drifting = np.empty(steps)
     for step in range(steps):
-        moved = (1 - drift) * base + drift * _popularity(dice, base.shape, skew)
+        moved = (1 - drift) * base + drift * _popularity(rng, base.shape, skew)
         drifting[step] = _loads(moved, ep).max(axis=1)[moe].mean() / mean
     capacity = recipe.knob("moe_expert_capacity_factor")
     if capacity:  # tokens above the capacity are dropped
@@ -65,9 +65,9 @@ def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1) -> Routing:
     return Routing(hottest=hottest, own=np.where(moe[:, None], own, 1.0), drifting=drifting)
 
 
-def _popularity(dice: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
+def _popularity(rng: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
     """Returns the loads of experts over the mean: a gamma distribution with the relative standard deviation `skew`."""
-    drawn = dice.gamma(1 / skew**2, skew**2, shape)
+    drawn = rng.gamma(1 / skew**2, skew**2, shape)
     found: Floats = drawn / drawn.mean(axis=-1, keepdims=True)
     return found
 
@@ -84,8 +84,8 @@ def _loads(popularity: Floats, ep: int) -> Floats:
 def copies_of(experts: int, topk: int, groups: int | None, group_topk: int | None, ep: int, domains: int) -> Copies:
     """Returns the destinations of a token's copies, by drawing tokens: experts are on `ep` ranks in `domains`
     domains."""
-    dice = np.random.default_rng(SEED)
-    scores = dice.random((TOKENS, experts))
+    rng = np.random.default_rng(SEED)
+    scores = rng.random((TOKENS, experts))
     if groups and group_topk and group_topk < groups:
         best = np.sort(scores.reshape(TOKENS, groups, -1), axis=-1)[:, :, -2:].sum(axis=-1)
         kept = np.argsort(best, axis=1)[:, -group_topk:]

@@ -20,7 +20,7 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
-ENDS = 3.0  # time of embedding, head and loss with their backward over that of forward alone
+ENDS = 3.0  # time of embedding, head and loss, forward and backward, relative to forward alone
 
 
 class Simulation:
@@ -41,7 +41,6 @@ class Simulation:
         self.schedule = schedule_of(recipe)
         self.routing: Routing = routing_of(recipe, machine, steps=steps)
 
-    # --- what is where ------------------------------------------------------------------------------------
     @cached_property
     def stages(self) -> tuple[tuple[Stage, ...], ...]:
         """Returns the stages, [PP][VPP]."""
@@ -93,7 +92,6 @@ class Simulation:
             found[place] = max(compute, late.compute), max(host, late.host)
         return found
 
-    # --- passes -------------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """Returns the kind of every decoder layer; MTP layers are of the last one's kind."""
@@ -147,7 +145,7 @@ class Simulation:
         narrow = effective(self.recipe, "fp8_output_proj")
         for _ in range(heads):
             us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=not narrow)
-            if narrow:  # quantizes the input, in backward the gradient of the logits
+            if narrow:  # quantizes the head's input, and in backward the gradient of the logits
                 us += rates.quantize_us(tokens * (model.hidden_size + model.vocab_size / tp)) / ENDS
             ops.append(Op(kernel="gemm", us=us, launches=10))
             ops.append(Op(kernel="loss", us=rates.memory_us(fused * 2 * tokens * model.vocab_size / tp), launches=20))
@@ -173,7 +171,6 @@ class Simulation:
         chunks = [chunk for _, chunk in shape]
         return sum(self.pass_us(rank, chunk, "merged") for chunk in chunks) / len(chunks)
 
-    # --- the step -----------------------------------------------------------------------------------------
     @cached_property
     def run(self) -> Run:
         recipe = self.recipe

@@ -21,7 +21,8 @@ class Pace:
     """The speed of a host and its streams.
 
     launch_us: time of a launch; sync_us: from the end of a wait to the next launch; contention: compute lost per share
-    of SMs that concurrent communication occupies; slowed: time factor of communication beside compute.
+    of SMs that concurrent communication occupies; slowed: factor on the time of communication that is
+    concurrent with compute.
     """
 
     launch_us: float

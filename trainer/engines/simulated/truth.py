@@ -7,8 +7,8 @@ from trainer.engines.simulated.step import Simulation
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
-# Raised by hand whenever `true_throughput` or an outcome of some recipe changes; tests/trainer/engines/test_truth.py
-# says when. Tables of the best known recipes and of earlier figures hold for one version.
+# Raised by hand when `true_throughput` or an outcome of any recipe changes, which tests/trainer/engines/test_truth.py
+# detects. Tables of the best known recipes and of earlier figures hold for one version only.
 TRUTH_VERSION = 2
 
 

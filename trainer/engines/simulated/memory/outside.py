@@ -1,7 +1,7 @@
 """Memory in addition to the tensors of a step: workspaces inside the allocator, and memory outside it.
 
 DeepEP's buffers follow its size hints (`Config::get_nvl_buffer_size_hint`, `get_rdma_buffer_size_hint`: channels are
-half of its SMs); HybridEP's have room for the most that every rank of the group could send.
+half of its SMs); HybridEP's have room for the most tokens that all ranks of the group could send.
 """
 
 from __future__ import annotations

@@ -101,7 +101,6 @@ class Sizes:
         """Returns a linear layer's own copy of its input."""
         return Tensor(entries * self.narrow, 0.0, modules)
 
-    # --- tokens of experts -------------------------------------------------------------------------------
     @cached_property
     def sent(self) -> float:
         """Returns the token copies that a rank sends to experts."""
