@@ -224,7 +224,6 @@ def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
                     yield key, text
 
 
-# --- what they say of the cluster -----------------------------------------------------------------------
 _GRES = re.compile(r"(?:gres/)?gpu(?::(?P<gpu>[a-zA-Z]\w*))?(?::(?P<count>\d+))?")
 _PER_NODE = re.compile(r"(?:(?P<gpu>[a-zA-Z]\w*):)?(?P<count>\d+)?")
 

@@ -67,9 +67,6 @@ def log_path(burst_folder: Path, rank: int) -> Path:
     return burst_folder / "log" / f"rank{rank}.log"
 
 
-# ---- the ranks' side
-
-
 def arrive(control: Path, rank: int) -> None:
     """Makes this rank end with the process that started it, and writes its pid file.
 
@@ -137,9 +134,6 @@ def _masked(report: RankReport) -> RankReport:
         report.error, message=masked(report.error.message), traceback=masked(report.error.traceback)
     )
     return msgspec.structs.replace(report, error=error, warnings=[masked(text) for text in report.warnings])
-
-
-# ---- the launcher's side
 
 
 def post(control: Path, number: int, request: Request) -> None:

@@ -53,8 +53,6 @@ class Bench:
         made = self.torch.randn(*shape, device=self.device.name, dtype=self.torch.float32) * 0.02
         return made.to(dtype or self.dtype).requires_grad_(grad)
 
-    # ---- time
-
     def repeats(self, work: Callable[[], object], *, together: Sequence[int] = ()) -> list[float]:
         """Returns the µs of each repeat, after one warm-up.
 
@@ -90,8 +88,6 @@ class Bench:
         """Returns whether the time of the group, or of the probe, is over; all ranks get the same answer."""
         now = time.monotonic()
         return bool(self.most(float(now - self._began > GROUP_S or now > deadline)))
-
-    # ---- ranks
 
     def ranks(self, count: int, stride: int) -> tuple[int, ...] | None:
         """Returns the ranks of this rank's group of `count`, `stride` apart; None if the world is too small."""

@@ -98,8 +98,6 @@ class _Rank:
             )
             mailbox.write_whole(self.folder / FOUND, msgspec.json.format(msgspec.json.encode(links)))
 
-    # ---- the network
-
     def _latency_s(self) -> float:
         data = self._data(SMALL)
         self._timed(data)
@@ -138,8 +136,6 @@ class _Rank:
         found = self.torch.tensor([value], dtype=self.torch.float64, device=self.device.name)
         self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX)
         return float(found.item())
-
-    # ---- clocks and the folder
 
     def _clocks_apart_s(self) -> float:
         """Returns the smallest clock difference measured: each measurement is an upper bound, too large by its

@@ -127,7 +127,6 @@ class Tracer:
             self._path(stop, name)
         stop.done()
 
-    # --- programs ---------------------------------------------------------------------------------------
     def _start(self, stop: Stop) -> None:
         path, words = stop.text(stop.argument(0)), tuple(stop.texts(stop.argument(1)))
         variables = dict(each.partition("=")[::2] for each in stop.texts(stop.argument(2)) if "=" in each)
@@ -213,7 +212,6 @@ class Tracer:
             return int(next(line for line in file if line.startswith("NSpid")).split()[-1])
         return None
 
-    # --- files ------------------------------------------------------------------------------------------
     def _path(self, stop: Stop, name: str) -> None:
         at, folder, flags = _PLACES[name]
         written = stop.text(stop.argument(at))

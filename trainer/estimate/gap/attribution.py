@@ -60,9 +60,9 @@ def _every(count: int) -> list[frozenset[int]]:
 
 
 def _orders(count: int) -> list[list[int]]:
-    dice, found = random.Random(SEED), []
+    rng, found = random.Random(SEED), []
     for _ in range(ORDERS):
-        order = dice.sample(range(count), count)
+        order = rng.sample(range(count), count)
         found += [order, order[::-1]]
     return found
 

@@ -95,8 +95,6 @@ class NodesProcesses:
     def rank_observer(self) -> NodeRankObserver:
         return NodeRankObserver(control=self.control, nodes=self.nodes, ranks_per_node=self.ranks_per_node)
 
-    # ---- how far it is
-
     @property
     def running(self) -> bool:
         return not self._ended and self.supervise.poll() is None
@@ -123,8 +121,6 @@ class NodesProcesses:
             )
         came = any(folder.started_nodes(self.control, self.nodes))
         self._pending = self.monitor.look(came=came, ended=self._ended)
-
-    # ---- how it ended
 
     @property
     def code(self) -> int | None:
@@ -210,8 +206,6 @@ class NodesProcesses:
             if all(folder.module_done_path(self.control, number, node).exists() for node in waited):
                 return
             time.sleep(POLL_S)
-
-    # ---- its end
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

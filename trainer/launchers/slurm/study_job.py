@@ -89,8 +89,6 @@ class StudyJob:
     def script(self) -> str:
         return f"#!/bin/sh\ncd {shlex.quote(os.getcwd())}\nexec {shlex.join(self.argv)}\n"
 
-    # ---- the job
-
     def running(self) -> str | None:
         """Returns the job of this study that waits or runs; None if there is none."""
         return next((job for job in clients.named(self.name) if "." not in job), None)
