@@ -44,16 +44,16 @@ def traced_parts(
 
 
 def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
-    """Returns the parts, and in `beside` the measured minus the expected parts of a traced reference, scaled to the
-    tokens of `own`."""
+    """Returns the parts; `reference_excess_s` has the measured minus the expected parts of a traced reference,
+    scaled to the tokens of `own`."""
     there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
     if there is None:
         return traced
     tokens = tokens_per_gpu(own) / tokens_per_gpu(reference.recipe)
     expected = {part: float(found[0]) for part, found in there.expected.items()}
     off = tokens_per_gpu(reference.recipe) / reference.tokens_per_s_per_gpu / sum(expected.values())
-    beside = {part: tokens * (seen - off * expected.get(part, 0.0)) for part, seen in there.seen.items()}
-    return replace(traced, beside=beside)
+    excess_s = {part: tokens * (seen - off * expected.get(part, 0.0)) for part, seen in there.seen.items()}
+    return replace(traced, reference_excess_s=excess_s)
 
 
 def _expected(recipe: Recipe, stage: int, release: str | None, constants: Constants) -> dict[str, Floats]:

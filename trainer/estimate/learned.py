@@ -1,5 +1,7 @@
-"""The calibration of one cluster as the closed forms take it: `estimate` and `plan` can use it instead of the tables'
-figures. `policies/surrogate/learned.py` makes it from factors that bursts or a probe have updated."""
+"""The calibration of one cluster, which `estimate` and `plan` can use instead of the tables' constants.
+
+`policies/surrogate/learned.py` makes it from factors that bursts or a probe have updated.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ class LearnedParts:
 class LearnedMemory:
     """Factors on memory.
 
-    `uneven`: on routed tokens of an even load, added where nothing forces a balance; `outside`: on memory outside the
-    allocator; `limit`: on the limit, if ranks ran out below it.
+    `uneven`: memory added where nothing forces a balance, relative to that of routed tokens at an even load; `outside`:
+    factor on memory outside the allocator; `limit`: factor on the limit, if ranks ran out of memory below it.
     """
 
     groups: tuple[LearnedParts, ...] = ()

@@ -1,10 +1,10 @@
 """The causes of a gap, the largest first; each consists of one or several gaps of a waterfall.
 
-Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. A
-traced part that differs from its estimate corrects the settings that change it: an excess counts to them up to their
-predicted effect, for an effect is more often underrated than a machine slow in only that part; a shortfall in
-proportion, for no setting gives back time that the trace does not show. A part is measured, but how much of it belongs
-to a cause is not: that is known to EFFECT_OFF.
+Routing is one cause, whether a setting of the published run hides it (a forced load) or traced ranks wait for it. If a
+traced part differs from its estimate, the difference is attributed to the changes that act on the part: an excess up to
+their predicted effect, since an effect is more often underestimated than one part is slow on a machine; a shortfall in
+proportion to their effect, since no change saves time that the trace does not show. The split is not measured: its
+relative standard deviation is EFFECT_OFF.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAST = 0.005  # share of the first level below which causes are not listed
 class Loss:
     """Seconds lost to one cause: a member of `Cause`, the name of a change, or the name of a gap.
 
-    `gaps` add up to it; a gap of a traced part among those of a change is the share of the part that counts to the
-    change.
+    `gaps` add up to it. In the loss of a change, a gap of a traced part is the share of the part's difference that is
+    attributed to the change.
     """
 
     name: str
@@ -57,8 +57,8 @@ def _loss(name: str, gaps: list[Gap], off: float) -> Loss:
 
 
 def _divided(gap: Gap, changes: Container[str]) -> Iterator[tuple[str, Gap]]:
-    """Yields (name, share of the gap) for every name that it counts to: the difference of a traced part counts also to
-    the changes that move it."""
+    """Yields (name, share of the gap) for every cause of the gap: of a traced part, itself and the changes that act on
+    it."""
     movers = {name: s for name, s in gap.moved_by.items() if name in changes}
     moved_s, left_s = sum(movers.values()), gap.time.s
     for name, s in movers.items():
@@ -69,7 +69,7 @@ def _divided(gap: Gap, changes: Container[str]) -> Iterator[tuple[str, Gap]]:
 
 
 def _movers_s(gap: Gap, moved_s: float) -> float:
-    """Returns the seconds of a part's difference that count to the changes that move it, by `moved_s` in all."""
+    """Returns the seconds of a part's difference attributed to the changes that remove `moved_s` from it together."""
     if gap.time.s > 0 or not gap.expected_s:
         return max(0.0, min(gap.time.s, moved_s))
     return gap.time.s * min(1.0, moved_s / gap.expected_s)

@@ -35,7 +35,7 @@ class Cause(StrEnum):
 
 
 LINKS = (Cause.EP, Cause.TP, Cause.CP, Cause.DP)
-MOVES = 0.1  # share of a cause's expected time that a change must move to explain it (judged)
+MOVES = 0.1  # least share of a cause's expected time that a change must remove to be one of its explanations (judged)
 EXPERTS_WAIT = "experts_wait"  # part of dispatch and combine: waiting for the rank with most tokens
 OTHER = "other"
 PARTS: dict[str, Cause] = {
@@ -64,8 +64,8 @@ class Traced:
     """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
 
     `deviations`: standard deviations of the log of an expected part if every constant is right. `moved`: by change, the
-    seconds that it removes from each expected part. `beside`: seconds by which the reference's traced parts exceed its
-    scaled estimate, which are expected here too; empty if the reference was not traced.
+    seconds that it removes from each expected part. `reference_excess_s`: seconds by which the reference's traced
+    parts exceed its scaled estimate, which are expected here too; empty if the reference was not traced.
     """
 
     seen: Mapping[str, float]
@@ -74,22 +74,22 @@ class Traced:
     usual_deviation: float
     rank: int | None
     moved: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    beside: Mapping[str, float] = field(default_factory=dict)
+    reference_excess_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CauseTime:
     """Seconds of one cause, traced and expected [K].
 
-    `deviation_s`: standard deviation of the expected seconds. `beside_s`: the excess of the reference over its own
-    estimate. `moved_by`: the changes that move the cause, with the seconds that each removes.
+    `deviation_s`: standard deviation of the expected seconds. `reference_excess_s`: that of the reference over its
+    own estimate. `moved_by`: the changes that move the cause, with the seconds that each removes.
     """
 
     cause: Cause
     seen_s: float
     expected_s: Floats
     deviation_s: float
-    beside_s: float
+    reference_excess_s: float
     moved_by: Mapping[str, float]
 
 
@@ -112,7 +112,7 @@ def by_cause(traced: Traced) -> list[CauseTime]:
                     seen_s=seen,
                     expected_s=expected,
                     deviation_s=float(np.linalg.norm(off)),
-                    beside_s=sum(traced.beside.get(part, 0.0) for part in parts),
+                    reference_excess_s=sum(traced.reference_excess_s.get(part, 0.0) for part in parts),
                     moved_by=_movers(traced, parts, float(expected[0])),
                 )
             )

@@ -25,7 +25,7 @@ from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
 NONE_S = 1e-9
-LEAST_KNOWN = 0.02  # share of the step, added to a part before its logarithm, as the surrogate does
+LEAST_KNOWN = 0.02  # share of the step that is added to a part before its logarithm is taken, as in the surrogate
 EFFECT_OFF = 0.3  # relative deviation of an effect: fitted to 120 runs of benchmarks.gap, judged on 60 others
 WORK = ("seq_length", "global_batch_size")
 
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     """A kind of gap."""
 
     PART = "part"  # a measured part of the step against the expected one
-    PROBED = "probed"  # a constant of the cluster that a probe measured otherwise
+    PROBED = "probed"  # constants of one cause for which a probe measured other values
     UNEXPLAINED = "unexplained"
     SETTING = "setting"
     WORK = "work"  # length of sequences, size of the batch
@@ -81,8 +81,8 @@ class Gap:
     """One step of the waterfall: positive seconds are lost compared with the reference.
 
     `seen_s`, `expected_s`: of a traced part; `moved_by`: the changes that move it, with the seconds that each removes.
-    `alone`: what the change saves as the only one. `helps`: the change with which it saves more or less than
-    separately, and by how many seconds.
+    `alone`: what the change saves if it is the only one. `helps`: another change, and the seconds that both together
+    save beyond the sum of each alone (negative if less).
     """
 
     kind: Kind
@@ -122,8 +122,8 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A probe of the cluster: `names` of causes, and a function that returns the constants with some of these as
-    probed."""
+    """A probe of the cluster. `names`: the causes with constants for which it measured other values than the tables;
+    `constants` returns all constants, with those of the given causes as probed."""
 
     names: tuple[str, ...]
     constants: Callable[[Sequence[str]], Mapping[str, float]]
@@ -147,7 +147,7 @@ class Question:
     constants: Constants
     residual: float
     scaled_to_own: bool = False
-    probed: Probed | None = None  # counts where the step was not traced
+    probed: Probed | None = None  # used only if the step was not traced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class Waterfall:
 
     levels: tuple[Level, ...]
     gaps: tuple[Gap, ...]
-    scale: float  # of estimates
+    scale: float  # factor on estimates
 
     def level(self, name: LevelName) -> Level | None:
         return next((level for level in self.levels if level.name is name), None)
@@ -168,18 +168,22 @@ def waterfall(question: Question) -> Waterfall:
     costs = Costs(own=question.own, constants=question.constants)
     own = costs.of(question.own, release=question.release)
     scale = _scale(question, costs, own)
-    asked = _Asked(
-        question=question, costs=costs, scale=scale, own=scale * own, left=_left(question, scale * own, scale)
+    priced = _Priced(
+        question=question,
+        costs=costs,
+        scale=scale,
+        own=scale * own,
+        covariance=_covariance(question, scale * own, scale),
     )
-    gaps = [*asked.measured_gaps(), *asked.setting_gaps(), *asked.reference_gaps()]
-    return Waterfall(levels=tuple(asked.levels()), gaps=tuple(gaps), scale=float(scale[0]))
+    gaps = [*priced.measured_gaps(), *priced.setting_gaps(), *priced.reference_gaps()]
+    return Waterfall(levels=tuple(priced.levels()), gaps=tuple(gaps), scale=float(scale[0]))
 
 
-def _left(question: Question, own: Floats, scale: Floats) -> Floats:
+def _covariance(question: Question, own: Floats, scale: Floats) -> Floats:
     """Returns the covariance of the constants, in units of their standard deviations, [K-1, K-1].
 
-    It starts as independent and is conditioned on the step, whose time is known to `residual`, and on traced parts,
-    known to their deviations.
+    Constants are independent a priori; they are conditioned on the step's time, with relative deviation `residual`, and
+    on traced parts, with the deviations of those.
     """
     seen = [(np.log(own), question.residual)]
     traced = question.measured.traced if question.measured is not None else None
@@ -214,7 +218,7 @@ def _partner(together: Floats, changes: Sequence[Change]) -> tuple[str, float] |
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _Priced:
     """A question with its costs.
 
     `own` is the scaled estimate of the user's recipe and `scale` the factor on estimates, [K] each.
@@ -224,23 +228,25 @@ class _Asked:
     costs: Costs
     scale: Floats
     own: Floats
-    left: Floats
+    covariance: Floats
 
     def levels(self) -> Iterator[Level]:
-        asked = self.question
-        if asked.measured is not None:
-            step_s = asked.measured.step_s
-            yield Level(name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=asked.measured.deviation * step_s))
-        if not (asked.scaled_to_own and asked.measured is not None):  # else it is the measured step
+        question = self.question
+        if question.measured is not None:
+            step_s = question.measured.step_s
+            yield Level(
+                name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=question.measured.deviation * step_s)
+            )
+        if not (question.scaled_to_own and question.measured is not None):  # else it is the measured step
             yield Level(name=LevelName.OWN, time=self._estimated(self.own))
-        if asked.reference is not None:
-            rate = asked.reference.tokens_per_s_per_gpu
+        if question.reference is not None:
+            rate = question.reference.tokens_per_s_per_gpu
             yield Level(name=LevelName.REFERENCE, time=Interval(s=self.costs.at_rate(rate)))
-        if asked.planned is not None:
-            planned = self.scale * self.costs.of(asked.planned, release=asked.release)
+        if question.planned is not None:
+            planned = self.scale * self.costs.of(question.planned, release=question.release)
             yield Level(name=LevelName.PLAN, time=self._estimated(planned))
-        if asked.own.peak_tflops:
-            yield Level(name=LevelName.PEAK, time=Interval(s=_at_peak_s(asked.own, self.costs.tokens_per_gpu)))
+        if question.own.peak_tflops:
+            yield Level(name=LevelName.PEAK, time=Interval(s=_at_peak_s(question.own, self.costs.tokens_per_gpu)))
 
     def measured_gaps(self) -> Iterator[Gap]:
         """Yields the gaps between the measured step and the estimate of its recipe, by part if the step was traced."""
@@ -257,21 +263,21 @@ class _Asked:
             yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
             return
         for each in by_cause(measured.traced):
-            lost = each.seen_s - self.scale * each.expected_s - each.beside_s
+            lost = each.seen_s - self.scale * each.expected_s - each.reference_excess_s
             rest = rest - lost
             yield Gap(
                 kind=Kind.PART,
                 name=each.cause,
                 time=self._interval(lost, more_s=float(self.scale[0]) * each.deviation_s),
                 seen_s=each.seen_s,
-                expected_s=float(self.scale[0] * each.expected_s[0]) + each.beside_s,
+                expected_s=float(self.scale[0] * each.expected_s[0]) + each.reference_excess_s,
                 moved_by={name: float(self.scale[0]) * s for name, s in each.moved_by.items()},
             )
         yield self._gap(Kind.UNEXPLAINED, "unexplained", rest, more_s=off_s)
 
     def _probed_gaps(self) -> Iterator[Gap]:
-        """Yields the gaps that follow from constants which a probe measured differently from the tables, by
-        constant."""
+        """Yields the gaps that follow from constants for which a probe measured other values than the tables, by
+        cause."""
         probed, question = self.question.probed, self.question
         if probed is None or not probed.names:
             return
@@ -344,5 +350,5 @@ class _Asked:
         """Returns the first value (that of the table's constants) with the standard deviation that the other sets of
         constants, and an error of `more_s`, give it."""
         moved = values[1:] - values[0]
-        variance = float(moved @ self.left @ moved)
+        variance = float(moved @ self.covariance @ moved)
         return Interval(s=float(values[0]), deviation_s=math.hypot(math.sqrt(max(variance, 0.0)), more_s))

@@ -1,9 +1,9 @@
 """Bytes of activations that one layer keeps for backward, for one token, by closed form.
 
 Counted as the tensors Megatron-Core saves, with the memory-efficient permutation (router probabilities applied inside
-the activation, so that expert outputs are not kept). Which module recomputes or offloads a tensor is
-`activations.csv`. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes: [N], or [] where all
-rows share one value.
+the activation, so that expert outputs are not kept). `activations.csv` says which
+module recomputes or offloads a tensor. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes:
+[N], or [] where all rows share one value.
 """
 
 from __future__ import annotations

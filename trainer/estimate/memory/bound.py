@@ -27,7 +27,7 @@ def _is_hybrid(model: Architecture) -> bool:
 
 
 OTHER_VENDOR = "libraries of another vendor's GPU"
-# what a recipe can have -> which rows have it
+# feature of a recipe -> the rows that have it
 FEATURES: dict[str, Callable[[Candidates], Flags]] = {
     "experts": lambda c: np.full((), c.base.architecture.num_moe_experts is not None),
     "multi-latent attention": lambda c: np.full((), c.base.architecture.multi_latent_attention),
@@ -59,7 +59,7 @@ class Calibration:
     cases: int
     median_pct: float
     p90_pct: float
-    largest_gib: float  # peak among the runs
+    largest_gib: float  # largest peak of the runs
 
 
 @cache

@@ -48,8 +48,8 @@ class MemoryTable:
     peak_gib: Floats  # [N]
     upper_gib: Floats  # [N]
     hottest: Integers  # [N], pipeline rank
-    routed_gib: Floats  # [N, P], what routed tokens of an even load take
-    outside_gib: Floats  # [N], what a GPU holds beside torch's allocator: context, NCCL, the dispatcher's buffers
+    routed_gib: Floats  # [N, P], memory of routed tokens at an even load
+    outside_gib: Floats  # [N], memory outside torch's allocator: context, NCCL, the dispatcher's buffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
     uneven = held.routed * (expected - 1)[..., None]
     loss = np.maximum(_loss(candidates) - held.gone_at_loss, 0.0)
     parameters = held_parameters(candidates)
-    # The loss is over when the first layer runs backward; a CPU's factor was measured for the sum.
+    # The loss's tensors are free when the first layer runs backward; a CPU's factor was measured for the sum of both.
     beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
     moving = {
         "activations": held.eager + uneven,
@@ -152,7 +152,7 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
     }
     factor = unfused(candidates)
     moving = {name: size * factor for name, size in moving.items()}
-    if not on_cpu:  # the optimizer step comes when activations are gone: it counts for what it is above them
+    if not on_cpu:  # activations are free in the optimizer step: only what it needs beyond them counts
         step = step_bytes(candidates, parameters) - sum(moving.values(), np.zeros(()))
         moving["workspace"] = moving["workspace"] + np.maximum(step, 0.0)
     fixed = {"buffers": buffer_bytes(candidates, parameters)}

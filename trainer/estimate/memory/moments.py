@@ -46,7 +46,7 @@ def _different(candidates: Candidates) -> tuple[Integers, Floats, Integers]:
     ahead = candidates.on("overlap_moe_expert_parallel_comm") & several
     columns = (candidates.chunks.of_row, candidates.vpp, candidates.pp, group, ahead, candidates.microbatches)
     keys = np.stack([np.atleast_1d(column) for column in np.broadcast_arrays(*columns)]).astype(np.int64)
-    # one number for each pair: quicker to sort than columns
+    # one number for each pair: faster to sort than columns
     numbers = np.ravel_multi_index(tuple(keys), tuple(keys.max(axis=1) + 1))
     _, first, of_row = np.unique(numbers, return_index=True, return_inverse=True)
     different = keys[:, first]

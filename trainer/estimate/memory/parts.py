@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Of MemoryTable.by_part, all: a part that is not here is shown last, by its own name.
+# every part of MemoryTable.by_part; a part that is not here is shown last, by its own name
 MEMORY_PARTS = {
     "weights": "weights",
     "gradients": "gradients",

@@ -66,5 +66,5 @@ def rebuilt(candidates: Candidates, saved: Tensors, left: Tensors) -> Floats:
     uniform = ~candidates.among("recompute_method", "block")
     layers = np.where(uniform, candidates.number("recompute_num_layers", none=1.0), 1.0)
     moved = total(select(saved, named(candidates, "offload")))
-    on_the_way = (constant("offload_layers") - 1) * moved  # one layer's are in use, the next one's are coming
+    on_the_way = (constant("offload_layers") - 1) * moved  # one layer's are in use, the next one's are loaded
     return np.where(full, layers * total(saved), total(saved) - total(left) + on_the_way)

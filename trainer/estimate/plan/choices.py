@@ -30,7 +30,7 @@ from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
-MAX_MARKS = 300  # most marks of layouts that fit
+MAX_MARKS = 300  # most layouts that fit in the chart of throughput over memory
 MAX_LIMIT_RATIO = 1.5  # times the memory limit: layouts that need more are not shown
 MAX_NAMED_PARTS = 2  # most parts of a step that a reason names
 NOTABLE = 0.005  # fraction of a step: smaller differences are not a reason

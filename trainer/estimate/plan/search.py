@@ -27,9 +27,9 @@ from trainer.recipe.rules.rule import Rule
 from trainer.recipe.schema import Recipe
 
 CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] fit in the cache
-FINALISTS = 3000  # rows of the second stage that are combined with the remaining settings
-OFFLOADED_FINALISTS = 500  # rows with more offload to the host than others that fit, beside these
-# rows that do not fit, those that need least memory first, that are tried with every offload to the host
+FINALISTS = 3000  # rows of the first stages that are combined with the remaining settings
+OFFLOADED_FINALISTS = 500  # further such rows, with more offload to the host than others that fit
+# rows that do not fit that are tried with every offload to the host, those that need least memory first
 PROMISING = 1500
 
 

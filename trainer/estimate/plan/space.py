@@ -27,7 +27,7 @@ MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # the largest sizes of any published rec
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)
 EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")
-LEAST_SHARE = 4096  # least tokens of a sequence per context rank: CP pays off from about 8K, near seq/4096 (guides)
+LEAST_SHARE = 4096  # least tokens per context rank: by Megatron's guides, CP gains from 8K, near seq/4096
 Option = dict[str, Any]
 OFFLOAD = (
     "optimizer_cpu_offload",

@@ -22,9 +22,10 @@ from trainer.recipe.hardware import UNFITTED, known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.tables import figure, read_table
 
-FEATURE_SPREAD = 0.10  # more of the step, a feature no run has: what single knobs move in effects.csv
-DOUBLING_SPREAD = 0.05  # more of it, a doubling of sequence length or ranks beyond the runs
-# of the ratio of two recipes of one model and GPU: 90 % of the pairs of published runs, predicted without their cell
+FEATURE_SPREAD = 0.10  # added to the half width per feature that no run has: effect of a single knob in effects.csv
+DOUBLING_SPREAD = 0.05  # added to the half width per doubling of sequence length or ranks beyond those of the runs
+# half width of the ratio of two recipes of one model and GPU, which holds for 90 % of the pairs of published runs,
+# predicted without their cell
 PAIR_SPREAD = 0.20
 MOST_SPREAD = 0.9
 OFFLOADS = ("activation offload", "layer offload", "optimizer offload")
@@ -52,7 +53,7 @@ def _mixes(name: str) -> Callable[[Candidates], Flags]:
 
 UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
 UNKNOWN_FIGURE = "a GPU with a figure that is not known"
-# what decides the time beside what decides the memory
+# features of the memory estimate, and those that affect only the time
 TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
@@ -77,7 +78,7 @@ class TimeCalibration:
     cells: int
     median_pct: float
     p90_pct: float
-    longest: float  # sequence among the runs, tokens
+    longest: float  # longest sequence of the runs, tokens
     ranks: float  # most GPUs of a run
 
 
@@ -149,8 +150,8 @@ def distance(candidates: Candidates) -> tuple[str, ...]:
     if candidates.base.hardware.is_cpu:
         return ("CPU step times are not calibrated: a burst measures them in seconds",)
     known = time_calibrations()["all"]
-    said = [name for name, flags in never_timed(candidates).items() if flags.any()]
-    found = [f"no published run has {', '.join(said)}: the interval is wider for it"] if said else []
+    unpublished = [name for name, flags in never_timed(candidates).items() if flags.any()]
+    found = [f"no published run has {', '.join(unpublished)}: the interval is wider for it"] if unpublished else []
     if float(candidates.number("seq_length").max()) > known.longest:
         found.append(f"sequences above {known.longest:,.0f} tokens were not published: the interval is wider for it")
     if candidates.base.world_size > known.ranks:

@@ -35,8 +35,8 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
 
     An all-to-all is exposed: queries, keys and values before attention, outputs after it, the same for gradients. A
     step of the ring receives the keys and values (in backward their gradients too) that attention uses in the next
-    step: causal halves are balanced, so that every step takes as long and hides as much. Attention slows by
-    `cp_exposed` of what is hidden. `all_gather` moves every rank's keys and values before attention.
+    step: causal halves are balanced, so that every step takes as long and hides as much. At least the
+    share `cp_exposed` of the ring's time is exposed. `all_gather` moves every rank's keys and values before attention.
     """
     model = candidates.base.architecture
     query, key, value = attention_channels(model)

@@ -22,7 +22,7 @@ def data_parallel_s(
     """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters."""
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
-    if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it reduces all, and a part is kept
+    if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it all-reduces, and each rank keeps its part
         wide = wide * np.where(candidates.on("use_distributed_optimizer"), 2.0, 1.0)
     instances = _instances(candidates)
     replicas = candidates.dp * candidates.cp / instances
@@ -42,11 +42,11 @@ def data_parallel_s(
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
     )
-    # FSDP gathers in forward and again in backward, once a micro batch
+    # FSDP gathers in forward and again in backward of every micro batch
     repeats = np.where(sharded, candidates.microbatches, 1.0)
     repeats = repeats * values["dp_time"]
     reduce, gather = reduce * repeats, gather * repeats * np.where(sharded, 2.0, 1.0)
-    # Overlap lies in the last (first) micro batch's backward (forward); FSDP's in every one
+    # Gradients overlap with the last micro batch's backward, parameters with the first one's forward; FSDP's with all
     room = backward * np.where(sharded, 1.0, 1 / candidates.microbatches)
     apart = _left(candidates.on("overlap_grad_reduce"), values["dp_exposed"], reduce, room * 2 / 3)
     apart = apart + _left(candidates.on("overlap_param_gather"), values["dp_exposed"], gather, room / 3)

@@ -202,15 +202,15 @@ def estimate_time(
 
 
 def _assumptions(candidates: Candidates, release: str, imbalance: float | None, values: Constants) -> tuple[str, ...]:
-    said = [f"step time with the software of NeMo {release}"]
+    notes = [f"step time with the software of NeMo {release}"]
     if bool(unbalanced(candidates).any()):
         load = values["natural_imbalance"] if imbalance is None else imbalance
-        said.append(
+        notes.append(
             f"without forced balance of the experts every layer waits for a rank with {load:.3g} times the mean load"
         )
     if bool((offloaded_share(candidates) > 0).any()) and candidates.base.hardware.host_cpu != "x86":
-        said.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")
-    return (*said, *_not_priced(candidates.base.architecture), *_of_figures(candidates), *distance(candidates))
+        notes.append("the host steps an offloaded optimizer as fast as an x86 host: no other was measured")
+    return (*notes, *_not_priced(candidates.base.architecture), *_of_figures(candidates), *distance(candidates))
 
 
 def _not_priced(model: Architecture) -> Iterator[str]:
@@ -222,7 +222,7 @@ def _not_priced(model: Architecture) -> Iterator[str]:
         yield f"not priced, because no measurement gives its rate: {'; '.join(parts)}"
 
 
-# Figures of a GPU that may not be known -> what is counted instead
+# figure of a GPU that may be unknown -> the assumption in its place
 COUNTED: dict[str, str] = {
     "fp8_tflops": "products in FP8 are counted at the BF16 peak",
     "fp4_tflops": "products in FP4 are counted at the BF16 peak",
@@ -252,13 +252,13 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
         name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
         for name in (*LAYER_PARTS, "device", "host")
     }
-    # Where some layers see a window only, stages with more of the others attend longer
+    # If only some layers have a window, stages with more layers without one have more attention
     uneven = (held.attending - held.dense - held.moe) * moe.attention[..., None]
     parts |= {name: parts[name] + uneven for name in ("attention", "compute", "device")}
     parts["head"] = _head(candidates, values)
     parts["loss"] = _loss(candidates, values)
     device = parts["device"] + parts["head"] + parts["loss"]
-    # Nothing is launched ahead on a CPU: what the host takes is added
+    # A CPU launches nothing ahead: host time and device time add up
     p = np.asarray(1.0 if candidates.base.hardware.is_cpu else values["overlap_power"])[..., None]
     busy = (device**p + parts["host"] ** p) ** (1 / p)
     busy = np.where(held.exists, busy, 0.0)
@@ -289,7 +289,7 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     mtp = of_rows(held.mtp) * (mtp_moe * each_moe + (1 - mtp_moe) * each_dense)
     uneven = of_rows(held.attending - held.dense - held.moe) * each_attention
     layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp
-    rate = (busy - ends) / np.maximum(layers, 1e-12)  # the host's share included
+    rate = (busy - ends) / np.maximum(layers, 1e-12)  # relative increase of the layers' time by host time
     last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
     longest = np.zeros(())
     for chunk in range(chunks.moe.shape[2]):
@@ -307,7 +307,7 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     MTP is, [N, P]."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
-    # The head stays in BF16 in every precision, unless it is asked for in MXFP8
+    # The head stays in BF16 in every precision, unless the recipe sets fp8_output_proj
     sustained = precision_tflops(candidates.base.hardware, values, "bf16") * rank_speed(candidates, values)
     narrow, bf16 = quantizes_head(candidates), np.minimum(rate, sustained * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp

@@ -42,7 +42,7 @@ def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float
 def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float | Floats:
     if hardware.is_cpu:
         return constants["cpu_gb_s"]
-    if hardware.scaleout_gbit_s is None:  # of one node, which nothing leaves: a recipe for several says it
+    if hardware.scaleout_gbit_s is None:  # only recipes for one node may lack it: nothing leaves the node
         return math.inf
     return hardware.scaleout_gbit_s / 8 * constants[f"link_share.{library}.network"]
 
@@ -102,10 +102,10 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     ranks = candidates.ep
     if model.num_moe_experts is None:
         return np.zeros(())
-    # A rank's tokens: sequence parallel divides them over TP
+    # Sequence parallelism divides a rank's tokens over TP
     token_gb = candidates.tokens / candidates.tp * expert_input(model) * wide_bytes(candidates) / GB
     topk = float(model.moe_router_topk)
-    # EP ranks are neighbours but for expert TP between them: expert groups fill a domain before they leave it
+    # EP ranks are ETP apart, so that a domain holds its size / ETP of them
     near = np.minimum(ranks, np.maximum(1.0, domain_of(candidates) / candidates.etp))
     domains = np.maximum(1.0, np.ceil(ranks / near))
     limit = float(model.moe_router_group_topk or 1e9)

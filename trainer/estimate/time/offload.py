@@ -16,7 +16,7 @@ from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB
 from trainer.measured.architectures import known
 
-PARAMETER_BYTES = 2.0  # a parameter on its way back from the host
+PARAMETER_BYTES = 2.0  # bytes of a parameter copied back from the host
 FORWARD = 1 / 3  # share of the forward pass in a layer's compute
 
 

@@ -14,7 +14,7 @@ TABLE, OF_GPU = "quantization.csv", "gpu"
 def quantized_bytes(candidates: Candidates) -> Floats:
     """Returns the bytes read and written per quantized element, [N]; 0 in precisions that do not quantize.
 
-    A recipe with one scale for a tensor, `gpu` in its column `copies`, writes as many as the GPU's products need.
+    Recipes with one scale per tensor (`gpu` in column `copies`) write as many copies as the GPU's GEMMs need.
     """
     of_gpu = float(candidates.base.hardware.fp8_copies or MOST_COPIES)
 

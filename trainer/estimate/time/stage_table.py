@@ -38,8 +38,8 @@ class StageTable:
     optimizer: Floats  # optimizer step on the device
     offload: Floats  # offload of the optimizer: copies and the host's step
     offload_exposed: Floats
-    fixed: float | Floats  # host work once a step
-    gc: Floats  # garbage collected by hand
+    fixed: float | Floats  # host work once per step
+    gc: Floats  # manual garbage collection
     step: Floats
     stretch: float | Floats
     links_stretch: float | Floats
@@ -68,7 +68,7 @@ def stretched(table: StageTable, candidates: Candidates, values: Constants) -> S
     stretch = links = values["cpu_stretch"]
     if candidates.base.cluster.gpus_per_node == 1:
         links = 1 + values["cpu_moved"] * (stretch - 1)
-    by_rank = {True: np.asarray(links)[..., None], False: np.asarray(stretch)[..., None]}  # {between ranks: …}
+    by_rank = {True: np.asarray(links)[..., None], False: np.asarray(stretch)[..., None]}  # by whether a part is sent
     sent = sum((table.parts[name] for name in EXPOSED), np.zeros(()))
     busy = table.busy * by_rank[False] - sent * (by_rank[False] - by_rank[True])
     slower: dict[str, Any] = {

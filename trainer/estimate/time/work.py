@@ -29,13 +29,13 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, Hardware
 
 TERA = 1e12
-MULTIPLY_ADD = 2.0  # FLOPs a parameter and token in forward; backward does twice as much
-ATTENTION_BACKWARD = 2.5  # five products where forward has two
-FORWARD_SHARE = 1 / 3  # share of the forward pass in a layer's launches and products
+MULTIPLY_ADD = 2.0  # FLOPs per parameter and token in forward; backward has twice as many
+ATTENTION_BACKWARD = 2.5  # ratio of GEMMs: five in backward, two in forward
+FORWARD_SHARE = 1 / 3  # share of the forward pass in a layer's launches and GEMMs
 LONG_SEQUENCE = (4096.0, 16384.0)  # sequence lengths at which the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
-PACE_TFLOPS = 1000.0  # rate of the long products that grouped_half_width was fitted to
-FEED_LAUNCHES = 0.15  # launches of a layer without a mixer over those of one with, routing and experts apart
+PACE_TFLOPS = 1000.0  # rate of the long dense GEMMs for which grouped_half_width is given
+FEED_LAUNCHES = 0.15  # launches of a layer without a mixer relative to one with, routing and experts excluded
 SCAN_BACKWARD = 2.5  # time of a scan's backward over its forward: it is recomputed, then its gradients
 DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # collectives of a layer, forward and backward
 
@@ -161,10 +161,10 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
     if model.num_moe_experts is None:
         return np.ones(())
     width, rows = expert_width(model) / candidates.etp, rows_per_expert(candidates)
-    if candidates.base.hardware.is_cpu:  # no kernel joins the experts: few rows read each one's weights again
+    if candidates.base.hardware.is_cpu:  # one GEMM per expert: with few rows, reading the expert's weights dominates
         return rows / (rows + constants["cpu_half_rows"])
     grouped = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["ungrouped_efficiency"])
-    # What short products lose to their ends is a time: at twice the rate it is twice the work
+    # A GEMM loses a constant time at its start and end, which is more work the higher the rate
     pace = gemm_tflops(candidates, constants) / PACE_TFLOPS
     full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"] * pace)
     return constants["grouped_efficiency"] * grouped * full
@@ -177,7 +177,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     width = query + (value if model.multi_latent_attention else query)
     seen = candidates.column("seq_length").each(lambda length: mean_attended(model, int(length)))
     flops = MULTIPLY_ADD * candidates.tokens * seen * width / candidates.tp
-    # Exponentials, not products, bound heads narrower than those the rates were measured with
+    # Exponentials, not GEMMs, bound heads narrower than those that the rates were measured with
     flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
     if hardware.is_cpu:
         forward = flops / (gemm_tflops(candidates, constants) * TERA)
@@ -243,7 +243,7 @@ def _memory_bound(
     model = candidates.base.architecture
     query, key, value = attention_channels(model)
     gates = 2 if model.gated_linear_unit else 1
-    each = candidates.tokens / candidates.tp * 2.0  # bytes an element of every token of this rank
+    each = candidates.tokens / candidates.tp * 2.0  # bytes of one element of each of the rank's tokens
     topk = model.moe_router_topk * imbalance if is_moe else np.zeros(())
     width = expert_width(model) if is_moe else dense_width(model)
     shared = (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
@@ -333,7 +333,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     if is_moe:
         unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
         unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")
-        # With room of a fixed size the host knows no counts: the fused experts take them from the device
+        # With a rank capacity, fused experts read the token counts on the device: no host work per expert
         apart = (_fused(candidates, constants, release) == 1) & ~candidates.on("moe_expert_rank_capacity_factor")
         held = experts / candidates.ep * apart
         padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)

@@ -102,7 +102,7 @@ def test_what_a_traced_reference_takes_beyond_its_estimate_is_expected_here_too(
         deviations={},
         usual_deviation=0.1,
         rank=0,
-        beside={"host": 8.0},
+        reference_excess_s={"host": 8.0},
     )
     found = waterfall(question(run, measured=Measured(step_s=50.0, deviation=0.0, traced=traced)))
     host = next(gap for gap in found.gaps if gap.name == "host")
