@@ -74,7 +74,7 @@ def torchrun_command(
     them.
     """
     return [
-        *(python, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
+        *(python, "-m", "trainer.launchers.torchrun", "--nnodes", str(nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
         *("--max-restarts", "0", "--monitor-interval", MONITOR_S),
         *("--log-dir", str(torchrun_logs(control)), "--redirects", "3"),

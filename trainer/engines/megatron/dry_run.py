@@ -5,7 +5,9 @@ alike."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import json
 import math
 import os
@@ -241,4 +243,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # else the end of this process searches all of torch for garbage: one CPU second
     main()
