@@ -64,15 +64,15 @@ class Stuck:
     late: Mapping[int, Collective | None]
 
     def __str__(self) -> str:
-        said = f"{_ranks(self.waiting)} in {self.name} (collective {self.number} of group {self.group})"
+        text = f"{_ranks(self.waiting)} in {self.name} (collective {self.number} of group {self.group})"
         apart = [rank for rank, last in self.late.items() if last is not None and last.waits]
         behind = [rank for rank in self.late if rank not in apart]
         if behind:
-            said += f", which {_ranks(behind)} did not reach"
+            text += f", which {_ranks(behind)} did not reach"
         for rank in apart[:MOST_SHOWN]:
             last = self.late[rank]
-            said += f", while rank {rank} is in {last.name} there" if last else ""
-        return said
+            text += f", while rank {rank} is in {last.name} there" if last else ""
+        return text
 
 
 def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
@@ -115,8 +115,8 @@ def flight_text(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
         return None
     waits = {rank for each in stuck for rank in each.waiting}
     missing = {rank for each in stuck for rank in each.late} - waits
-    said = "; ".join(map(str, stuck[:MOST_SHOWN]))
-    return f"flight recorder: {said}", min(missing) if len(missing) == 1 else None
+    text = "; ".join(map(str, stuck[:MOST_SHOWN]))
+    return f"flight recorder: {text}", min(missing) if len(missing) == 1 else None
 
 
 def _by_group(flights: Mapping[int, Flight]) -> dict[Group, dict[int, Sequence[Collective]]]:

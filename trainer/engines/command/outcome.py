@@ -139,23 +139,23 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
     done, first = max(reading.iterations, default=0), min(reading.iterations, default=0)
     if ended.not_prepared is not None:
         return ended.not_prepared.failure()
-    if wrong := next((said for each in _in_order(reading) if (said := each.no_number())), None):
+    if wrong := next((reason for each in _in_order(reading) if (reason := each.no_number())), None):
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if first >= bounds.measures.stop:
         return Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_RESUMED.format(first=first))
     if done < bounds.last or ended.code not in (0, None):
         found = classify(ended.evidence) if ended.code != 0 or ended.followed.overdue_s is not None else None
         if found is not None and found.kind is FailureKind.HANG and ended.flight is not None:
-            said, rank = ended.flight
+            reason, rank = ended.flight
             return msgspec.structs.replace(
-                found, evidence=f"{said}; {found.evidence}", rank=rank if found.rank is None else found.rank
+                found, evidence=f"{reason}; {found.evidence}", rank=rank if found.rank is None else found.rank
             )
         return found or Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_short(bounds, done))
     limit = recipe.memory_limit_gib
     hottest = max(peaks, key=lambda rank: peaks[rank], default=None)
     if limit is not None and hottest is not None and peaks[hottest] > limit:
-        said = f"rank {hottest} took {peaks[hottest]:.2f} GiB of {limit:g} GiB"
-        return Failure(kind=FailureKind.OOM, rank=hottest, evidence=said)
+        reason = f"rank {hottest} took {peaks[hottest]:.2f} GiB of {limit:g} GiB"
+        return Failure(kind=FailureKind.OOM, rank=hottest, evidence=reason)
     return None
 
 

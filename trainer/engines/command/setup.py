@@ -34,7 +34,7 @@ def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpat
     `pythonpath` is that of the process that started the study and replaces the current one; `injected` is put before
     the PYTHONPATH that the lines set.
     """
-    said = [
+    text = [
         lines[0] if is_login(lines[0]) else FIRST_LINE,
         "# What every rank does before the trainer's command: trainer.setup, then the recipe's variables.",
         _SAY,
@@ -47,7 +47,7 @@ def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpat
         "unset -f moe_autotune_at",
         'exec "$@"',
     ]
-    return "\n".join(said) + "\n"
+    return "\n".join(text) + "\n"
 
 
 def _checked(lines: tuple[str, ...]) -> Iterator[str]:

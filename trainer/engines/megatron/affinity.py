@@ -29,8 +29,8 @@ def own_share(
     mine = nodes[rank]
     near = sorted(set(cores) & set(cores_of.get(mine, ()))) if mine is not None else []
     usable = near or sorted(cores)
-    beside = [other for other, node in enumerate(nodes) if node == mine]
-    each, place = len(usable) // len(beside), beside.index(rank)
+    sharing = [other for other, node in enumerate(nodes) if node == mine]
+    each, place = len(usable) // len(sharing), sharing.index(rank)
     return set(usable[place * each : (place + 1) * each]) if each else set(usable)
 
 

@@ -69,11 +69,11 @@ def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
     try:
         _through_all_phases(recipe.replace(substitutes(recipe)), rank, account)
     except Exception as error:
-        said = {"phase": account.phase, "error": type(error).__name__, "message": str(error).strip()}
+        ended = {"phase": account.phase, "error": type(error).__name__, "message": str(error).strip()}
         if _is_ours(error):
-            stopped = said | {"where": _where(error)}
+            stopped = ended | {"where": _where(error)}
         else:
-            refused = said | {"where": _where(error)}
+            refused = ended | {"where": _where(error)}
     return {
         "pp_rank": pp_rank,
         "rank": rank,
@@ -236,9 +236,9 @@ def _stdout_for_the_document() -> Iterator[Any]:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     with _stdout_for_the_document() as document:
-        answer = run(Recipe.model_validate(asked["recipe"]), pp_rank=asked["pp_rank"])
+        answer = run(Recipe.model_validate(request["recipe"]), pp_rank=request["pp_rank"])
         json.dump(answer, document)
 
 

@@ -117,7 +117,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}
     if recipe.hardware.is_cpu:
         return set_by_knobs | {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"} | recipe.burst.env
-    demanded = {name: beside.words[0] for name, beside in required_environment(recipe).items()}
+    demanded = {name: requirement.words[0] for name, requirement in required_environment(recipe).items()}
     return demanded | set_by_knobs | recipe.burst.env
 
 

@@ -80,14 +80,14 @@ def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
 
     wrapper = _megatron_fsdp() if configs.ddp.use_megatron_fsdp else _megatron_ddp()
     one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         chunks = [
             wrapper(configs.transformer, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
             for index, chunk in enumerate(bare)
         ]
-    torch.cuda.current_stream().wait_stream(beside)
+    torch.cuda.current_stream().wait_stream(side)
     return chunks
 
 

@@ -13,7 +13,9 @@ from trainer.recipe.rules.local import needing, needing_fields
 def missing_transformer_engine(recipe: Recipe) -> str | None:
     """Returns the message for a recipe that needs Transformer Engine where it is missing; None if the recipe does not
     need it."""
-    asked = [f"{name}: {value}" for name, value in (needing(recipe) | needing_fields(recipe)).items()]
-    if not asked:
+    needed = [f"{name}: {value}" for name, value in (needing(recipe) | needing_fields(recipe)).items()]
+    if not needed:
         return None
-    return f"Transformer Engine cannot be used here, and needs it: {', '.join(asked)} (pip install 'moe-autotune[gpu]')"
+    return (
+        f"Transformer Engine cannot be used here, and needs it: {', '.join(needed)} (pip install 'moe-autotune[gpu]')"
+    )

@@ -225,8 +225,8 @@ def _outside(alone: _Alone) -> float:
 
 
 def _works(alone: _Alone) -> float | None:
-    asked = WORKS.get(alone.row.kind)
-    return 1.0 if asked is None or any(alone.recipe.hardware.runs(each) for each in asked) else None
+    formats = WORKS.get(alone.row.kind)
+    return 1.0 if formats is None or any(alone.recipe.hardware.runs(each) for each in formats) else None
 
 
 SOFTWARE = ("transformer_engine", "grouped_gemm", "fp8", "graphs", "nvml", "nsys", "profiler", "megatron")

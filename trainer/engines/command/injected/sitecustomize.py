@@ -79,12 +79,12 @@ def wait_to_be_asked(rank: Rank) -> None:
     import socket
     import threading
 
-    asked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    asked.bind(f"\0moe-autotune-{os.getpid()}")
+    requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    requests.bind(f"\0moe-autotune-{os.getpid()}")
 
     def wait() -> None:
         while True:
-            asked.recv(1)
+            requests.recv(1)
             try:
                 write_flight(rank)
             except Exception as error:
