@@ -36,14 +36,14 @@ class Container:
 def container_of(peeled: Sequence[Peeled], headers: Sequence[str]) -> Container:
     """Returns the container in srun's options, else in the job's header.
 
-    Leaves out variables set in it, which the ranks have anyway.
+    Leaves out the variables that its options set, which the ranks get anyway.
     """
     srun = [word for each in peeled if each.name == "srun" for word in each.words]
-    said = [*options(headers, "srun"), *options(srun, "srun")]
-    mounts = [mount for flag, value in said if flag == MOUNTS for mount in value.split(",") if mount]
-    further = {_of_srun(flag, value): None for flag, value in said if flag.startswith(_OF_PYXIS)}
+    given = [*options(headers, "srun"), *options(srun, "srun")]
+    mounts = [mount for flag, value in given if flag == MOUNTS for mount in value.split(",") if mount]
+    further = {_of_srun(flag, value): None for flag, value in given if flag.startswith(_OF_PYXIS)}
     return Container(
-        image=dict(said).get(IMAGE),
+        image=dict(given).get(IMAGE),
         mounts=tuple(dict.fromkeys(mounts)),
         srun=tuple(word for word in further if word.partition("=")[0] not in (IMAGE, MOUNTS)),
         prefix=next((tuple(_without_variables(each)) for each in peeled if each.name == "singularity"), ()),

@@ -109,10 +109,10 @@ class Sizes:
 class Start:
     """A command split into what one rank runs and what starts it."""
 
-    command: tuple[int, ...]  # positions in the words that were given
-    python: str | None  # the Python with which torchrun starts scripts, put in front
+    command: tuple[int, ...]  # positions of its words in the given command
+    python: str | None  # the Python with which torchrun starts scripts, to be put before the command
     peeled: tuple[Peeled, ...]
-    within: tuple[str, ...] = ()  # words in front of that: uv run, conda run
+    within: tuple[str, ...] = ()  # words before the Python: uv run, conda run
     env: tuple[tuple[str, str], ...] = ()
 
 
@@ -244,11 +244,11 @@ def slurm_environment(words: Sequence[str]) -> dict[str, str]:
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:
     """Returns the sizes in options of srun, sbatch or an #SBATCH line."""
-    said = dict(options(words, "srun"))
-    tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
-    nodes = _number(said, "--nodes", "-N")
-    gres = _GRES.match(said.get("--gres", ""))
-    gpus = _PER_NODE.fullmatch(said.get("--gpus-per-node", ""))
+    given = dict(options(words, "srun"))
+    tasks, per_node = _number(given, "--ntasks", "-n"), _number(given, "--ntasks-per-node")
+    nodes = _number(given, "--nodes", "-N")
+    gres = _GRES.match(given.get("--gres", ""))
+    gpus = _PER_NODE.fullmatch(given.get("--gpus-per-node", ""))
     matches = [match for match in (gpus, gres) if match]
     count = next((int(match["count"]) for match in matches if match["count"]), None)
     gpu = next((match["gpu"] for match in matches if match["gpu"]), None)
@@ -261,14 +261,14 @@ def slurm_sizes(words: Sequence[str]) -> Sizes:
         gpus_per_node=count,
         tasks_per_node=per_node,
         tasks=tasks,
-        gpu=gpu or said.get("--constraint", said.get("-C")),
+        gpu=gpu or given.get("--constraint", given.get("-C")),
     )
 
 
 def _torchrun(words: Sequence[str]) -> Sizes:
-    said = {flag.replace("_", "-"): value for flag, value in options(words)}
-    nodes = 1 if "--standalone" in words and "--nnodes" not in said else _number(said, "--nnodes")
-    return Sizes(nodes=nodes, gpus_per_node=_number(said, "--nproc-per-node", "--nproc"))
+    given = {flag.replace("_", "-"): value for flag, value in options(words)}
+    nodes = 1 if "--standalone" in words and "--nnodes" not in given else _number(given, "--nnodes")
+    return Sizes(nodes=nodes, gpus_per_node=_number(given, "--nproc-per-node", "--nproc"))
 
 
 def torchrun_environment(variables: Mapping[str, str]) -> Sizes:
@@ -280,21 +280,21 @@ def torchrun_environment(variables: Mapping[str, str]) -> Sizes:
 
 
 def _accelerate(words: Sequence[str]) -> Sizes:
-    said = {flag.replace("_", "-"): value for flag, value in options(words)}
-    nodes, ranks = _number(said, "--num-machines"), _number(said, "--num-processes")
+    given = {flag.replace("_", "-"): value for flag, value in options(words)}
+    nodes, ranks = _number(given, "--num-machines"), _number(given, "--num-processes")
     return Sizes(nodes=nodes, gpus_per_node=ranks // (nodes or 1) if ranks else None, tasks=ranks)
 
 
 def _mpirun(words: Sequence[str]) -> Sizes:
-    said = dict(options(words))
-    per_node = _number(said, "--npernode", "-npernode", "-ppn")
-    tasks = _number(said, "-np", "-n", "--np")
+    given = dict(options(words))
+    per_node = _number(given, "--npernode", "-npernode", "-ppn")
+    tasks = _number(given, "-np", "-n", "--np")
     return Sizes(tasks=tasks, gpus_per_node=per_node, nodes=tasks // per_node if tasks and per_node else None)
 
 
 def _deepspeed(words: Sequence[str]) -> Sizes:
-    said = dict(options(words))
-    return Sizes(nodes=_number(said, "--num_nodes"), gpus_per_node=_number(said, "--num_gpus"))
+    given = dict(options(words))
+    return Sizes(nodes=_number(given, "--num_nodes"), gpus_per_node=_number(given, "--num_gpus"))
 
 
 _READERS = {
@@ -322,5 +322,5 @@ def options(words: Sequence[str], name: str = "") -> Iterator[tuple[str, str]]:
             yield flag, value if equals else following
 
 
-def _number(said: dict[str, str], *flags: str) -> int | None:
-    return next((int(said[flag]) for flag in flags if re.fullmatch(r"\d+", said.get(flag, ""))), None)
+def _number(given: dict[str, str], *flags: str) -> int | None:
+    return next((int(given[flag]) for flag in flags if re.fullmatch(r"\d+", given.get(flag, ""))), None)

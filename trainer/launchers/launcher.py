@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # the supervisor of ranks, which every start starts, needs none of it
+if TYPE_CHECKING:  # not imported at run time, to keep the start of the supervisor short
     from trainer.burst import Failure
     from trainer.launchers.rank_observer import RankObserver
     from trainer.rank_report import RankReport

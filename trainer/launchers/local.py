@@ -28,8 +28,8 @@ from trainer.launchers.processes import MARK, OWNER, end_all, owner_text, sweep,
 from trainer.launchers.rank_observer import LocalRankObserver, RankObserver
 from trainer.launchers.supervisor import exit_path
 
-# How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
-# own polling nearly always comes first.
+# Interval at which torchrun looks for dead ranks. `watch.py` can read how a rank ended only until torchrun looks: the
+# interval is long, so that our own polling nearly always comes first.
 MONITOR_S = "0.5"
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # default: gloo fails if the host name does not resolve
 _SUPERVISOR_S = 10.0  # time for the supervisor to end everything; then this process does it

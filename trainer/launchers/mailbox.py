@@ -33,7 +33,7 @@ from trainer.launchers.processes import AGENT, Process, this_process
 from trainer.secrets import masked
 
 if TYPE_CHECKING:
-    from trainer.rank_report import RankReport  # imported where it is used: the supervisor and a rank start without
+    from trainer.rank_report import RankReport  # imported where it is used, to keep starts short
 
 # signal that makes a rank write its threads' stacks to its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
 STACKS = signal.SIGUSR1
@@ -82,8 +82,7 @@ def arrive(control: Path, rank: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends; exits if its parent is no longer `parent`, which is gone
-    then."""
+    """Makes the kernel kill this process when its parent ends; exits if `parent` has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)

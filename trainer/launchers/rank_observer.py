@@ -72,15 +72,15 @@ class LocalRankObserver:
                 send(process, signal.SIGKILL)
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> StackRequest:
-        asked, stopped = set(), set()
+        running, stopped = set(), set()
         for rank in ranks:
             process = mailbox.arrived(self.control, rank)
             status = status_of(process.pid) if process else None
             if process and status and status.process == process:
                 stopped |= {rank} if status.stopped else set()
                 send(process, mailbox.STACKS)
-                asked.add(rank)
-        return StackRequest(ranks=frozenset(asked), stopped=frozenset(stopped))
+                running.add(rank)
+        return StackRequest(ranks=frozenset(running), stopped=frozenset(stopped))
 
     def oom_kills(self) -> int:
         return oom_kills()

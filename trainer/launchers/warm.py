@@ -22,7 +22,7 @@ from trainer.secrets import masked
 
 STARTUP_S = 300.0  # time limit for the imports of ranks
 _GRACE_S = 1.5  # after the first error: time for the other ranks to report what they saw
-# after a rank was killed: its parent may have been killed too, and reports that once all of it has ended
+# after a rank was killed: time for its parent, which may have been killed too, to report that at its end
 _KILLED_S = 15.0
 _NAMED_S = 60.0  # time for an agent whose ranks have all ended to name the one that failed
 _POLITE_S = 20.0  # time for idle ranks to end by themselves, on a busy machine

@@ -54,7 +54,7 @@ class Watch:
     def _look_at(self, rank: int) -> None:
         death = self._processes.rank_observer.death(
             rank, seen_at_s=self._looked_at_s
-        )  # before the report: a rank may reply and then end
+        )  # read before the report, since a rank may reply and then end
         if report := mailbox.report_of(self._burst, rank):
             self.reports[rank] = report
             self.deaths.pop(rank, None)
@@ -100,9 +100,9 @@ class Watch:
 
     def ask_for_stacks(self) -> None:
         """Asks every silent rank for its threads' stacks, and waits until they are in its log."""
-        asked = self._processes.rank_observer.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
-        self._stopped |= asked.stopped
-        self._await_stacks(sorted(asked.ranks - asked.stopped))
+        request = self._processes.rank_observer.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
+        self._stopped |= request.stopped
+        self._await_stacks(sorted(request.ranks - request.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
         """Waits until every rank has written its stacks completely; a rank that has not started by `_STACKS_S` will

@@ -23,8 +23,8 @@ def avoid(home: Path, node: str, why: str) -> None:
 
 
 def spared(avoid: list[str], there: list[str], needed: int) -> list[str]:
-    """Returns the nodes to avoid that an allocation does not need: the latest to fail first, as long as `needed` nodes
-    are left."""
+    """Returns the nodes in `avoid` that can be left out so that `needed` of the nodes `there` remain; those that failed
+    last are left out first."""
     spare = len(there) - needed
     meant = [node for node in reversed(avoid) if node in there]
     return meant[: max(0, spare)]

@@ -45,26 +45,26 @@ _OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to repo
 def main(control: Path, token: str, number: int, name: str) -> int:
     parent = os.getppid()
     adopt_orphans()
-    asked = _await_start(control, token)
-    if asked is None:
+    request = _await_start(control, token)
+    if request is None:
         print(unseen(name, control), file=sys.stderr, flush=True)
         return UNSEEN
-    came = _report_started(control, number, name, asked)
+    came = _report_started(control, number, name, request)
     first = _await_first(control, parent)
     if first is None:
         return 1
-    keeper = Keeper(control=control, number=number, start=asked, parent=parent)
+    keeper = Keeper(control=control, number=number, start=request, parent=parent)
     _write_to(agent_log(folder.node_folder(control, number)))
-    os.environ.update(environment(asked, came, first))
+    os.environ.update(environment(request, came, first))
     command = torchrun_command(
-        asked.argv,
-        ranks=asked.ranks_per_node,
-        nodes=asked.nodes,
+        request.argv,
+        ranks=request.ranks_per_node,
+        nodes=request.nodes,
         node=number,
         address=first.address,
         port=first.port,
         control=folder.node_folder(control, number),
-        python=asked.python,
+        python=request.python,
     )
     keeper.keep(start(command))
     return 0
@@ -85,10 +85,10 @@ def _await_start(control: Path, token: str) -> folder.Start | None:
     return None
 
 
-def _report_started(control: Path, number: int, name: str, asked: folder.Start) -> folder.KeeperStarted:
+def _report_started(control: Path, number: int, name: str, request: folder.Start) -> folder.KeeperStarted:
     """Reports that this node has started, with its address; returns the report."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
-    own = address_of(asked.interface) if asked.interface else None
+    own = address_of(request.interface) if request.interface else None
     came = folder.KeeperStarted(
         number=number,
         host=name,
@@ -117,15 +117,15 @@ def _await_first(control: Path, parent: int) -> folder.KeeperStarted | None:
     return None
 
 
-def environment(asked: folder.Start, came: folder.KeeperStarted, first: folder.KeeperStarted) -> dict[str, str]:
+def environment(request: folder.Start, came: folder.KeeperStarted, first: folder.KeeperStarted) -> dict[str, str]:
     """Returns the environment of the agent and its ranks: the requested variables, their owner on this machine, and the
     network interface between the nodes, which gloo would otherwise derive from a host name that may not resolve."""
-    own = came.address if came.number == first.number or asked.interface else address_towards(first.address)
-    interface = asked.interface or interface_with(own)
+    own = came.address if came.number == first.number or request.interface else address_towards(first.address)
+    interface = request.interface or interface_with(own)
     network = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    network |= {"NCCL_SOCKET_IFNAME": asked.interface} if asked.interface else {}
+    network |= {"NCCL_SOCKET_IFNAME": request.interface} if request.interface else {}
     theirs = {name: value for name, value in os.environ.items() if name in network}
-    return {**network, **theirs, **asked.env, OWNER: owner_text(this_process())}
+    return {**network, **theirs, **request.env, OWNER: owner_text(this_process())}
 
 
 def _write_to(path: Path) -> None:
@@ -237,17 +237,17 @@ class Keeper:
         return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
 
     def _start_module(self) -> None:
-        asked = folder.read(folder.module_path(self.control, self._further_count), folder.ModuleAsked)
-        if asked is not None:
-            self._further[start([self.start.python, "-m", asked.module, *asked.words])] = self._further_count
+        request = folder.read(folder.module_path(self.control, self._further_count), folder.ModuleAsked)
+        if request is not None:
+            self._further[start([self.start.python, "-m", request.module, *request.words])] = self._further_count
             self._further_count += 1
 
     def _answer_stacks(self) -> None:
-        asked = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)
-        if asked is None:
+        request = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)
+        if request is None:
             return
         found = LocalRankObserver(control=self.control).ask_for_stacks(
-            [rank for rank in asked.ranks if rank in self._ranks]
+            [rank for rank in request.ranks if rank in self._ranks]
         )
         answer = folder.StacksAnswer(asked=sorted(found.ranks), stopped=sorted(found.stopped))
         folder.write(folder.stacks_answer_path(self.control, self._stacks, self.number), answer)

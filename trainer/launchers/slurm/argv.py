@@ -48,43 +48,43 @@ class StartRequest:
     gpus_per_node: int | None = None
 
 
-def srun_argv(asked: StartRequest, settings: SlurmSettings, *, inside: bool) -> list[str]:
+def srun_argv(request: StartRequest, settings: SlurmSettings, *, inside: bool) -> list[str]:
     """Returns the command of a step with one task per node.
 
     `inside`: in an allocation in which other steps (the tuner's own) hold resources.
     """
     ours = [
         *(["--overlap"] if inside else []),
-        f"--nodes={asked.nodes}",
-        f"--ntasks={asked.nodes}",
+        f"--nodes={request.nodes}",
+        f"--ntasks={request.nodes}",
         "--ntasks-per-node=1",
         "--kill-on-bad-exit=1",
         "--mem=0",  # all that the job has on a node
         "--cpu-bind=none",
-        *_gpus(asked),
-        f"--job-name={asked.name}",
-        *_exclude(asked.exclude if inside else ()),
+        *_gpus(request),
+        f"--job-name={request.name}",
+        *_exclude(request.exclude if inside else ()),
         *([f"--container-image={settings.container_image}"] if settings.container_image else []),
         *([f"--container-mounts={','.join(settings.container_mounts)}"] if settings.container_mounts else []),
     ]
-    return ["srun", *unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
+    return ["srun", *unless_theirs(ours, settings.srun), *settings.srun, *request.keeper]
 
 
-def sbatch_argv(asked: StartRequest, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
+def sbatch_argv(request: StartRequest, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
     """Returns the command that submits a job, which Slurm never requeues.
 
     Nodes are exclusive, since another job there would be measured too.
     """
     ours = [
         *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
-        f"--nodes={asked.nodes}",
+        f"--nodes={request.nodes}",
         "--ntasks-per-node=1",
-        f"--job-name={asked.name}",
+        f"--job-name={request.name}",
         f"--time={minutes}",
         f"--output={slurm_log(control)}",
         *chosen(settings),
-        *_gpus(asked),
-        *_exclude(asked.exclude),
+        *_gpus(request),
+        *_exclude(request.exclude),
     ]
     return ["sbatch", *unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
 
@@ -99,9 +99,9 @@ def script_path(control: Path) -> Path:
     return control / "job.sh"
 
 
-def script(asked: StartRequest, settings: SlurmSettings) -> str:
+def script(request: StartRequest, settings: SlurmSettings) -> str:
     """Returns the job's script: the step, without the variables of sbatch that srun would obey."""
-    return f"#!/bin/sh\nunset {' '.join(OBEYED)}\nexec {shlex.join(srun_argv(asked, settings, inside=False))}\n"
+    return f"#!/bin/sh\nunset {' '.join(OBEYED)}\nexec {shlex.join(srun_argv(request, settings, inside=False))}\n"
 
 
 def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
@@ -115,8 +115,8 @@ def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
 
 
-def _gpus(asked: StartRequest) -> list[str]:
-    return [f"--gpus-per-node={asked.gpus_per_node}"] if asked.gpus_per_node else []
+def _gpus(request: StartRequest) -> list[str]:
+    return [f"--gpus-per-node={request.gpus_per_node}"] if request.gpus_per_node else []
 
 
 def _exclude(nodes: Sequence[str]) -> list[str]:
@@ -126,10 +126,10 @@ def _exclude(nodes: Sequence[str]) -> list[str]:
 def unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
     """Returns our options without those that the user also sets; GPUs are requested either by the user's options or by
     ours."""
-    said = {_SHORT.get(word[:2], word.partition("=")[0]) for word in theirs}
-    said |= (
-        {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in said) else set()
+    names = {_SHORT.get(word[:2], word.partition("=")[0]) for word in theirs}
+    names |= (
+        {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in names) else set()
     )
-    said |= {"--mem"} if {"--mem-per-cpu", "--mem-per-gpu"} & said else set()
-    said |= {"--exclusive"} if {"--oversubscribe", "-s"} & said else set()
-    return [word for word in ours if word.partition("=")[0] not in said]
+    names |= {"--mem"} if {"--mem-per-cpu", "--mem-per-gpu"} & names else set()
+    names |= {"--exclusive"} if {"--oversubscribe", "-s"} & names else set()
+    return [word for word in ours if word.partition("=")[0] not in names]

@@ -41,7 +41,7 @@ def submit(command: list[str]) -> str | None:
     try:
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        print("sbatch: error: Socket timed out on send/recv operation", flush=True)  # the words of its own time limit
+        print("sbatch: error: Socket timed out on send/recv operation", flush=True)  # sbatch's own words
         return None
     return done.stdout.strip().split(";")[0] if done.returncode == 0 else None
 

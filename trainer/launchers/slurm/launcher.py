@@ -74,8 +74,8 @@ class SlurmLauncher:
             interface=self.settings.interface,
             outlives_s=None if job else self.limit_s,
         )
-        asked = self._asked(nodes, ranks_per_node, control, prepared.token, job)
-        command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
+        request = self._request(nodes, ranks_per_node, control, prepared.token, job)
+        command = words.srun_argv(request, self.settings, inside=True) if job else self._job(request, control)
         strip = words.environment_inside if job else words.environment_outside
         return self._processes(nodes, ranks_per_node, control, job, command, strip(prepared.variables), prepared.mark)
 
@@ -160,7 +160,9 @@ class SlurmLauncher:
             )
         return job
 
-    def _asked(self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None) -> words.StartRequest:
+    def _request(
+        self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None
+    ) -> words.StartRequest:
         bad = avoided(self.home)
         if job is not None:
             there = clients.hostnames(self.environ.get("SLURM_JOB_NODELIST", ""))
@@ -178,16 +180,16 @@ class SlurmLauncher:
     def _asks_for_gpus(self, job: str | None) -> bool:
         return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
 
-    def _job(self, asked: words.StartRequest, control: Path) -> list[str]:
+    def _job(self, request: words.StartRequest, control: Path) -> list[str]:
         """Writes the job's script; returns the command that submits and follows it.
 
         If Slurm has too few other nodes, the avoided node that failed first is used again.
         """
-        words.script_path(control).write_text(words.script(asked, self.settings))
+        words.script_path(control).write_text(words.script(request, self.settings))
         minutes = self.settings.time_limit_minutes or math.ceil(self.limit_s / 60)
-        spare = [node for node in asked.exclude if node not in self.settings.exclude]
+        spare = [node for node in request.exclude if node not in self.settings.exclude]
         while True:
-            fewer = replace(asked, exclude=[*self.settings.exclude, *spare])
+            fewer = replace(request, exclude=[*self.settings.exclude, *spare])
             sbatch = words.sbatch_argv(fewer, self.settings, minutes=minutes, control=control)
             if not spare or clients.takes(sbatch, words.environment_outside(self.environ)):
                 return [*_FOLLOW, str(control), *sbatch]

@@ -146,12 +146,12 @@ def _moment(text: str) -> datetime | None:
 def failure_by_log(log: str) -> tuple[Failure, str | None] | None:
     """Returns the failure that Slurm's lines report, and the node they name; None if they report none."""
     lines = log.splitlines()
-    by_row = ((said, line) for said in LINES for line in lines)
-    by_line = ((said, line) for line in lines for said in (CANCELLED, TASK_DIED))
-    for said, line in (*by_row, *by_line):
-        if found := said.match(line):
+    by_row = ((message, line) for message in LINES for line in lines)
+    by_line = ((message, line) for line in lines for message in (CANCELLED, TASK_DIED))
+    for message, line in (*by_row, *by_line):
+        if found := message.match(line):
             node = found.groupdict().get("node")
-            return Failure(kind=said.kind, evidence=f"Slurm says: {_plain(line)}"), node
+            return Failure(kind=message.kind, evidence=f"Slurm says: {_plain(line)}"), node
     return None
 
 
@@ -160,7 +160,7 @@ def reports_a_failed_node(log: str) -> bool:
 
     That ends an allocation too, and then the node is the cause.
     """
-    return any(said.match(line) for said in NODE_FAILED for line in log.splitlines())
+    return any(message.match(line) for message in NODE_FAILED for line in log.splitlines())
 
 
 def failure_by_queue(queue: Queue) -> Failure | None:
