@@ -132,7 +132,7 @@ class Architecture(Section):
     dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # heads of sparse attention's indexer
     dsa_indexer_head_dim: int | None = Field(default=None, gt=0)
     dsa_indexer_topk: int | None = Field(default=None, gt=0)  # positions a query attends to
-    # DeepSeek-V4's attention (Megatron-LM's dev branch): 0 a window, 4 and 128 compressed keys; one a layer, MTP's last
+    # DeepSeek-V4's attention (Megatron-LM's dev branch): one ratio per layer (0: a window only), MTP's last
     csa_compress_ratios: Annotated[tuple[Literal[0, 4, 128], ...], Field(strict=False)] | None = None
     csa_window_size: int = Field(default=128, gt=0)
     # groups of heads, each with an output projection of rank o_lora_rank

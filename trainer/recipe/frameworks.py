@@ -21,7 +21,7 @@ def check_for(recipe: Recipe, framework: FrameworkName, version: str = NEWEST) -
     """Returns the findings of every rule that applies to the framework in this version ("0.16.1", "head"), errors
     first."""
     bound = (rule for rule in RULES if _binds(rule, framework, version))
-    found = [_said_by(rule, finding, framework, version) for rule in bound if (finding := rule.finding(recipe))]
+    found = [_judged_for(rule, finding, framework, version) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
@@ -32,8 +32,8 @@ def _binds(rule: Rule, framework: FrameworkName, version: str) -> bool:
     return bool({FrameworkName.CORE, framework} & set(rule.binds)) and is_among(rule.versions, version)
 
 
-def _said_by(rule: Rule, finding: Finding, framework: FrameworkName, version: str) -> Finding:
-    """Returns the finding, as an error if this framework in this version stops at it."""
+def _judged_for(rule: Rule, finding: Finding, framework: FrameworkName, version: str) -> Finding:
+    """Returns the finding; as an error if this framework, in this version, refuses the recipe or trains it wrongly."""
     past = rule.kind is FindingKind.WARNING and not is_among(rule.versions, NEWEST) and rule.effect in CERTAIN
     refused = framework in rule.refuses
     if rule.core_refuses is not None:

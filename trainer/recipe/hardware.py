@@ -16,7 +16,7 @@ from trainer.recipe.tables import read_table
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
 
-# Which column holds the dense peak of a precision; fp32 has none (a CPU measures its own rate, no GPU trains in it).
+# precision -> column with its dense peak; fp32 has none (a CPU measures its own rate, no GPU trains in it)
 PEAK_COLUMN: dict[Precision, str] = {
     "bf16": "bf16_dense_tflops",
     "fp16": "bf16_dense_tflops",  # FP16 runs on the same units as BF16
@@ -55,7 +55,7 @@ class Hardware:
     compute_capability: float | None = None  # as torch reports it
     precisions: tuple[str, ...] | None = None  # precisions in which its units compute
     emulated_precisions: tuple[str, ...] = ()
-    plan_precisions: tuple[str, ...] = ()  # precisions below bf16 that plans and fixes try, in this order
+    plan_precisions: tuple[str, ...] = ()  # precisions narrower than BF16 that plans and fixes try, in this order
     fp8_copies: int | None = None  # copies of a weight with one scale per tensor: 2 if GEMMs need its transpose
     flex_backends: tuple[str, ...] | None = None  # supported backends of the flex dispatcher
     host_cpu: str | None = None  # "x86" or "grace"

@@ -71,12 +71,12 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
             ) from None
         fields |= {name: value for name, value in found.items() if name not in fields or row["key"]}
     known = {name: value for name, value in fields.items() if name in Architecture.model_fields}
-    said = {name: value for name, value in known.items() if value is not None}
-    lacking = [name for name, field in Architecture.model_fields.items() if field.is_required() and name not in said]
-    lacking += _experts_lacking(kind, said)
+    given = {name: value for name, value in known.items() if value is not None}
+    lacking = [name for name, field in Architecture.model_fields.items() if field.is_required() and name not in given]
+    lacking += _experts_lacking(kind, given)
     if lacking:
         raise refused(where, f"it does not say {', '.join(lacking)}", "name the whole config.json of the model")
-    return said
+    return given
 
 
 def parts_left_out(data: Config) -> tuple[str, ...]:
@@ -119,13 +119,13 @@ def _rows_of(kind: str) -> list[dict[str, str]]:
     return [row for row in _rows() if row["model_types"] == "*" or kind in row["model_types"].split()]
 
 
-def _experts_lacking(kind: str, said: Mapping[str, Any]) -> list[str]:
+def _experts_lacking(kind: str, given: Mapping[str, Any]) -> list[str]:
     """Returns the missing key of the number of experts of an MoE family: without it the model would be dense.
 
     Else [].
     """
     keys = [row["key"] for row in _rows() if row["field"] == "num_moe_experts" and kind in row["model_types"].split()]
-    return keys if keys and not said.get("num_moe_experts") else []
+    return keys if keys and not given.get("num_moe_experts") else []
 
 
 def read_config(path: Path, *, where: str) -> Config:

@@ -1,7 +1,7 @@
 """Every knob of a training job: one row of `knobs.csv` each, read once.
 
 A row has the section of the knob in a recipe, its names in Megatron-Core, Megatron-LM and Megatron-Bridge, its values,
-its default and whose default that is, the phase that tunes it, the walls it acts on, whether changing it changes the
+its default and the origin of that, the phase that tunes it, the walls it acts on, whether changing it changes the
 numbers that training computes, and the values a tuner tries. Dependencies between knobs are in `rules`.
 """
 
@@ -99,7 +99,7 @@ class Domain:
 class Knob:
     """One row of knobs.csv.
 
-    `default_from` is "megatron" if an unset knob means the same in Megatron, "ours" if we differ.
+    `default_from` is "megatron" if Megatron has the same default, "ours" if not.
     """
 
     name: str

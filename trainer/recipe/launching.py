@@ -24,11 +24,11 @@ class SlurmSettings(Section):
     # allocation: a step in the salloc or sbatch job that the tuner runs in
     job: Literal["allocation", "per-burst"] = "allocation"
     allocate: str | None = None  # options of sbatch: one job for the whole study, with the tuner in it
-    partition: str | None = None  # this and the next three: for job per-burst and for allocate
+    partition: str | None = None  # this and the next three: with `job: per-burst` or `allocate`
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    # for job per-burst; None: the sum of the burst's own deadlines
+    # with `job: per-burst`; None: the sum of the burst's own deadlines
     time_limit_minutes: int | None = Field(default=None, gt=0)
     queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: no limit
     exclude: Words = ()  # nodes never to use

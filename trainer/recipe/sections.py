@@ -144,10 +144,10 @@ class TrainerSettings(Section):
     version: str | None = None  # version of Megatron-LM, whose flags change between versions; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
-    # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; behind
-    # `#!/bin/bash -l` in a login shell
+    # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; after
+    # `#!/bin/bash -l`, in a login shell
     setup: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    # words of command and values of env that bash expands when the job starts, as between double quotes:
+    # words of `command` and values of `env` that bash expands when the job starts, as inside double quotes:
     # /ckpt/run-$SLURM_JOB_ID
     expand: Annotated[tuple[str, ...], Field(strict=False)] = ()
     mock_data: bool = False  # true: the trainer's own mock data; false: the user's data

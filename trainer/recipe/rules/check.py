@@ -35,10 +35,10 @@ def check(recipe: Recipe) -> list[Finding]:
 def check_moved(before: Recipe, recipe: Recipe, moved: Container[str]) -> list[Finding]:
     """Returns the findings of `recipe`, which differs from `before` in the knobs `moved`.
 
-    Only rules that read one of these knobs are asked again: a search derives hundreds of recipes from one.
+    Only rules that read one of these knobs are evaluated again: a search derives hundreds of recipes from one.
     """
     known = tuple(
-        _asked(rule, recipe) if any(name in moved for name in answer.read) else answer
+        _evaluated(rule, recipe) if any(name in moved for name in answer.read) else answer
         for rule, answer in zip(GENERAL, _answers(before), strict=True)
     )
     _keep(recipe, known)
@@ -51,21 +51,21 @@ def _errors_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class _Answer(NamedTuple):
-    """Answer of one rule about one recipe: violated or not, and the knobs that the rule read."""
+    """Result of one rule for one recipe: violated or not, and the knobs that the rule read."""
 
     broken: bool
     read: frozenset[str]
 
 
-# answers by the id of the recipe, with the recipe, so that the id stays unique
+# id of a recipe -> (the recipe, which keeps its id unique; the results of the general rules)
 _KNOWN: OrderedDict[int, tuple[Recipe, tuple[_Answer, ...]]] = OrderedDict()
 MOST_KNOWN = 256
 
 
 def _answers(recipe: Recipe) -> tuple[_Answer, ...]:
-    """Returns the answer of every general rule, kept for the recipes that were asked last."""
+    """Returns the result of every general rule, cached for the most recent recipes."""
     if (found := _KNOWN.get(id(recipe))) is None:
-        return _keep(recipe, tuple(_asked(rule, recipe) for rule in GENERAL))
+        return _keep(recipe, tuple(_evaluated(rule, recipe) for rule in GENERAL))
     _KNOWN.move_to_end(id(recipe))
     return found[1]
 
@@ -77,7 +77,7 @@ def _keep(recipe: Recipe, answers: tuple[_Answer, ...]) -> tuple[_Answer, ...]:
     return answers
 
 
-def _asked(rule: Rule, recipe: Recipe) -> _Answer:
+def _evaluated(rule: Rule, recipe: Recipe) -> _Answer:
     read: set[str] = set()
 
     def knob(name: str) -> Any:

@@ -38,10 +38,10 @@ NEEDING_FIELDS = ("softmax_type", "window_size", "moe_latent_size")
 
 def needing(recipe: Settings) -> dict[str, Any]:
     """Returns the recipe's active knobs that need Transformer Engine, with their values."""
-    asked = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
+    acting = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
     return {
         knob: value
-        for knob, value in asked.items()
+        for knob, value in acting.items()
         if (value in NEED_TRANSFORMER_ENGINE[knob] if NEED_TRANSFORMER_ENGINE[knob] else value)
     }
 

@@ -20,8 +20,8 @@ Suggestion = dict[str, Any]  # knob -> nearest valid value
 
 
 class FindingKind(StrEnum):
-    ERROR = "error"  # it does not run, or trains wrongly
-    WARNING = "warning"  # it runs, but something is probably not intended
+    ERROR = "error"  # the recipe does not run, or trains wrongly
+    WARNING = "warning"  # the recipe runs, but something is probably not intended
     AUTOSET = "autoset"  # Megatron changes the value on its own
     FALLBACK = "fallback"  # Megatron does something else instead
 
@@ -153,8 +153,8 @@ class Rule:
     def releases_text(self) -> str:
         """Returns the releases and the note as pages show them: "0.18 and later; before, nothing refuses it"."""
         refused = self.core_refuses
-        said = releases_text(self.versions) if refused is None else f"refused by Megatron-Core {releases_text(refused)}"
-        return f"{said}; {self.versions_note}" if self.versions_note else said
+        text = releases_text(self.versions) if refused is None else f"refused by Megatron-Core {releases_text(refused)}"
+        return f"{text}; {self.versions_note}" if self.versions_note else text
 
     def wanted(self, recipe: Settings) -> Suggestion:
         """Returns the nearest values that satisfy the rule, frozen or not; {} if no knob can."""

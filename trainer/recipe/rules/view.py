@@ -1,4 +1,4 @@
-"""A recipe as predicates see it, with knobs from elsewhere: to judge a table's row, or to note what a rule reads."""
+"""A recipe for predicates, with knobs from elsewhere: to evaluate rules on a table's row, or to record their reads."""
 
 from __future__ import annotations
 
