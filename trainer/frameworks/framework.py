@@ -51,6 +51,6 @@ class Framework:
     findings: Callable[[Recipe, str | None], list[Finding]] | None = None
     command_findings: Callable[[Sequence[str], Recipe], list[Finding]] = lambda command, recipe: []
     packing: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # words of a command that pack sequences
-    # the exported script of a recipe without a trainer of its own; the last argument is lines on its origin
+    # the exported script of a recipe without a trainer of its own; the last argument has comment lines on its origin
     script: Callable[[Recipe, str | None, Sequence[str]], str] | None = None
     reader: Reader | None = None

@@ -14,7 +14,7 @@ from trainer.frameworks.megatron_lm.acting import acting_knobs
 from trainer.recipe import Recipe
 from trainer.recipe.identity import requested_knobs
 
-# knobs whose values Bridge replaces by torch's dtypes, a graph of the whole iteration or its own precision recipes
+# knobs that Bridge's configuration spells in its own way: torch's dtypes, whole-iteration graphs, precision recipes
 OWN_WORDS = frozenset({"cuda_graph_impl", "moe_router_dtype", "pipeline_model_parallel_layout", "precision"})
 
 
@@ -36,12 +36,11 @@ def acting_in_configuration(recipe: Recipe, text: str) -> dict[str, Plain]:
         return {}
     found = read_config(data).knobs if isinstance(data, dict) else {}
     requested = (name for name in requested_knobs(recipe) if name in found)
-    return {name: found[name] for name in requested if _says_the_same(recipe, name, found[name])}
+    return {name: found[name] for name in requested if _is_comparable(recipe, name, found[name])}
 
 
-def _says_the_same(recipe: Recipe, name: str, value: Any) -> bool:
-    """Returns true if a value has the plain type of the knob's (switch, number, word) and Bridge does not spell it
-    differently."""
+def _is_comparable(recipe: Recipe, name: str, value: Any) -> bool:
+    """Returns whether Bridge's value can be compared with the recipe's: equal plain types and spellings."""
     wanted = recipe.knob(name)
     plain = isinstance(wanted, bool | int | float) or (isinstance(wanted, str) and name not in OWN_WORDS)
     return plain and isinstance(value, type(wanted))

@@ -43,7 +43,7 @@ def with_recipe(
     """Returns the command with the recipe's settings as overrides at its end, or in place of {args}.
 
     If both set a path, the recipe's value is kept. Settings that the recipe does not mention stay as in the Bridge
-    recipe. `overlap`: whether that one has a `comm_overlap`, as most do.
+    recipe. `overlap`: whether the Bridge recipe has a `comm_overlap`, as most do.
     """
     words = tuple(each.word for each in mentioned(recipe, version, overlap=overlap))
     paths = {_path(word) for word in words}

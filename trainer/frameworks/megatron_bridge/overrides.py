@@ -57,7 +57,7 @@ class NotExpressed:
     why: str
 
 
-# Bridge keeps the same value in more places than one; either place may decide.
+# path -> other paths at which Bridge keeps the same value; any of them may decide
 ALSO: dict[str, tuple[str, ...]] = {
     "seq_length": ("model.seq_length",),
     "use_distributed_optimizer": ("optimizer.use_distributed_optimizer",),
@@ -68,7 +68,7 @@ ALSO: dict[str, tuple[str, ...]] = {
 }
 PROPERTIES = ("dataset.seq_length",)  # properties before 0.6, which can be set although they are not fields
 ATTENTION = "megatron.core.transformer.enums.AttnBackend."
-UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's own default, where null is no value of it
+UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's default, since null is not a valid value
 GRAPHS = ("cuda_graph_impl", "cuda_graph_scope")
 # deprecated; the values of a Bridge recipe would override ours
 OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")

@@ -44,8 +44,8 @@ _PRECISION_OF = {name: precision for precision, name in NAMES.items()}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
 
 
-# Values that overrides use for null, where Bridge has no null
-_SAID_AS = {("transformer_impl", "transformer_engine"), *UNSET.items()}
+# values that overrides have in place of null, which Bridge does not accept there
+_MEANS_NULL = {("transformer_impl", "transformer_engine"), *UNSET.items()}
 
 
 def is_override(word: str) -> bool:
@@ -121,7 +121,7 @@ def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], u
         value = _PRECISION_OF.get(str(value), value)
     if name is not None:
         value = KNOBS[name].domain.canonical(_plain(value))
-        value = None if (name, value) in _SAID_AS else value
+        value = None if (name, value) in _MEANS_NULL else value
         if problem := KNOBS[name].domain.problem(value):
             unread[path] = problem
             return False

@@ -40,7 +40,7 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
     base = f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"
     return replace(
         _with_model(recipe, reading, request),
-        knobs={**_of_every_recipe(recipe), **_said_by_flags(argv), **reading.knobs},
+        knobs={**_of_every_recipe(recipe), **_set_by_flags(argv), **reading.knobs},
         notes=(_NOT_KNOWN.format(base=base),),
     )
 
@@ -82,7 +82,7 @@ def _of_every_recipe(recipe: str | None) -> dict[str, bool]:
     return {"moe_grouped_gemm": True} if named and presets()[named].num_moe_experts else {}
 
 
-def _said_by_flags(argv: Sequence[str]) -> dict[str, int]:
+def _set_by_flags(argv: Sequence[str]) -> dict[str, int]:
     """Returns the values of run_recipe.py's own flags; overrides take precedence over them."""
     value = _value_of(argv, SEQUENCE)
     return {"seq_length": int(value)} if value and value.isdigit() else {}

@@ -10,12 +10,12 @@ Version = tuple[int, ...]
 OLDEST: Version = (0, 3)
 NEWEST: Version = (0, 6, 2)  # read in 0.3.1, 0.4.0, 0.5.0 and 0.6.2
 
-# Release of Megatron-Core in which a field came -> first Bridge whose recipes go with it
+# release of Megatron-Core that introduced a field -> first release of Bridge that is used with it
 WITH_CORE = {"0.18": (0, 5)}
 GRAPH_MODULES: Version = (0, 5)  # first with model.cuda_graph_modules and cuda_graph_impl full_iteration
 FSDP_WITHOUT_REUSE: Version = (0, 5)  # first whose MXFP8 parameters need no reused buffer under Megatron FSDP
 ENVIRONMENT: Version = (0, 6)  # first with env_vars; a variable that the shell has set keeps the shell's value
-# The Megatron-Core that a release goes with, by the newest of them that is not later than the release
+# (first release of Bridge, the Megatron-Core that is used with it and with later releases), newest first
 CORES: tuple[tuple[Version, str], ...] = (((0, 6), "head"), ((0, 5), "0.18"), ((0, 4), "0.17"), ((0, 3), "0.16.1"))
 ONE_SM_COUNT: Version = (0, 6)  # first with model.moe_flex_dispatcher_num_sms, which overrides the counts by backend
 

@@ -50,7 +50,7 @@ def _burst_words(request: BurstRequest) -> Iterator[str]:
         yield "--mock-data"
     if not request.torch_trace and not request.nsys_trace:
         return
-    # cudaProfilerStart acts at the step's end, the schedule a step on
+    # with --profile-step-start s, torch.profiler records from step s, cudaProfilerStart from step s + 1
     start = bounds.profile_start - request.nsys_trace
     yield from ("--profile", "--profile-step-start", str(start), "--profile-step-end", str(bounds.profile_end))
     yield from ("--profile-ranks", *map(str, request.ranks))

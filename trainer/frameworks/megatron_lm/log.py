@@ -52,9 +52,9 @@ def logged_values(text: str) -> dict[str, Any]:
 
 def logged_tflops(text: str) -> float | None:
     """Returns the median throughput of a log's iterations, TFLOP/s per GPU; None if it has none above 0."""
-    said = (found["tflops"] for found in re.finditer(LOG_PATTERNS["tflops"], text))
+    rates = (found["tflops"] for found in re.finditer(LOG_PATTERNS["tflops"], text))
     figures = [
-        figure for each in said if "," not in each and (figure := float(each)) > 0
+        figure for each in rates if "," not in each and (figure := float(each)) > 0
     ]  # a locale's comma is unclear
     return statistics.median(figures) if figures else None
 

@@ -74,7 +74,7 @@ ACTS_IN: dict[str, Test] = {
     **dict.fromkeys(("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"), _sparse),
     **dict.fromkeys(("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"), _pattern),
 }
-# Fields that few models move and Megatron-LM has our default for: written where one does.
+# Fields that few models change and for which Megatron-LM has our default: written only if a model changes them.
 RARE = {
     "softmax_type",
     "window_size",
@@ -202,7 +202,7 @@ def _mtp_pattern(model: Architecture, version: str) -> Spelling:
     return Spelling(name=name, why_not=NO_FLAG, lost=bool(model.mtp_num_layers))
 
 
-def _said_elsewhere(name: str, why: str) -> Callable[[Architecture, str], Spelling]:
+def _not_written(name: str, why: str) -> Callable[[Architecture, str], Spelling]:
     return lambda model, version: Spelling(name=name, why_not=why)
 
 
@@ -216,10 +216,10 @@ def _rotary_base(model: Architecture, version: str) -> Spelling:
 
 
 _BY_HAND: dict[str, Callable[[Architecture, str], Spelling]] = {
-    "vocab_size": _said_elsewhere("vocab_size", OF_THE_TOKENIZER),
+    "vocab_size": _not_written("vocab_size", OF_THE_TOKENIZER),
     "make_vocab_size_divisible_by": _vocabulary_padding,
     "num_query_groups": _query_groups,
-    "gated_linear_unit": _said_elsewhere("gated_linear_unit", AT_DEFAULT),
+    "gated_linear_unit": _not_written("gated_linear_unit", AT_DEFAULT),
     "activation_func": _activation,
     "add_qkv_bias": _query_bias,
     "hybrid": _hybrid,

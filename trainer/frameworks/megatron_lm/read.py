@@ -118,17 +118,17 @@ def _model(raw: Values, final: Values) -> tuple[dict[str, Any], dict[str, str]]:
     if raw["ffn_hidden_size"] is None and (not final["swiglu"] or _no_dense_layers(final)):
         # unset means 4·hidden for both; with SwiGLU Megatron-LM takes another width
         fields["ffn_hidden_size"] = None
-    said = {name: value for name, value in fields.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
     try:
-        model = Architecture(**{"vocab_size": 1, **said})
+        model = Architecture(**{"vocab_size": 1, **given})
     except ValidationError as error:
         wrong = {
             str(each["loc"][0]): f"{each['input']!r}: {each['msg'].lower()}" for each in error.errors() if each["loc"]
         }
         required = {name for name, field in Architecture.model_fields.items() if field.is_required()}
         unread = {name: why for name, why in wrong.items() if name not in required}
-        return {name: value for name, value in said.items() if name not in wrong}, unread
-    return {name: value for name, value in said.items() if acts_in(model, name)}, {}
+        return {name: value for name, value in given.items() if name not in wrong}, unread
+    return {name: value for name, value in given.items() if acts_in(model, name)}, {}
 
 
 def _no_dense_layers(values: Values) -> bool:

@@ -27,7 +27,7 @@ class Required:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    asked: Callable[[Recipe], bool]
+    applies: Callable[[Recipe], bool]
     demanded: bool = True
     until: str | None = None  # the first version that does not require it
     words: Callable[[Recipe], tuple[str, ...]]
@@ -60,39 +60,39 @@ def _local_graphs_of_experts(recipe: Recipe) -> bool:
 
 _ROWS = (
     _Row(
-        asked=lambda recipe: True,
+        applies=lambda recipe: True,
         demanded=False,  # the user's own command has it already
         words=lambda recipe: ("--max-position-embeddings", str(recipe.training.seq_length)),
         because="not shorter than the sequences",
     ),
     _Row(
-        asked=unfused_rotation,
+        applies=unfused_rotation,
         words=lambda recipe: ("--no-rope-fusion",),
         because="the fused kernels do not rotate interleaved pairs, and for latent attention they are experimental",
     ),
     _Row(
-        asked=lambda recipe: bool(recipe.knob("use_megatron_fsdp")),
+        applies=lambda recipe: bool(recipe.knob("use_megatron_fsdp")),
         words=lambda recipe: ("--ckpt-format", "fsdp_dtensor"),
         because="Megatron FSDP supports no other format",
     ),
     _Row(
-        asked=lambda recipe: bool(recipe.knob("overlap_param_gather_with_optimizer_step")),
+        applies=lambda recipe: bool(recipe.knob("overlap_param_gather_with_optimizer_step")),
         words=lambda recipe: ("--ckpt-format", "torch"),
         because="overlap_param_gather_with_optimizer_step supports no distributed checkpoint",
     ),
     _Row(
-        asked=whole_iteration,
+        applies=whole_iteration,
         words=lambda recipe: ("--no-check-for-nan-in-loss-and-grad",),
         because="a graph of the whole iteration cannot wait for the host to check the loss",
     ),
     _Row(
-        asked=_local_graphs_of_experts,
+        applies=_local_graphs_of_experts,
         until="0.18",
         words=lambda recipe: ("--moe-pad-experts-for-cuda-graph-inference",),
         because="before 0.18 the parser requires it with local graphs with expert parallelism; used in decoding only",
     ),
     _Row(
-        asked=_masks_itself,
+        applies=_masks_itself,
         demanded=False,
         words=lambda recipe: ("--no-create-attention-mask-in-dataloader",),
         because="the kernels apply the mask; a dense one takes sequence times sequence bytes of host memory",
@@ -105,19 +105,19 @@ class _Variable:
     """A variable that must be 1."""
 
     name: str
-    asked: Callable[[Recipe], bool]
+    applies: Callable[[Recipe], bool]
     because: str
 
 
 _DEMANDED = (
     _Variable(
         name=CONNECTIONS,
-        asked=one_connection,
+        applies=one_connection,
         because="Megatron-LM requires it with TP or CP before Blackwell",
     ),
     _Variable(
         name="NVTE_CPU_OFFLOAD_V1",
-        asked=lambda recipe: bool(recipe.knob("fine_grained_activation_offloading")),
+        applies=lambda recipe: bool(recipe.knob("fine_grained_activation_offloading")),
         because="with Transformer Engine 2.10 and later fine-grained offload is refused without",
     ),
 )
@@ -129,13 +129,13 @@ def required_words(recipe: Recipe, version: str = HEAD) -> list[Required]:
     return [
         Required(words=row.words(recipe), because=row.because, demanded=row.demanded)
         for row in asking
-        if row.asked(recipe)
+        if row.applies(recipe)
     ]
 
 
 def required_environment(recipe: Recipe) -> dict[str, Required]:
     """Returns the variables that Megatron-LM requires and the recipe leaves at their default, with the reasons."""
-    found = (row for row in _DEMANDED if row.asked(recipe) and recipe.knob(row.name) is None)
+    found = (row for row in _DEMANDED if row.applies(recipe) and recipe.knob(row.name) is None)
     return {row.name: Required(words=("1",), because=f"{row.because}; the recipe leaves it open") for row in found}
 
 
