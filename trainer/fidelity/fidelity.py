@@ -37,11 +37,11 @@ class NoProxyKind(StrEnum):
     """The reason why no proxy of a size exists. The comment on each kind lists its figures."""
 
     NOT_SMALLER = "not_smaller"  # nodes, target_nodes
-    STAGES = "stages"  # layers, of_stages: the layers that proxies have, by their pipeline ranks
+    STAGES = "stages"  # layers, of_stages: the numbers of layers that proxies can have
     GRID = "grid"  # gpus, group: TP·CP·PP of the proxy, which does not divide its GPUs
     EXPERTS = "experts"  # gpus, group: ETP·EP·PP of the proxy, which does not divide its GPUs
     SPLIT = "split"  # layers, wanted: layers of each pipeline rank of the target that the proxy's split does not give
-    RULES = "rules"  # rules: the ids of those that the proxy breaks and the target does not
+    RULES = "rules"  # rules: ids of the rules that the proxy breaks and the target does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ def at_fidelity(recipe: Recipe, fidelity: Fidelity | None) -> Recipe:
 
 
 def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity, Recipe]]:
-    """Yields every fidelity on at most `most_nodes` nodes that has a proxy, with the proxy: by number of nodes (powers
-    of two and `most_nodes`), then by layers, ascending."""
+    """Yields (fidelity, proxy) of every proxy on at most `most_nodes` nodes, in ascending order of nodes (powers of two
+    and `most_nodes`), then of layers."""
     nodes = sorted({*(1 << power for power in range(most_nodes.bit_length())), most_nodes})
     for count in nodes:
         for pp in _pipelines(recipe).values():
@@ -96,7 +96,7 @@ def fidelities_of(recipe: Recipe, *, most_nodes: int) -> Iterator[tuple[Fidelity
 def _pipelines(recipe: Recipe) -> dict[int, int]:
     """Returns the pipeline sizes of proxies by their number of layers, the smallest first.
 
-    A single stage has no chunks. Of several sizes with equal layers, the smallest is returned.
+    A proxy of one stage has no chunks. Of several sizes with equal layers, the smallest is returned.
     """
     found: dict[int, int] = {}
     for pp in range(1, layout_of(recipe).pp + 1):

@@ -8,7 +8,7 @@ from functools import cache
 from trainer.errors import refused
 from trainer.recipe.tables import figure, read_table, words
 
-COLLECTIVE = "collective"  # the library of rings and trees: all-gather, reduce-scatter, all-reduce
+COLLECTIVE = "collective"  # name of NCCL's rings and trees in the table: all-gather, reduce-scatter, all-reduce
 
 
 @cache

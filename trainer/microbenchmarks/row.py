@@ -1,6 +1,6 @@
 """One row of a probe: a micro-benchmark with its measured figure, once it ran.
 
-A row is planned without figures (`trainer.microbenchmarks.groups`), measured by ranks or played by the simulated
+A row is planned without figures (`trainer.microbenchmarks.groups`), measured by ranks or computed by the simulated
 engine, and kept in the journal. From the row and the recipe, the value that the tables predict
 (`trainer.estimate.probe`) and the surrogate factors it informs (`policies.surrogate.probed`) can be recomputed.
 """

@@ -1,4 +1,4 @@
-"""A process stopped by ptrace at a system call: reads and rewrites the call's arguments in its registers and memory."""
+"""Reads and rewrites the arguments of a system call at which ptrace has stopped a process."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Tracer:
     parents: dict[int, int] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
     launched: dict[int, tuple[Peeled, ...]] = field(default_factory=dict)
-    apart: dict[int, int] = field(default_factory=dict)  # a process below a container or ssh -> the first such process
+    apart: dict[int, int] = field(default_factory=dict)  # process inside a container or ssh -> the first one in it
     # words of #SBATCH lines by the arguments of sbatch
     headers: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     trains: list[dict[str, Any]] = field(default_factory=list)

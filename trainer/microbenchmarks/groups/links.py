@@ -12,7 +12,7 @@ from trainer.recipe import Recipe
 
 LARGE_GB, SMALL_GB, COPIED_GB = 0.5, 0.004, 0.25
 LARGE_CPU_GB, SMALL_CPU_GB = 0.008, 0.00025
-BATCHES = (1, 4)  # micro batches of a dispatch: bytes that latency hides, and more
+BATCHES = (1, 4)  # micro batches of a dispatch: one may be bound by latency, four by bytes
 
 
 def rows(recipe: Recipe) -> list[Row]:

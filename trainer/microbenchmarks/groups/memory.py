@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 Knobs = Mapping[str, Any]
 NOTHING: Knobs = {"recompute_granularity": None}
 FULL: Knobs = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-SELECTIVE = {  # key: on CPUs, where no grouped GEMM recomputes its activation
+SELECTIVE = {  # by whether the device is a CPU, where moe_act needs grouped GEMM, which is missing
     False: ("norms and activation recomputed", ("layernorm", "moe_act")),
     True: ("attention recomputed", ("core_attn",)),
 }

@@ -7,7 +7,7 @@ from trainer.model.mixer import Mixer, SavedSizes, Scan, TensorModules, Tensors
 from trainer.recipe.architecture import Architecture
 
 DELTA_PASSES = 4.0  # passes over the state of gated delta net: decay, read, write, query
-DELTA_CHUNK = 64  # tokens per chunk of the gated delta rule, whose products by head are kept
+DELTA_CHUNK = 64  # tokens per chunk of the gated delta rule, which keeps one matrix per head and chunk
 
 
 def _parameters(model: Architecture) -> LayerParameters:
@@ -25,7 +25,7 @@ def _flops(model: Architecture, _: float) -> float:
     keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
     values = heads * model.linear_value_head_dim
     convolution = (keys + values) * model.linear_conv_kernel_dim
-    state = DELTA_PASSES * values * model.linear_value_head_dim  # Megatron's counter takes heads as square
+    state = DELTA_PASSES * values * model.linear_value_head_dim  # Megatron's counter assumes keys as wide as values
     return model.hidden_size * (keys + 3 * values + 2 * heads) + convolution + state
 
 
