@@ -30,8 +30,8 @@ UNEXPECTED, UNSEEN = constant("ablation_unexpected"), constant("ablation_unseen"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Input of an ablation: the tuned and the given recipe, and the changes between them. Results of bursts are
-    arguments.
+    """The input of an ablation: the tuned and the given recipe, and the changes between them. The methods take the
+    results of bursts as arguments.
 
     A subset is a set of indices into `parts`.
     """
@@ -137,7 +137,7 @@ class Ablation:
 
 @one_blas_thread()
 def ablation_of(knowledge: Knowledge) -> Ablation | None:
-    """Returns the ablation of the incumbent; None if it does not run, or is the recipe as given."""
+    """Returns the ablation of the incumbent; None if the incumbent does not run, or is the recipe as given."""
     if not knowledge.runs or not knowledge.given.diff(knowledge.recipe):
         return None
     ends = ends_between(knowledge.recipe, knowledge.given)

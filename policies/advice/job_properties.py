@@ -40,7 +40,7 @@ class JobProperties:
 def properties_of(analysis: Analysis) -> JobProperties:
     """Returns the properties that the traces show.
 
-    If no kernel was recorded, only whether the job ran on CPUs or GPUs.
+    If no kernel was recorded, the traces only show whether the job ran on CPUs or GPUs.
     """
     traces = analysis.traces
     capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)
@@ -58,14 +58,14 @@ def properties_of(analysis: Analysis) -> JobProperties:
         absent=frozenset(absent | ({"ep"} if dense else set())),
         dense=dense,
         grouped_gemm="grouped_gemm" in classes,
-        transformer=not dense or not _is_of_another_kind(analysis, spans),
+        transformer=not dense or not _is_not_transformer(analysis, spans),
         compute_capability=capability,
     )
 
 
-def _is_of_another_kind(analysis: Analysis, spans: list[Partition]) -> bool:
-    """Returns whether convolutions take longer than GEMMs, or tables of embeddings are looked up, and no attention was
-    recorded. Unfused attention is a GEMM and a softmax, which other models have too."""
+def _is_not_transformer(analysis: Analysis, spans: list[Partition]) -> bool:
+    """Returns whether no kernel of a transformer was recorded, and convolutions take longer than GEMMs or embedding
+    tables are looked up. Unfused attention cannot be recognised: it is a GEMM and a softmax, as in other models."""
     if any(span.compute_by_class.get(name, 0.0) > 0 for span in spans for name in TRANSFORMER_CLASSES):
         return False
     convolutions, gemms = (sum(span.compute_by_class.get(of, 0.0) for span in spans) for of in ("convolution", "gemm"))

@@ -1,7 +1,7 @@
 """Advice that is not a fix which the tuner tries, since no knob of a recipe sets it.
 
-More loader workers where the device waits for data; CUDA graphs of a whole step where the model has no transformer
-layers, whose modules the fix `cuda_graphs` captures.
+Where the device waits for data, the advice is to use more loader workers. Where the model has no transformer layers,
+whose modules the fix `cuda_graphs` captures, it is to capture the whole step as a CUDA graph.
 """
 
 from __future__ import annotations

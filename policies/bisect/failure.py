@@ -47,7 +47,7 @@ def _sets(question: Question) -> Search:
     left, found = question.all, list[Subset]()
     while left and (yield from _fails(question, left)):
         several = yield from _needed(question, frozenset(), False, _ordered(question, left))
-        each = yield from _without_the_idle(question, question.with_needed(several))
+        each = yield from _without_unneeded(question, question.with_needed(several))
         if not each or not (yield from _fails(question, each)):
             break  # no set of which every member is needed: the failure is not monotone
         found.append(each)
@@ -72,7 +72,7 @@ def _needed(question: Question, kept: Subset, changed: bool, items: Sequence[int
     return of_first | of_second
 
 
-def _without_the_idle(question: Question, subset: Subset) -> Generator[Subset, bool, Subset]:
+def _without_unneeded(question: Question, subset: Subset) -> Generator[Subset, bool, Subset]:
     """Returns a failing subset without members that it does not need: those that only the rules added, and those that
     require such a member."""
     for member in reversed(_ordered(question, subset)):

@@ -62,8 +62,11 @@ def small_effects(count: int) -> SmallEffects:
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """H hypotheses with their probabilities [H], and the most likely deviation of a burst: the mean of its log over the
-    points of `noise`, with their probabilities, [G] each."""
+    """H hypotheses with their probabilities [H], and the noise of a burst.
+
+    `noise` has G possible standard deviations of a burst and their probabilities, [G] each; `deviation` is their
+    geometric mean, weighted by probability.
+    """
 
     terms: Terms
     small: SmallEffects

@@ -129,8 +129,8 @@ class BisectStep:
 
 
 def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -> Subset:
-    """Returns the one difference whose addition makes another one legal; empty if it is legal alone or requires
-    several."""
+    """Returns the one difference whose addition makes the difference `each` legal; empty if `each` is legal alone or
+    requires several."""
     if legal(frozenset({each})):
         return frozenset()
     found = (other for other in sorted(everything - {each}) if legal(frozenset({each, other})))

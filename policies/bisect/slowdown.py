@@ -56,7 +56,7 @@ def _noise_is_unmeasured(question: Question, seen: Sequence[Observation]) -> boo
 
 
 def _less_measured(question: Question, seen: Sequence[Observation]) -> Subset:
-    """Returns the end (A or B) with fewer bursts, of equals the one that ran last.
+    """Returns the end (A or B) with fewer bursts; if both have as many, the one that ran last.
 
     Repeats are interleaved, A B B A, so that a drift of the machine cancels.
     """

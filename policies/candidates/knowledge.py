@@ -23,7 +23,7 @@ CHANCE_PSEUDO_TRIALS = constant("chance_pseudo_trials")
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """`given` is the study's base recipe, `situation` the incumbent as fixes see it."""
+    """The input of one decision. `given` is the study's base recipe, `situation` the incumbent as fixes see it."""
 
     given: Recipe
     incumbent: Trial
@@ -45,8 +45,8 @@ class Knowledge:
     def needs_room(self) -> bool:
         """Returns true if the incumbent ran out of memory or exceeded its limit.
 
-        If its bursts were smaller (`fidelity`): if its recipe is not predicted to fit at full size, or could not run at
-        all.
+        An incumbent that ran as a proxy needs room if it is not predicted to fit at full size. In a study with proxies,
+        so does an incumbent without a burst.
         """
         if self.incumbent.status is Status.OOM:
             return True

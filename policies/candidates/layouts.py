@@ -31,7 +31,7 @@ from trainer.recipe.rules import check
 MEMORY_ROOM = constant("memory_room")
 SHORT_LIST = int(constant("short_list"))
 EVENS_EXPERTS = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
-# knobs that exclude some of the free settings: a row of the space has either
+# knobs that exclude some of the free settings: a recipe has either these knobs or those settings
 EXCLUDING = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
@@ -42,7 +42,7 @@ _LAST_SPACE: dict[str, Search] = {}
 
 def legal_space(base: Recipe) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit, without those whose gain from offload is unsure. That of the last recipe is kept."""
+    limit, and without those whose gain from offload is unsure. The space of the last recipe is cached."""
     key = base.model_dump_json()
     if key not in _LAST_SPACE:
         _LAST_SPACE.clear()
@@ -96,7 +96,9 @@ def with_incumbent_values(space: Search, given: Recipe, incumbent: Recipe, surro
     `given`. On CPUs also sets rare garbage collection if that is predicted to be faster."""
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
     moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
-    kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _won_alone(knob)}
+    kept = (
+        moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _is_tried_alone(knob)}
+    )
     changes = kept | (RARE_GARBAGE_COLLECTION if on_cpu and _rare_collection_pays(incumbent, surrogate) else {})
     if not changes:
         return space
@@ -117,7 +119,7 @@ def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]
     return replace(table, base=base)
 
 
-def _won_alone(knob: str) -> bool:
+def _is_tried_alone(knob: str) -> bool:
     return bool(KNOBS[knob].tries) and not any(knob in changes for changes in FREE)
 
 

@@ -1,7 +1,7 @@
-"""Candidates around the incumbent: single moves along every decision, and pairs of moves.
+"""Candidates around the incumbent: single moves along every dimension, and pairs of moves.
 
-An option of a decision is a set of knob changes made together (recompute's four knobs, TP with sequence parallel).
-Every knob with values to try in the knob table (`tries`) is a decision by itself. Decisions include knobs that `plan`
+An option of a dimension is a set of knob changes made together (recompute's four knobs, TP with sequence parallel).
+Every knob with values to try in the knob table (`tries`) is a dimension by itself. Dimensions include knobs that `plan`
 does not vary. Options that violate a rule are left out.
 """
 
@@ -40,9 +40,12 @@ UNMODELLED_LOG_STEP = constant("unmodelled_log_step")
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One option of a decision: its knob changes, and the legal recipe that they make from the incumbent."""
+    """One option of a dimension, or of a fix: its knob changes, and the legal recipe that they make from the incumbent.
 
-    decision: str
+    `dimension` is the name of the dimension or of the fix.
+    """
+
+    dimension: str
     changes: Mapping[str, object]
     recipe: Recipe
 
@@ -81,8 +84,8 @@ def _groups(recipe: Recipe) -> list[KnobChanges]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """One decision.
+class Dimension:
+    """One dimension of the search: a size, a setting, or knobs that have a meaning only together.
 
     `options` returns its sets of knob changes; `knobs` are those whose values identify the current option. An option
     may change further knobs.
@@ -92,48 +95,48 @@ class Decision:
     options: Callable[[Recipe], list[KnobChanges]]
 
 
-def _alone(knob: str) -> Decision:
-    """Returns the decision of a single knob, with the values to try from its row in the knob table."""
-    return Decision(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
+def _alone(knob: str) -> Dimension:
+    """Returns the dimension of a single knob, with the values to try from its row in the knob table."""
+    return Dimension(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
 
 
-def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Decision:
-    return Decision(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
+def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Dimension:
+    return Dimension(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
 
 
-DECISIONS: dict[str, Decision] = {
-    "recompute": Decision(knobs=tuple(NONE), options=levels),
-    "micro batch": Decision(knobs=("micro_batch_size",), options=_micro_batches),
-    "dispatcher": Decision(
+DIMENSIONS: dict[str, Dimension] = {
+    "recompute": Dimension(knobs=tuple(NONE), options=levels),
+    "micro batch": Dimension(knobs=("micro_batch_size",), options=_micro_batches),
+    "dispatcher": Dimension(
         knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
         options=lambda recipe: [ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP],
     ),
     "EP": _degree_row("ep", degrees.with_ep),
-    "threads": Decision(knobs=("threads_per_rank",), options=_threads),
-    "CUDA graphs": Decision(knobs=("cuda_graph_impl",), options=_graphs),
+    "threads": Dimension(knobs=("threads_per_rank",), options=_threads),
+    "CUDA graphs": Dimension(knobs=("cuda_graph_impl",), options=_graphs),
     "TP": _degree_row("tp", degrees.with_tp),
     "PP": _degree_row("pp", degrees.with_pp),
-    "VPP": Decision(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
+    "VPP": Dimension(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
     "CP": _degree_row("cp", degrees.with_cp),
-    "stages": Decision(knobs=("pipeline_model_parallel_layout",), options=degrees.even_cost_layouts),
-    "microbatch_group_size_per_vp_stage": Decision(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
+    "stages": Dimension(knobs=("pipeline_model_parallel_layout",), options=degrees.even_cost_layouts),
+    "microbatch_group_size_per_vp_stage": Dimension(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
 }
-DECISIONS |= {
+DIMENSIONS |= {
     name: _alone(name)
     for name, knob in KNOBS.items()
-    if knob.tries and not any(name in decision.knobs for decision in DECISIONS.values())
+    if knob.tries and not any(name in dimension.knobs for dimension in DIMENSIONS.values())
 }
 
 
 def moves(recipe: Recipe) -> Iterator[Move]:
-    """Yields every legal single move from a recipe, each recipe once per decision."""
-    for name, decision in DECISIONS.items():
+    """Yields every legal single move from a recipe, each recipe once per dimension."""
+    for name, dimension in DIMENSIONS.items():
         seen = {recipe.digest()}
-        for changes in decision.options(recipe):
+        for changes in dimension.options(recipe):
             derived = derive(recipe, changes)
             if not isinstance(derived, Refusal) and derived.digest() not in seen:
                 seen.add(derived.digest())
-                yield Move(decision=name, changes=changes, recipe=derived)
+                yield Move(dimension=name, changes=changes, recipe=derived)
 
 
 def moves_of_fixes(situation: Situation) -> Iterator[Move]:
@@ -150,7 +153,7 @@ def moves_of(fix: Fix, situation: Situation) -> Iterator[Move]:
     for changes in fix.changes(situation):
         derived = derive(situation.recipe, changes)
         if not isinstance(derived, Refusal):
-            yield Move(decision=fix.name, changes=changes, recipe=derived)
+            yield Move(dimension=fix.name, changes=changes, recipe=derived)
 
 
 def neighbours(
@@ -182,7 +185,7 @@ def pairs(
     both = (
         derive(incumbent, {**one.changes, **other.changes})
         for one, other in combinations(few, 2)
-        if one.decision != other.decision
+        if one.dimension != other.dimension
     )
     legal = [each for each in both if not isinstance(each, Refusal) and not avoid.excludes(each)]
     return _scored(legal, incumbent, surrogate, avoid, min_fit) if legal else None

@@ -52,9 +52,9 @@ def settings(knowledge: Knowledge, near: Sequence[Move]) -> list[Candidate]:
     """Returns every legal new value of every single knob for which the surrogate predicts no change, with its published
     effect. Skips values that already lost in this study, and effects that would be lost in the noise."""
     single = [
-        (KNOBS[move.decision], move.changes[move.decision], move.recipe)
+        (KNOBS[move.dimension], move.changes[move.dimension], move.recipe)
         for move in near
-        if move.decision in KNOBS
+        if move.dimension in KNOBS
         and not gives_up(knowledge.recipe, move.recipe)
         and not knowledge.avoid.excludes(move.recipe)
     ]

@@ -77,7 +77,6 @@ class Decision:
             self._single_moves = list(moves(self.knowledge.recipe))
         return self._single_moves
 
-    # --- while nothing runs --------------------------------------------------------------------------------
     def first(self) -> Proposal | None:
         """Returns the fastest recipe that confidently fits, while nothing runs; None if nothing has a chance to fit.
 
@@ -110,7 +109,6 @@ class Decision:
         )
         return self._proposal(Phase.FIT, candidate, self._explain.fit_set(found, kind))
 
-    # --- after fit -----------------------------------------------------------------------------------------
     def next(self, phase: Phase, seed: int) -> Proposal | None:
         """Returns the proposal that the study's sampler picks for a phase; None if nothing is worth a burst."""
         knowledge = self.knowledge

@@ -108,7 +108,7 @@ def decompose(candidate: Candidate, knowledge: Knowledge) -> Decomposition:
     does not fit. A member that cannot legally be taken out has as its share the gain that it brings alone."""
     found, (before, after) = members(knowledge.recipe, candidate.recipe), (knowledge.recipe, candidate.recipe)
     if candidate.source is not PredictionSource.SURROGATE:
-        return _by_opinion(candidate, found, knowledge)
+        return _undivided(candidate, found, knowledge)
     rests = [without(before, after, member) for member in found]
     others = [rest or alone(before, after, member) for rest, member in zip(rests, found, strict=True)]
     log_gains, needs = _predicted(knowledge, [before, after, *(other or before for other in others)])
@@ -197,7 +197,7 @@ def _rescored(candidate: Candidate, recipes: Sequence[Recipe], knowledge: Knowle
     ]
 
 
-def _by_opinion(candidate: Candidate, found: Sequence[Member], knowledge: Knowledge) -> Decomposition:
+def _undivided(candidate: Candidate, found: Sequence[Member], knowledge: Knowledge) -> Decomposition:
     """Returns a decomposition that gives the whole predicted gain to the fix, or the knob, for which the candidate was
     made."""
     named = candidate.claimed.fix.name if candidate.claimed else ""

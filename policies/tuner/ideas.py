@@ -26,7 +26,7 @@ from trainer.recipe import Recipe
 class Idea:
     """A fix that was considered in a phase and not proposed.
 
-    `gain` and its 90 % interval are fractions of throughput; None if the surrogate was not asked.
+    `gain` and its 90 % interval are fractions of throughput; None if no recipe of the fix was scored.
     """
 
     fix: str

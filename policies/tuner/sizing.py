@@ -1,8 +1,8 @@
 """Chooses the size of a burst: the one that shows most expected improvement of the target per GPU-hour.
 
-A burst of x at some size shows log step(x) - log step(incumbent) as far as its own step time is correlated with it
-under the surrogate. What a smaller run cannot show (the bubble of more stages, DP across more nodes, EP over slower
-links) stays uncertain. GPU-hours include starting ranks and building models.
+A burst of a recipe x, at any size, informs log step(x) - log step(incumbent) at full size as far as its own step time
+is correlated with that difference under the surrogate. What a smaller run cannot show (the bubble of more stages, DP
+across more nodes, EP over slower links) stays uncertain. GPU-hours include starting ranks and building models.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def expected_improvement(mean: float, deviation: float) -> float:
 def gpu_hours_of(recipe: Recipe, knowledge: Knowledge) -> float:
     """Returns the GPU-hours of a burst of a recipe.
 
-    Starting ranks is free if those of the last burst wait on as many nodes.
+    The start of the ranks is left out if the ranks of the last burst are still up on as many nodes.
     """
     start, settings = startup_of(recipe), recipe.burst
     last = knowledge.trials[-1] if knowledge.trials else None

@@ -72,9 +72,8 @@ class Tuner:
     @one_blas_thread()
     def sized(self, proposal: Proposal, trials: Sequence[Trial]) -> Proposal:
         """Returns the proposal with the size of its bursts (`fidelity`) that is worth most per GPU-hour."""
-        unknown = Trial(
-            number=-1, proposal=proposal, changes={}, bursts=(), outcomes=(), status=Status.FAILED
-        )  # gains are over nothing
+        # no incumbent runs: gains are not relative to one
+        unknown = Trial(number=-1, proposal=proposal, changes={}, bursts=(), outcomes=(), status=Status.FAILED)
         return self._sized(proposal, self.knowledge(unknown, trials))
 
     def _sized(self, proposal: Proposal, knowledge: Knowledge) -> Proposal:

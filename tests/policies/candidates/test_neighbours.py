@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
-from policies.candidates.neighbours import DECISIONS, PAIRED_NEIGHBOURS, Move, modelled_moves, moves, neighbours, pairs
+from policies.candidates.neighbours import DIMENSIONS, PAIRED_NEIGHBOURS, Move, modelled_moves, moves, neighbours, pairs
 from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from tests.policies.drawn import cpu_recipe, failed, gpu_recipe, trial, tuned_by
@@ -26,8 +26,8 @@ def test_moves_are_legal_each_recipe_once_a_decision_and_leave_alone_what_is_fro
     frozen = ("moe_hybridep_num_sms", "expert_model_parallel_size")
     for base in (cpu_recipe(), tuned_by(BASE, freeze=frozen)):
         found = list(moves(base))
-        assert [move.decision for move in found for each in check(move.recipe) if each.kind == "error"] == []
-        assert max(Counter((move.decision, move.recipe.digest()) for move in found).values()) == 1
+        assert [move.dimension for move in found for each in check(move.recipe) if each.kind == "error"] == []
+        assert max(Counter((move.dimension, move.recipe.digest()) for move in found).values()) == 1
         assert base.digest() not in {move.recipe.digest() for move in found}
         moved = {knob for move in found for knob in base.diff(move.recipe)}
         assert not moved & set(base.tune.freeze)
@@ -35,20 +35,20 @@ def test_moves_are_legal_each_recipe_once_a_decision_and_leave_alone_what_is_fro
 
 
 def test_a_knob_of_the_table_is_tried_alone_or_with_others_or_not_at_all() -> None:
-    decided = {knob for decision in DECISIONS.values() for knob in decision.knobs}
+    decided = {knob for dimension in DIMENSIONS.values() for knob in dimension.knobs}
     for knob in filled(KNOBS.values()):
         assert all(knob.domain.problem(value) is None for value in knob.tries), knob.name
         assert len(set(knob.tries)) == len(knob.tries) != 1, knob.name
         if knob.tries:
             assert knob.name in decided
             assert not knob.together, knob.name
-    for name, decision in DECISIONS.items():
-        assert decision.knobs == (name,) or name not in KNOBS, name
-        assert all(KNOBS[knob].tries or KNOBS[knob].together for knob in decision.knobs), name
+    for name, dimension in DIMENSIONS.items():
+        assert dimension.knobs == (name,) or name not in KNOBS, name
+        assert all(KNOBS[knob].tries or KNOBS[knob].together for knob in dimension.knobs), name
 
 
 def test_moves_that_the_surrogate_cannot_tell_from_the_incumbent_or_that_give_up_something_are_left_out() -> None:
-    found = {move.decision for move in modelled_moves(BASE, list(moves(BASE)), surrogate())}
+    found = {move.dimension for move in modelled_moves(BASE, list(moves(BASE)), surrogate())}
     assert {"EP", "micro batch", "recompute", "dispatcher"} <= found
     assert not found & {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "moe_hybridep_num_sms", "bucket_size"}
     only_off = [move for move in moves(BASE) if move.changes == {"manual_gc": False}]
@@ -85,7 +85,7 @@ def test_pairs_join_two_decisions_and_leave_out_what_was_tried_or_refused() -> N
 
 
 def test_one_move_has_no_pair() -> None:
-    one: list[Move] = [move for move in moves(BASE) if move.decision == "micro batch"][:1]
+    one: list[Move] = [move for move in moves(BASE) if move.dimension == "micro batch"][:1]
     assert pairs(BASE, one, surrogate(), Avoid([]), min_fit=0.5) is None
 
 
@@ -93,6 +93,6 @@ def test_groups_of_twice_as_many_micro_batches_are_a_move_of_chunks() -> None:
     chunks = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2, "overlap_p2p_comm": True}
     chunks["expert_model_parallel_size"] = 4
     knob = "microbatch_group_size_per_vp_stage"
-    found = [move for move in moves(gpu_recipe(chunks)) if move.decision == knob]
+    found = [move for move in moves(gpu_recipe(chunks)) if move.dimension == knob]
     assert [move.changes for move in filled(found)] == [{knob: 8}]
     assert knob in KNOBS  # so that it is offered as a single setting where its price is nothing

@@ -93,7 +93,7 @@ def test_everything_that_may_be_tried_on_cpu_ranks_runs(tmp_path: Path) -> None:
         for base in ("sharded", "interleaved", "plain"):
             for move in moves(on_cpus(base)):
                 # threads: these need ranks of their own, since only the environment of ranks sets them
-                if move.decision != "threads" and str(move.changes) not in ran:
+                if move.dimension != "threads" and str(move.changes) not in ran:
                     ran.add(str(move.changes))
                     folder = tmp_path / str(len(ran))
                     outcome = engine.run(Burst(number=len(ran), recipe=move.recipe, folder=folder))

@@ -59,7 +59,7 @@ def test_layers_that_divide_get_no_layout() -> None:
 
 
 def test_pp_of_61_layers_is_a_move() -> None:
-    assert [move for move in moves(of_61_layers()) if move.decision == "PP"]
+    assert [move for move in moves(of_61_layers()) if move.dimension == "PP"]
 
 
 def test_an_even_layout_is_not_a_candidate_again() -> None:
