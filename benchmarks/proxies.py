@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,26 +26,18 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from analyzers import analyze
-from autotune.probe.study import probe_before
-from autotune.tuning import study as studies
-from autotune.tuning.bench import Bench
-from autotune.tuning.events import BurstStarted, Event
+from autotune.tuning.events import BurstStarted, Ended, Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
-from autotune.tuning.loop import Loop
 from benchmarks.places import DATA
 from benchmarks.policy.best import Effort, read_best, search_best
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario, scenarios
 from benchmarks.policy.today import read_today
-from benchmarks.policy.tuned import DEFAULT_BUDGET
+from benchmarks.policy.tuned import BASE_BURSTS, run_policy
 from policies.reason import ReasonKind
-from policies.tuner.tuner import Tuner
 from trainer.burst import Burst
 from trainer.engines.simulated import SimulatedEngine
-from trainer.errors import ToolError
-from trainer.recipe.rules import check
 
 GPUS = 256  # GPUs of the smallest target
 SHARE = 0.97  # share of the best known throughput that counts as reached
@@ -119,8 +110,12 @@ def play(
             found.append(_kept(ground, best))
             continue
         if play:
-            _tune(scenario, folder, proxy_nodes=most, budget=budget, probe=probe)
-        found.append(played_of(ground, best, read_events(folder / JOURNAL)[0]))
+            ended, events = run_policy(ground, folder, budget - BASE_BURSTS, proxy_nodes=most, probe=probe)
+            if not isinstance(events[-1], Ended):
+                print(f"{scenario.name}: {ended}")
+        else:
+            events = read_events(folder / JOURNAL)[0]
+        found.append(played_of(ground, best, events))
     return found[0], found[1]
 
 
@@ -149,33 +144,6 @@ def _ground(scenario: Scenario) -> tuple[Ground, float]:
         return ground, known[scenario.name].tokens_per_s_per_gpu
     search_best(ground, Effort())
     return ground, ground.best[0]
-
-
-def _tune(scenario: Scenario, folder: Path, *, proxy_nodes: int | None, budget: int, probe: bool) -> None:
-    base, seed = scenario.recipe, scenario.seed
-    base = base.model_copy(update={"tune": base.tune.model_copy(update={"proxy_nodes": proxy_nodes})})
-    study = studies.begin(
-        base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
-    )
-    probe_before(study, budget=DEFAULT_BUDGET, max_gpu_hours=None, rows=probe)
-    bench = Bench(
-        journal=study.journal,
-        engine=SimulatedEngine(folder / "engine"),
-        bursts=study.bursts,
-        budget=budget,
-        seed=seed,
-        check=check,
-        analyze=analyze,
-        clock=time.time,
-    )
-    tuner = Tuner(base, seed, probed=study.journal.whole.rows)
-    sizing = None if proxy_nodes is None else tuner
-    try:
-        Loop(base=base, policy=tuner, bench=bench, patience=base.tune.patience, sizing=sizing).run()
-    except ToolError as error:
-        print(f"{scenario.name}: {error}")
-    finally:
-        study.close()
 
 
 def _row(smaller: Played, full: Played) -> str:

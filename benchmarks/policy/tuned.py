@@ -78,15 +78,23 @@ def _charged(paid: list[Paid], probed: Probed | None) -> list[Paid]:
 
 
 def run_policy(
-    ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE, ablate: int = 0, probe: bool = True
+    ground: Ground,
+    folder: Path,
+    budget: int,
+    *,
+    sampler: str = SURROGATE,
+    proxy_nodes: int | None = None,
+    ablate: int = 0,
+    probe: bool = True,
 ) -> tuple[str, list[Event]]:
-    """Returns how the study ended, and its journal.
+    """Tunes the scenario's recipe in a study folder; returns how the study ended, and its journal.
 
     `budget` counts bursts after the base's (a few more are possible), of which `ablate` are for the ablation; a probe
-    may cost as much as in a study of the default budget.
+    may cost as much as in a study of the default budget. `sampler` and `proxy_nodes` are those of the recipe's `tune`.
     """
     base, seed = ground.scenario.recipe, ground.scenario.seed
-    base = base.model_copy(update={"tune": base.tune.model_copy(update={"sampler": sampler})})
+    tune = base.tune.model_copy(update={"sampler": sampler, "proxy_nodes": proxy_nodes})
+    base = base.model_copy(update={"tune": tune})
     study = studies.begin(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
     )
@@ -102,9 +110,9 @@ def run_policy(
         analyze=analyze,
         clock=time.time,
     )
-    loop = Loop(
-        base=base, policy=Tuner(base, seed, probed=study.journal.whole.rows), bench=bench, patience=base.tune.patience
-    )
+    tuner = Tuner(base, seed, probed=study.journal.whole.rows)
+    sizing = None if proxy_nodes is None else tuner
+    loop = Loop(base=base, policy=tuner, bench=bench, patience=tune.patience, sizing=sizing)
     try:
         ended: str = loop.run().status
     except ToolError as error:
