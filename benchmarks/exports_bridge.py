@@ -153,9 +153,9 @@ def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[
         seen = knob.name in READ or _section(config, knob) is not None
         if knob.name in lost or not acts(recipe, knob.name) or not seen:
             continue
-        asked, kept = _asked(recipe, knob), READ.get(knob.name, _read)(config, knob)
+        wanted, kept = _wanted(recipe, knob), READ.get(knob.name, _read)(config, knob)
         at_rest = effective(recipe, knob.name) == knob.default
-        yield knob.name, asked, kept, at_rest if kept is MISSING else asked == kept
+        yield knob.name, wanted, kept, at_rest if kept is MISSING else wanted == kept
     for name, field, value, moved in fields(recipe.architecture):
         kept = getattr(config.model, field, MISSING)
         if value is not None and (moved or kept is not MISSING):  # null: Megatron-Core fills it in
@@ -237,7 +237,7 @@ READ: dict[str, Callable[[Any, Knob], Any]] = {
 }
 
 
-def _asked(recipe: Recipe, knob: Knob) -> Any:
+def _wanted(recipe: Recipe, knob: Knob) -> Any:
     value = effective(recipe, knob.name)
     if knob.name == "pipeline_model_parallel_layout" and value is not None:
         from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
@@ -346,9 +346,9 @@ def _one(
     count["values named as NOT EXPRESSED in them"] += len(not_expressed(recipe, version))
     count["knobs and fields compared in them"] += len(found)
     count[ALTERED] += sum(not same for *_, same in found)
-    for name, asked, kept, same in found:
+    for name, wanted, kept, same in found:
         if not same:
-            reasons[f"altered ({variant}): {name}: {asked} -> {kept}"[:150]] += 1
+            reasons[f"altered ({variant}): {name}: {wanted} -> {kept}"[:150]] += 1
 
 
 def _preset(row: dict[str, Any]) -> str:

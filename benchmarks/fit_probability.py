@@ -64,15 +64,15 @@ class Reserved:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Pairs of run and limit with P(fits) from `low` to `high`: their mean P(fits), the share that fits, and the
-    confidence interval of that share (CERTIFIED)."""
+    """Pairs of a run and a limit with P(fits) from `low` to `high`: their mean P(fits), the share that fits, the
+    confidence interval of that share (CERTIFIED), the number of pairs and the number of cases."""
 
     low: float
     high: float
-    said: float
-    happened: float
+    predicted: float
+    fitting: float
     certified: tuple[float, float]
-    questions: int
+    pairs: int
     cases: int
 
 
@@ -131,27 +131,29 @@ def scaled(prior: MemoryPrior, times: float) -> MemoryPrior:
     return replace(prior, spread=np.where(own, times, 1.0) * prior.spread)
 
 
-def said_and_happened(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float] = NOTHING) -> list[Interval]:
+def predicted_and_fitting(
+    peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float] = NOTHING
+) -> list[Interval]:
     """Returns one row per interval of EDGES that has any pair.
 
     `taken`: shares that fragmentation takes beyond what was allocated, each as likely.
     """
-    said, fit, weight = _asked(peaks, prior, taken)
+    predicted, fit, weight = _pairs(peaks, prior, taken)
     cases = np.array([each.case for each in peaks])
     found = []
     for low, high in pairwise(EDGES):
-        inside = (said >= low) & ((said < high) | (high == 1.0))
+        inside = (predicted >= low) & ((predicted < high) | (high == 1.0))
         if inside.any():
-            happened = float(np.average(fit[inside], weights=weight[inside]))
+            fitting = float(np.average(fit[inside], weights=weight[inside]))
             met = len(set(cases[inside.any(axis=1)].tolist()))
             found.append(
                 Interval(
                     low=low,
                     high=high,
-                    said=float(np.average(said[inside], weights=weight[inside])),
-                    happened=happened,
-                    certified=certified(happened, met),
-                    questions=int(inside.sum()),
+                    predicted=float(np.average(predicted[inside], weights=weight[inside])),
+                    fitting=fitting,
+                    certified=certified(fitting, met),
+                    pairs=int(inside.sum()),
                     cases=met,
                 )
             )
@@ -159,10 +161,10 @@ def said_and_happened(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence
 
 
 def log_loss(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float] = NOTHING) -> float:
-    """Returns the mean log loss of P(fits), in nats; `taken` as in `said_and_happened`."""
-    said, fit, weight = _asked(peaks, prior, taken)
-    said = np.clip(said, LOSS_CLIP, 1 - LOSS_CLIP)
-    return float(np.average(-fit * np.log(said) - (1 - fit) * np.log1p(-said), weights=weight))
+    """Returns the mean log loss of P(fits), in nats; `taken` as in `predicted_and_fitting`."""
+    predicted, fit, weight = _pairs(peaks, prior, taken)
+    predicted = np.clip(predicted, LOSS_CLIP, 1 - LOSS_CLIP)
+    return float(np.average(-fit * np.log(predicted) - (1 - fit) * np.log1p(-predicted), weights=weight))
 
 
 def certified(share: float, cases: int) -> tuple[float, float]:
@@ -186,29 +188,29 @@ def print_fits(
     cases, families, published = peaks_of(judged), peaks_of(by_family), published_peaks()
     large = [each for each in cases if each.measured_gib > LARGE_GIB]
     allocated, whole = allocated_prior(), table_memory_prior()
-    asked: dict[str, tuple[Sequence[Peak], MemoryPrior, Sequence[float]]] = {
+    rows: dict[str, tuple[Sequence[Peak], MemoryPrior, Sequence[float]]] = {
         "allocated, cases left out": (cases, allocated, NOTHING),
         "allocated, families left out": (families, allocated, NOTHING),
         f"allocated, above {LARGE_GIB:.0f} GiB": (large, allocated, NOTHING),
         "allocated, published peaks": (published, allocated, NOTHING),
-        "as the tuner says it, allocated alone": (cases, whole, NOTHING),
-        "as the tuner says it, cases left out": (cases, whole, taken),
-        "as the tuner says it, families left out": (families, whole, taken),
-        "as the tuner says it, published peaks": (published, whole, taken),
+        "as the tuner predicts it, allocated alone": (cases, whole, NOTHING),
+        "as the tuner predicts it, cases left out": (cases, whole, taken),
+        "as the tuner predicts it, families left out": (families, whole, taken),
+        "as the tuner predicts it, published peaks": (published, whole, taken),
     }
-    columns = [Column(name, justify="right") for name in ("P(fits)", "said", "happened", "certified", "cases")]
+    columns = [Column(name, justify="right") for name in ("P(fits)", "mean", "fit", "certified", "cases")]
     grid = Table("", *columns, box=None, title="P(fits) before any burst", title_justify="left")
-    for name, (peaks, prior, lost) in asked.items():
-        for each in said_and_happened(peaks, prior, lost):
+    for name, (peaks, prior, lost) in rows.items():
+        for each in predicted_and_fitting(peaks, prior, lost):
             low, high = each.certified
-            figures = (f"{each.said:.2f}", f"{each.happened:.2f}", f"{low:.2f}–{high:.2f}", str(each.cases))
+            figures = (f"{each.predicted:.2f}", f"{each.fitting:.2f}", f"{low:.2f}–{high:.2f}", str(each.cases))
             grid.add_row(name, f"{each.low:.1f}–{each.high:.1f}", *figures)
     console.print(grid)
     for times in TIMES:
         losses = [log_loss(peaks, scaled(allocated, times)) for peaks in (cases, families, published)]
-        said = ", ".join(f"{loss:.3f}" for loss in losses)
+        shown = ", ".join(f"{loss:.3f}" for loss in losses)
         console.print(
-            f"{times} times the spreads: log loss of what is allocated {said} (cases left out, families, published)"
+            f"{times} times the spreads: log loss of what is allocated {shown} (cases left out, families, published)"
         )
 
 
@@ -222,13 +224,14 @@ def _print_reserved(console: Console, reserved: Sequence[Reserved]) -> None:
         )
 
 
-def _asked(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Returns (P(fits), share of `taken` with which the run fits, weight), [runs, limits] each."""
-    said = np.array([_chances(each, prior) for each in peaks])
-    fit = np.broadcast_to((LIMITS[:, None] >= 1 + np.array(taken)).mean(axis=1), said.shape)
+def _pairs(peaks: Sequence[Peak], prior: MemoryPrior, taken: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+    """Returns (P(fits), share of `taken` with which the run fits, weight) of each pair of a run and a limit, [runs,
+    limits] each."""
+    predicted = np.array([_chances(each, prior) for each in peaks])
+    fit = np.broadcast_to((LIMITS[:, None] >= 1 + np.array(taken)).mean(axis=1), predicted.shape)
     runs_of = Counter(each.case for each in peaks)
-    weight = np.broadcast_to(np.array([1 / runs_of[each.case] for each in peaks])[:, None], said.shape)
-    return said, fit, weight
+    weight = np.broadcast_to(np.array([1 / runs_of[each.case] for each in peaks])[:, None], predicted.shape)
+    return predicted, fit, weight
 
 
 def _chances(each: Peak, prior: MemoryPrior) -> Floats:

@@ -31,7 +31,7 @@ from trainer.engines.simulated.step import Simulation
 from trainer.estimate.gap.losses import Loss, losses
 from trainer.measured.software import latest
 
-LEADS, FIRST = "the dearest spoilt thing leads", "all spoilt things are first"
+LEADS, FIRST = "the most expensive planted slowdown leads", "all planted slowdowns are first"
 SHOWN = 4
 EITHER = 0.02  # fraction of the step: of two slowdowns that differ by less, either may lead
 
@@ -49,8 +49,8 @@ class Result:
     @property
     def planted(self) -> list[tuple[Loss, float]]:
         """Returns the cause of each planted slowdown that is listed, and its true seconds."""
-        pairs = zip(self.case.spoilt, self.places, strict=True)
-        return [(self.named[place], spoilt.cost * self.step_s) for spoilt, place in pairs if place is not None]
+        pairs = zip(self.case.slowdowns, self.places, strict=True)
+        return [(self.named[place], slowdown.cost * self.step_s) for slowdown, place in pairs if place is not None]
 
     @property
     def holds(self) -> list[bool]:
@@ -60,12 +60,12 @@ class Result:
     @property
     def leads(self) -> bool:
         """Returns whether the first cause is the most expensive planted slowdown, or one equally expensive."""
-        dearest = self.case.spoilt[0].cost
-        pairs = zip(self.case.spoilt, self.places, strict=True)
-        return any(place == 0 and spoilt.cost >= dearest - EITHER for spoilt, place in pairs)
+        dearest = self.case.slowdowns[0].cost
+        pairs = zip(self.case.slowdowns, self.places, strict=True)
+        return any(place == 0 and slowdown.cost >= dearest - EITHER for slowdown, place in pairs)
 
     @property
-    def first_are_spoilt(self) -> bool:
+    def first_are_planted(self) -> bool:
         """Returns whether the first causes are the planted slowdowns, in any order."""
         return sorted(place if place is not None else 99 for place in self.places) == list(range(len(self.places)))
 
@@ -78,11 +78,11 @@ def judged(seed: int) -> Result:
     assert found.waterfall is not None
     named = tuple(losses(found.waterfall))
     places = []
-    for spoilt in case.spoilt:
+    for slowdown in case.slowdowns:
         known = (
             at
             for at, loss in enumerate(named)
-            if any(spoilt.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps)
+            if any(slowdown.is_named(loss.kind, loss.name, gap.knobs) for gap in loss.gaps)
         )
         places.append(next(known, None))
     step_s = Simulation(on_machine(case.recipe, case.machine), case.machine).step_us / 1e6
@@ -120,7 +120,7 @@ def rows(results: Sequence[Result]) -> list[str]:
 
 
 def _row(name: str, results: Sequence[Result]) -> str:
-    leads, first = (sum(getattr(each, what) for each in results) for what in ("leads", "first_are_spoilt"))
+    leads, first = (sum(getattr(each, what) for each in results) for what in ("leads", "first_are_planted"))
     shares = (f"{words} {number} ({number / len(results):.0%})" for words, number in ((LEADS, leads), (FIRST, first)))
     holds = [each for result in results for each in result.holds]
     return f"{name:13} {len(results):3} cases  {'  '.join(shares)}  intervals hold {sum(holds)} of {len(holds)}"
@@ -137,9 +137,9 @@ def medians(results: Sequence[Result]) -> Iterator[str]:
 
 def described(result: Result) -> str:
     case = result.case
-    spoilt = "; ".join(f"{each.what} ({each.cost:.0%})" for each in case.spoilt)
+    slowdowns = "; ".join(f"{each.what} ({each.cost:.0%})" for each in case.slowdowns)
     named = ", ".join(f"{each.name} {each.time.s:.2f} s" for each in result.named[:SHOWN])
-    return f"{case.run.row} {case.recipe.cluster.gpu_name} (against {result.row}): spoilt {spoilt}; named {named}"
+    return f"{case.run.row} {case.recipe.cluster.gpu_name} (against {result.row}): planted {slowdowns}; named {named}"
 
 
 def main() -> None:
@@ -156,7 +156,7 @@ def main() -> None:
     with get_context("fork").Pool(2) as pool:
         results = pool.map(judged, range(asked.seed, asked.seed + asked.recipes), chunksize=1)
     for result in results:
-        if asked.all or not (result.leads and result.first_are_spoilt):
+        if asked.all or not (result.leads and result.first_are_planted):
             print(("leads  " if result.leads else "MISSED ") + described(result))
     print("\n".join([*rows(results), *medians(results)]))
 

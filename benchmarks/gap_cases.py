@@ -63,7 +63,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spoilt:
+class Slowdown:
     """One planted slowdown and its cost in the simulation, as a fraction of the slowed step."""
 
     what: str
@@ -78,12 +78,12 @@ class Spoilt:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Published run with planted slowdowns on a machine. `spoilt`: the most expensive first."""
+    """Published run with planted slowdowns on a machine. `slowdowns`: the most expensive first."""
 
     run: Published
     recipe: Recipe
     machine: Machine
-    spoilt: tuple[Spoilt, ...]
+    slowdowns: tuple[Slowdown, ...]
 
 
 def drawn(seed: int) -> Case:
@@ -129,23 +129,23 @@ def _settings(run: Published, changes: Sequence[dict[str, Any]]) -> Case | None:
             return None
         together |= change
     moved = [{name for name in change if run.recipe.knob(name) != change[name]} for change in changes]
-    spoilt_recipe = run.recipe.replace(together)
-    if not all(moved) or not _is_legal(spoilt_recipe):
+    slowed_recipe = run.recipe.replace(together)
+    if not all(moved) or not _is_legal(slowed_recipe):
         return None
     machine = Machine()
-    whole = _step_s(spoilt_recipe, machine)
-    spoilt = []
+    whole = _step_s(slowed_recipe, machine)
+    slowdowns = []
     for change, names in zip(changes, moved, strict=True):
-        without = spoilt_recipe.replace({name: run.recipe.knob(name) for name in change})
+        without = slowed_recipe.replace({name: run.recipe.knob(name) for name in change})
         cost = 1 - _step_s(without, machine) / whole
         if cost < LEAST:
             return None
-        spoilt.append(Spoilt(what=", ".join(sorted(names)), cost=cost, knobs=frozenset(names)))
+        slowdowns.append(Slowdown(what=", ".join(sorted(names)), cost=cost, knobs=frozenset(names)))
     return Case(
         run=run,
-        recipe=spoilt_recipe,
+        recipe=slowed_recipe,
         machine=machine,
-        spoilt=tuple(sorted(spoilt, key=lambda each: -each.cost)),
+        slowdowns=tuple(sorted(slowdowns, key=lambda each: -each.cost)),
     )
 
 
@@ -160,7 +160,7 @@ def _router(dice: random.Random, run: Published) -> Case | None:
         run=run,
         recipe=recipe,
         machine=machine,
-        spoilt=(Spoilt(what=f"router, skew {machine.routing.skew}", cost=cost, causes=causes),),
+        slowdowns=(Slowdown(what=f"router, skew {machine.routing.skew}", cost=cost, causes=causes),),
     )
 
 
@@ -172,7 +172,7 @@ def _link(dice: random.Random, run: Published) -> Case | None:
         return None
     what = f"{name} at {getattr(machine.links, name):.0%}"
     causes = frozenset(map(str, LINKS))
-    return Case(run=run, recipe=run.recipe, machine=machine, spoilt=(Spoilt(what=what, cost=cost, causes=causes),))
+    return Case(run=run, recipe=run.recipe, machine=machine, slowdowns=(Slowdown(what=what, cost=cost, causes=causes),))
 
 
 def on_machine(recipe: Recipe, machine: Machine) -> Recipe:

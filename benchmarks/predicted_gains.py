@@ -36,7 +36,7 @@ SHOWN = 50  # most characters of a trial's changes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ComparedGain:
     """One trial with its predicted and obtained gain.
 
     All gains are logs of throughput over its parent's. `then` is the prediction when it ran, `work` the gain in CPU
@@ -64,7 +64,7 @@ class Held:
         return self.expected - self.obtained
 
 
-def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
+def replay(study: str, events: Iterable[Event]) -> Iterator[ComparedGain]:
     """Yields every trial of a study that can be compared with a prediction from the trials before it."""
     history = History()
     before: dict[int, tuple[Trial, ...]] = {}
@@ -81,17 +81,17 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
             continue
         remeasured = history.attempted[parent.number]
         if throughput_ratio(trial, remeasured) is not None:
-            yield _held(study, trial, remeasured, tuner.surrogate(before[number]))
+            yield _compared(study, trial, remeasured, tuner.surrogate(before[number]))
 
 
-def _held(study: str, trial: Trial, parent: Trial, surrogate: Surrogate) -> Held:
+def _compared(study: str, trial: Trial, parent: Trial, surrogate: Surrogate) -> ComparedGain:
     tables = (tabulate([recipe]) for recipe in (trial.recipe, parent.recipe))
     log_step, deviation = surrogate.time.difference(*(surrogate.time.closed_form(table) for table in tables))
     gains = gain_interval(-float(log_step[0]), float(deviation[0]), surrogate.time.noise)
     expected, low, high = (math.log1p(gain) for gain in gains)
     moved = ", ".join(f"{knob} {was}→{now}" for knob, (was, now) in trial.changes.items())
     then = trial.proposal.predicted.gain
-    return Held(
+    return ComparedGain(
         study=study,
         number=trial.number,
         accepted=trial.accepted,
@@ -110,7 +110,7 @@ def _by_work(trial: Trial, parent: Trial) -> float | None:
     return math.log(ours / theirs) if ours and theirs else None
 
 
-def table(held: Sequence[Held]) -> Table:
+def table(held: Sequence[ComparedGain]) -> Table:
     shown = Table("study", "trial", "accepted", "then", "expected", "90 %", "obtained", "CPU time", "inside", "changes")
     for one in held:
         then = "-" if one.then is None else _percent(one.then)
@@ -122,7 +122,7 @@ def table(held: Sequence[Held]) -> Table:
     return shown
 
 
-def summary(held: Sequence[Held]) -> str:
+def summary(held: Sequence[ComparedGain]) -> str:
     """Returns how many trials are inside their interval, the median error, and the width of the intervals."""
     if not held:
         return "no trial to hold against a prediction"

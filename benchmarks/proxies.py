@@ -11,7 +11,7 @@ until the recipe that the study would export truly reaches 97 % of the best know
 the bursts at full size with which a study with smaller runs ends, and `confirmed` the true throughput of what it
 exports then. The figures are computed from the journals alone: `--keep` writes them to a folder, `--read` computes the
 figures of that folder again. `--kept` takes the bursts of the full run from the figures that `benchmarks.policy --keep`
-wrote (the scenario's first seed), with one burst of the base added, instead of playing them.
+wrote (the scenario's first seed), with one burst of the base added, instead of running them.
 """
 
 from __future__ import annotations

@@ -71,8 +71,6 @@ class KilledRun:
     _tuner: subprocess.Popen[bytes] | None = None
     _job: str | None = None
 
-    # ---- the run
-
     def run(self, kills: int, until: float) -> None:
         """Runs until the budget is spent; kills at most `kills` times, and not after `until`."""
         try:
@@ -144,8 +142,6 @@ class KilledRun:
     def _allocated(self) -> bool:
         return self._job is not None and self._job in self._slurm.run("squeue", "-h", "-t", "R", "-o", "%A").split()
 
-    # ---- kills
-
     def _kill(self) -> None:
         victim = self.dice.choice(VICTIMS[self.way])
         if self._slurmd() if victim == "slurmd" else self._process(victim):
@@ -164,8 +160,6 @@ class KilledRun:
         with self._slurm.without_slurmd(self.dice.choice(self._slurm.nodes)):
             self._wait(self.dice.uniform(*DOWN_S))
         return True
-
-    # ---- the result
 
     def _check_journal(self) -> None:
         """Records bursts that are no longer in the journal as finished, and those that now are."""

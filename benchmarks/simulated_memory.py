@@ -65,10 +65,10 @@ def _measured(runs: Iterable[GoldenRun]) -> None:
         if run.is_moe:
             name = f"{run.case} ({run.recipe.world_size} GPUs)"
             cases[name].append((run.peak_bytes / GIB, peak, run.resting_bytes / GIB, resting))
-    print("Measured runs, GiB: peak, played, error, between steps, played; runs of a case are averaged")
+    print("Measured runs, GiB: peak, simulated, error, between steps, simulated; runs of a case are averaged")
     for name, figures in sorted(cases.items()):
-        peak, played, resting, rests = (fmean(column) for column in zip(*figures, strict=True))
-        print(f"  {peak:8.2f} {played:8.2f} {played / peak - 1:+7.1%} {resting:8.2f} {rests:8.2f}  {name}")
+        peak, simulated, resting, rests = (fmean(column) for column in zip(*figures, strict=True))
+        print(f"  {peak:8.2f} {simulated:8.2f} {simulated / peak - 1:+7.1%} {resting:8.2f} {rests:8.2f}  {name}")
     for is_moe, found_errors in sorted(errors.items(), reverse=True):
         print(f"  {'with' if is_moe else 'without'} experts: {_spread(found_errors)}")
 
@@ -97,7 +97,7 @@ def _deepseek() -> None:
         ("saved by all three", 42.4, _saved(fp8, "mla_up_proj", "moe_act", "layernorm")),
         ("cost of partial CUDA graphs", 7.0, _graphs(bf16)),
     ]
-    print("DeepSeek-V3 on 256 GPUs, GiB: published, played, error")
+    print("DeepSeek-V3 on 256 GPUs, GiB: published, simulated, error")
     _table(rows)
 
 
@@ -117,13 +117,13 @@ def _graphs(recipe: Recipe) -> float:
 
 def _published() -> None:
     rows = [(what, gb * GB_TO_GIB, max(_play(recipe).allocated_gib)) for what, gb, recipe, _ in measured_runs()]
-    print("Published peaks, GiB: published, played, error; their settings are partly assumed")
+    print("Published peaks, GiB: published, simulated, error; their settings are partly assumed")
     _table(rows)
 
 
 def _table(rows: Iterable[tuple[str, float, float]]) -> None:
-    for what, published, played in rows:
-        print(f"  {published:8.1f} {played:8.1f} {played / published - 1:+7.1%}  {what}")
+    for what, published, simulated in rows:
+        print(f"  {published:8.1f} {simulated:8.1f} {simulated / published - 1:+7.1%}  {what}")
 
 
 def _estimated(rows: Sequence[dict[str, Any]]) -> None:
@@ -132,13 +132,13 @@ def _estimated(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         recipe = recipe_of_row(row)
         began = time.process_time()
-        played = max(_play(recipe).peak_gib)
+        simulated = max(_play(recipe).peak_gib)
         took.append(time.process_time() - began)
         estimated = estimate_memory(recipe).peak_gib
-        found.append((played / estimated - 1, estimated, played, row["id"]))
-    print("Tuned recipes, GiB: estimated, played, difference")
-    for difference, estimated, played, name in sorted(found, key=lambda each: -abs(each[0]))[:WORST]:
-        print(f"  {estimated:8.1f} {played:8.1f} {difference:+7.1%}  {name}")
+        found.append((simulated / estimated - 1, estimated, simulated, row["id"]))
+    print("Tuned recipes, GiB: estimated, simulated, difference")
+    for difference, estimated, simulated, name in sorted(found, key=lambda each: -abs(each[0]))[:WORST]:
+        print(f"  {estimated:8.1f} {simulated:8.1f} {difference:+7.1%}  {name}")
     print(f"  all: {_spread([each[0] for each in found])}; {1e3 * max(took):.1f} ms at most")
 
 

@@ -22,7 +22,7 @@ from rich.table import Column, Table
 from benchmarks.places import DATA
 from benchmarks.published_runs import Run, cells, contradicting, read_pairs, read_runs
 from benchmarks.time_accuracy import accuracy, rank_correlations
-from benchmarks.time_fit import Fit, Straight, leave_one_cell_out, write_constants
+from benchmarks.time_fit import Fit, LinearizedFit, leave_one_cell_out, write_constants
 from trainer.engines.simulated.rates import rate_table
 from trainer.engines.simulated.step import Simulation
 from trainer.estimate.candidates import Floats
@@ -102,7 +102,7 @@ def main() -> None:
             theta = fit.solve(theta, np.ones(len(fit.runs)), steps=STEPS)
         judged = slice(len(runs))
         fitted = fit.errors(theta)
-        held_out = leave_one_cell_out(fit, theta, along=Straight(fit, theta))
+        held_out = leave_one_cell_out(fit, theta, along=LinearizedFit(fit, theta))
         errors_apart = predict(apart, [fit.values(theta)])[0] - np.log([run.tokens_per_s_per_gpu for run in apart])
     _print(console, runs, {"cell left out": held_out[judged], "fitted": fitted[judged]})
     _print_cells(console, runs, held_out[judged])

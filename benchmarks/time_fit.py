@@ -95,7 +95,7 @@ class Fit:
         return np.clip(theta + np.clip(step, -LONGEST_STEP, LONGEST_STEP), self.low, self.high)
 
 
-class Straight(Fit):
+class LinearizedFit(Fit):
     """Fit with errors linearized around a point, for a model that takes seconds per evaluation."""
 
     def __init__(self, fit: Fit, theta: Floats) -> None:

@@ -17,13 +17,15 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
+    """One knob or field: the value that the recipe expects, and the one that the parser has after validation."""
+
     name: str
-    said: Any  # the recipe's value, in the parser's terms
+    expected: Any  # in the parser's terms
     found: Any
 
     @property
     def kept(self) -> bool:
-        return _same(self.said, self.found)
+        return _same(self.expected, self.found)
 
 
 def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> Iterator[Compared]:
@@ -56,10 +58,10 @@ def _of_flag(recipe: Recipe, flag: Flag, option: Mapping[str, Any], args: Mappin
     dest = _DEST.get(name, option["dest"])
     if dest not in args:  # validation deletes what it has moved elsewhere
         return
-    said = (value == flag.means) == (option["action"] == "_StoreTrueAction") if flag.form == "switch" else value
+    expected = (value == flag.means) == (option["action"] == "_StoreTrueAction") if flag.form == "switch" else value
     if flag.form == "switch" and value is None:
         return
-    yield Compared(name=name, said=said, found=args[dest])
+    yield Compared(name=name, expected=expected, found=args[dest])
 
 
 _DEST = {
@@ -73,7 +75,7 @@ def _of_precision(recipe: Recipe, args: Mapping[str, Any]) -> Iterator[Compared]
 
     _, bf16, fields = PRECISIONS[recipe.training.precision]
     for name, value in ({"bf16": bf16} | fields).items():
-        yield Compared(name=f"precision: {name}", said=value, found=args[name])
+        yield Compared(name=f"precision: {name}", expected=value, found=args[name])
 
 
 def _value(recipe: Recipe, name: str) -> Any:
@@ -95,14 +97,14 @@ def _value(recipe: Recipe, name: str) -> Any:
     return recipe.knob(name)
 
 
-def _same(said: Any, found: Any) -> bool:
-    if isinstance(said, (tuple, list)):
-        return isinstance(found, list) and sorted(map(str, said)) == sorted(map(str, found))
+def _same(expected: Any, found: Any) -> bool:
+    if isinstance(expected, (tuple, list)):
+        return isinstance(found, list) and sorted(map(str, expected)) == sorted(map(str, found))
     if isinstance(found, list) and len(found) == 1:
-        return _same(said, found[0])
-    if isinstance(said, str):
-        return str(found).removeprefix("torch.") == said
-    return bool(said == found)
+        return _same(expected, found[0])
+    if isinstance(expected, str):
+        return str(found).removeprefix("torch.") == expected
+    return bool(expected == found)
 
 
 def lost(recipe: Recipe, version: str) -> list[Spelling]:

@@ -62,17 +62,17 @@ class Figures:
         announced = Counter(name for v in accepted for name in v.announced)
         yield f"  changed by Megatron-LM, as check reports: {announced.total()}"
         yield from (f"    {count:4}  {what}" for what, count in announced.most_common())
-        unsaid = Counter(name for v in accepted for name in v.lost)
-        yield f"  said to be not expressed:                 {unsaid.total()}"
-        yield from (f"    {count:4}  {what}" for what, count in unsaid.most_common())
+        lost = Counter(name for v in accepted for name in v.lost)
+        yield f"  listed as not expressed:                  {lost.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in lost.most_common())
 
 
 def figures(checkout: Path, version: str, recipes: Sequence[LazyRecipe]) -> Figures:
     """Exports every recipe for the version and parses it with that version's parser."""
     with tree_of(checkout, version) as tree:
         known = options(tree)
-        said = answers(tree, [request_of(n, each.recipe, version) for n, each in enumerate(recipes)])
-    verdicts = [_verdict(asked, version, known, answer) for asked, answer in zip(recipes, said, strict=True)]
+        found = answers(tree, [request_of(n, each.recipe, version) for n, each in enumerate(recipes)])
+    verdicts = [_verdict(each, version, known, answer) for each, answer in zip(recipes, found, strict=True)]
     return Figures(version=version, verdicts=verdicts)
 
 
@@ -96,7 +96,7 @@ def _verdict(asked: LazyRecipe, version: str, known: dict[str, Any], answer: dic
 
 
 def _moved(pair: Compared) -> str:
-    return f"{pair.name}: {pair.said} became {pair.found}"
+    return f"{pair.name}: {pair.expected} became {pair.found}"
 
 
 def _same_reason(verdict: Verdict) -> str:

@@ -26,7 +26,7 @@ import warnings
 from typing import Any
 
 # packages that need CUDA, or that only text processing needs; each with its latest version
-STAND_INS = {
+STUBS = {
     "transformer_engine": "2.17.0",
     "transformer_engine_torch": "2.17.0",
     "nvidia_resiliency_ext": "0.6.0",
@@ -47,7 +47,7 @@ STAND_INS = {
 }
 
 
-class _StandIn(types.ModuleType):
+class _Stub(types.ModuleType):
     """Stub module that has every name: capitalised names are classes, others modules."""
 
     def __getattr__(self, name: str) -> Any:
@@ -71,9 +71,9 @@ def _made_class(module: str, name: str) -> type:
     return type(name, (torch.nn.Module,), {"__module__": module, "__init__": __init__})
 
 
-def _module(name: str) -> _StandIn:
-    module = _StandIn(name)
-    module.__version__ = STAND_INS[name.partition(".")[0]]  # type: ignore[attr-defined]
+def _module(name: str) -> _Stub:
+    module = _Stub(name)
+    module.__version__ = STUBS[name.partition(".")[0]]  # type: ignore[attr-defined]
     module.__file__ = "<stand-in>"
     module.__path__ = []
     module.__spec__ = importlib.machinery.ModuleSpec(name, _Finder(), is_package=True)
@@ -83,7 +83,7 @@ def _module(name: str) -> _StandIn:
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        known = name.partition(".")[0] in STAND_INS
+        known = name.partition(".")[0] in STUBS
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if known else None
 
     def create_module(self, spec: Any) -> Any:
@@ -117,7 +117,7 @@ class _Device:
         )
         installed = importlib.metadata.version
         importlib.metadata.version = lambda distribution_name: (
-            STAND_INS.get(distribution_name.replace("-", "_")) or installed(distribution_name)
+            STUBS.get(distribution_name.replace("-", "_")) or installed(distribution_name)
         )
 
 

@@ -19,8 +19,8 @@ def unstopped(checkout: Path, version: str) -> Iterator[str]:
     """
     rules = [rule for rule in RULES if rule.effect and is_among(rule.versions, version)]
     with tree_of(checkout, version) as tree:
-        said = answers(tree, [request_of(n, recipe_of(rule.breaking), version) for n, rule in enumerate(rules)])
-    pairs = ((rule, answer["refused"] or answer["configuration"]) for rule, answer in zip(rules, said, strict=True))
+        found = answers(tree, [request_of(n, recipe_of(rule.breaking), version) for n, rule in enumerate(rules)])
+    pairs = ((rule, answer["refused"] or answer["configuration"]) for rule, answer in zip(rules, found, strict=True))
     refused = {rule.id: refusal["message"] for rule, refusal in pairs if refusal}
     yield f"{version}: {len(rules)} rules of what no check stops, {len(rules) - len(refused)} taken by the parser"
     yield from (f"  refused: {rule}: {' '.join(message.split())[:120]}" for rule, message in refused.items())

@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--wide", action="store_true", help="clusters unlike the tables")
     parser.add_argument("--judged", action="store_true", help="of those, the ones to judge by")
     parser.add_argument("--budget", type=int, default=None, help="bursts after the base's")
-    parser.add_argument("--seeds", type=int, default=1, help="times that each scenario is played, with other noise")
+    parser.add_argument("--seeds", type=int, default=1, help="times that each scenario is run, with other noise")
     parser.add_argument("--processes", type=int, default=2, help="scenarios at a time")
     parser.add_argument("--frozen", action="store_true", help="keep the table of best known recipes as it is")
     parser.add_argument("--searched", action="store_true", help="only those whose best recipe was searched before")

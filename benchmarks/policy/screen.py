@@ -2,7 +2,7 @@
 
     python -m benchmarks.policy.screen [--groups choice,fit | --names phase_share,…] [--scenarios 0,3] [--csv FILE]
 
-Each variation plays the scenarios of `wide.py` with the product's own loop and probe. *changed* counts the studies
+Each variation runs the scenarios of `wide.py` with the product's own loop and probe. *changed* counts the studies
 whose bursts differ from those of the table as it is: a constant that changes none in either direction decides nothing.
 *after 1*, *after 3* are the mean change of the log of the exported recipe's true throughput. The first rows are the
 table as it is with other noise: what a difference between two variations is worth. Probabilities and shares of a half
@@ -44,7 +44,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Constants to change. `factor` is 1 for the table as it is, which is then played with noise number `noise`."""
+    """Constants to change. `factor` is 1 for the table as it is, which then runs with noise number `noise`."""
 
     title: str
     names: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ from benchmarks.fit_probability import (
     allocated_prior,
     certified,
     log_loss,
+    predicted_and_fitting,
     read_reserved,
-    said_and_happened,
     scaled,
 )
 from benchmarks.golden_runs import golden_runs
@@ -43,22 +43,22 @@ def exact() -> tuple[Peak, ...]:
 
 
 def test_a_larger_limit_fits_more_often_as_said_and_as_it_happened() -> None:
-    rows = said_and_happened(exact(), allocated_prior())
-    assert sum(row.questions for row in rows) == len(LIMITS) * len(exact())
+    rows = predicted_and_fitting(exact(), allocated_prior())
+    assert sum(row.pairs for row in rows) == len(LIMITS) * len(exact())
     for lower, higher in pairwise(rows):
-        assert lower.said < higher.said
-        assert lower.happened <= higher.happened
-    assert (rows[0].happened, rows[-1].happened) == (0.0, 1.0)
-    assert all(row.certified[0] <= row.happened <= row.certified[1] for row in rows)
+        assert lower.predicted < higher.predicted
+        assert lower.fitting <= higher.fitting
+    assert (rows[0].fitting, rows[-1].fitting) == (0.0, 1.0)
+    assert all(row.certified[0] <= row.fitting <= row.certified[1] for row in rows)
 
 
 def test_what_fragmentation_takes_makes_fewer_runs_fit() -> None:
     without, half, all_of_them = (
-        said_and_happened(exact(), table_memory_prior(), taken) for taken in ((0.0,), (0.0, 0.3), (0.3,))
+        predicted_and_fitting(exact(), table_memory_prior(), taken) for taken in ((0.0,), (0.0, 0.3), (0.3,))
     )
     for none, some, each in zip(filled(without), half, all_of_them, strict=True):
-        assert some.happened == pytest.approx(none.happened / 2)
-        assert each.happened == 0.0
+        assert some.fitting == pytest.approx(none.fitting / 2)
+        assert each.fitting == 0.0
 
 
 def test_exact_estimates_deserve_narrower_spreads() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from autotune.tuning.events import BurstFinished, Event, Judged, Proposed, StudyStarted
-from benchmarks.predicted_gains import Held, replay, summary
+from benchmarks.predicted_gains import ComparedGain, replay, summary
 from policies.trial import Phase, Status, Verdict
 from tests.policies.drawn import cpu_recipe, outcome
 from trainer.recipe import Recipe
@@ -49,10 +49,10 @@ def test_a_trial_is_compared_with_a_prediction_from_the_trials_before_it() -> No
 
 
 def test_the_summary_counts_gains_inside_the_interval_and_says_the_bias() -> None:
-    inside = Held(
+    inside = ComparedGain(
         study="a", number=1, accepted=True, changes="", then=None, expected=0.5, low=0.2, high=0.8, obtained=0.4
     )
-    beyond = Held(
+    beyond = ComparedGain(
         study="a", number=2, accepted=False, changes="", then=None, expected=0.5, low=0.2, high=0.8, obtained=0.1
     )
     assert "1 of 2 inside (50%)" in summary([inside, beyond])
