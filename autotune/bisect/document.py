@@ -77,8 +77,8 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
     `total`: B's time per token against A's; `rest`: the part of it by differences that are neither culprits nor helpers
     (`helpers` make B faster); `noise`: relative standard deviation of a burst; `idle`: differences that cannot act on
-    these recipes; `symptom`: how B fails, None for a slowdown. `measure`: of all times, wall-clock time or the CPU time
-    of the ranks; `wall_noise`: noise of wall-clock time in the second case.
+    these recipes; `symptom`: how B fails, None for a slowdown. `measure`: whether all times are wall-clock time or the
+    CPU time of the ranks; `wall_noise`: noise of wall-clock time if they are CPU time.
     """
 
     schema: int = 1

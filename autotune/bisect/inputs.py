@@ -65,8 +65,8 @@ def ends_named(first: Named, second: Named, *, gpu: str | None) -> Ends:
 def _recipe(named: str, gpu: str | None) -> Recipe:
     path = Path(named)
     if path.is_file() and path.suffix not in RECIPES:
-        asked = ImportOptions(file=named, gpu=gpu, say=lambda line: print(line, file=sys.stderr))
-        return imported(asked).recipe
+        options = ImportOptions(file=named, gpu=gpu, say=lambda line: print(line, file=sys.stderr))
+        return imported(options).recipe
     return source_at(named).recipe
 
 

@@ -1,8 +1,8 @@
 """Runs a bisection: takes a subset of B's differences into A, runs a burst of it, until the verdict is final or a limit
 is reached.
 
-The journal has everything that decides: the subset of a trial is in its proposal's reason, and the same bursts give the
-same next subset.
+The journal has everything on which a decision depends: the subset of a trial is in its proposal's reason, and the same
+bursts give the same next subset.
 """
 
 from __future__ import annotations

@@ -83,5 +83,5 @@ def show_plan(console: Console, plan: BisectPreview, unit_of: str) -> None:
     hours, gpu_hours = significant(plan.hours, 2), significant(plan.gpu_hours, 2)
     console.print()
     most = f"at most {plan.bursts_high} in {SIMULATIONS} simulated bisections"
-    said = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included ({most})"
-    say(console, f"{said}: about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, startup not counted")
+    text = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included ({most})"
+    say(console, f"{text}: about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, startup not counted")

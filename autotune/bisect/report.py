@@ -86,7 +86,7 @@ def page(found: Bisected, history: History) -> str:
         figure=figure(found),
         headline=headline(found),
         simulated=found.simulated,
-        asked=f"{len(found.differences)} differences between A and B",
+        question=f"which of {len(found.differences)} differences between A and B",
         cost=cost_in_words(history),
         measure=measure_text(found),
         noise=percent(found.noise) if found.noise is not None else "",

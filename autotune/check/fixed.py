@@ -20,16 +20,16 @@ REWRITTEN = "rewritten, without its comments: with only these lines changed it w
 def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]], *, file: Path | None) -> str:
     """Returns the text of the recipe `given` with only the changed knobs replaced, and a comment on them; `file` is
     where it will be written, None if unknown."""
-    said = [f"{name}: {knob_value(there)}, not {knob_value(here)}" for name, (here, there) in changes.items()]
-    head = f"The nearest legal recipe to {' '.join(given.split())}" if said else f"{given}: nothing had to change"
+    lines = [f"{name}: {knob_value(there)}, not {knob_value(here)}" for name, (here, there) in changes.items()]
+    head = f"The nearest legal recipe to {' '.join(given.split())}" if lines else f"{given}: nothing had to change"
     written = text_of(source_file(given), where=given, instead="name a recipe")
     text = edited(written, {name: there for name, (_, there) in changes.items()})
-    if not _is(text, nearest, name=given if file is None else str(file)):
-        text, said = nearest.to_yaml(), [*said, REWRITTEN]
-    return "".join(f"# {line}\n" for line in (head, *said)) + text
+    if not _gives(text, nearest, name=given if file is None else str(file)):
+        text, lines = nearest.to_yaml(), [*lines, REWRITTEN]
+    return "".join(f"# {line}\n" for line in (head, *lines)) + text
 
 
-def _is(text: str, recipe: Recipe, *, name: str) -> bool:
+def _gives(text: str, recipe: Recipe, *, name: str) -> bool:
     """Returns whether this text, read from a file of that name, gives the recipe: paths in it are relative to that
     file."""
     try:

@@ -39,7 +39,7 @@ def estimate(
     """Predict a recipe's memory and step time by part, without running it."""
     from autotune.check.legal import refuse_illegal
     from autotune.estimate.document import estimated, show_estimate
-    from autotune.estimate.dry_run import asked_of_megatron
+    from autotune.estimate.dry_run import dry_run_part
     from autotune.estimate.machine import chosen_machine
     from autotune.output import page_at
     from trainer.recipe import load_recipe
@@ -49,9 +49,8 @@ def estimate(
     given = load_recipe(str(recipe))
     chosen = chosen_machine(machine, gpu=given.cluster.gpu_name)
     release = release_of(software)
-    tried = asked_of_megatron(
-        given, asked=dry_run, pp_rank=pp_rank
-    )  # runs before the rules are checked, since Megatron-Core's answer is the result
+    # runs before the rules are checked, since Megatron-Core's answer is the result
+    tried = dry_run_part(given, requested=dry_run, pp_rank=pp_rank)
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
     refuse_illegal(given, where=str(recipe))

@@ -65,9 +65,9 @@ def gap(
     release = release_of(software)
     sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}
     more = {"--against": against, "--against-trace": against_trace, "--software": software}
-    beside = RunOptions(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe, more=more)
+    options = RunOptions(**sizes, nodes=nodes, recipe=recipe, trace=trace, probe=probe, more=more)
     with counting("reading traces") as progress:
-        side = side_of(named, beside, progress)
+        side = side_of(named, options, progress)
         other = None
         if against is not None and not _is_published(against):
             other = side_of(against, RunOptions(**sizes, trace=against_trace), progress)

@@ -61,7 +61,7 @@ def import_(
     from autotune.output import text_at
 
     target = text_at(output, inputs=(Path(file),), force=force)
-    asked = ImportOptions(
+    options = ImportOptions(
         file=str(file),
         gpu=gpu,
         nodes=nodes,
@@ -75,7 +75,7 @@ def import_(
         trust=trust,
         say=lambda line: print(line, file=sys.stderr),
     )
-    found = imported(asked)
+    found = imported(options)
     text = header(found, name=Path(file).name) + yaml_of(found.recipe)
     console = plain_console()
     if target is None:

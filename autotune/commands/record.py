@@ -42,24 +42,24 @@ def record(
         inside: RecordDocument = {"schema": 1, "file": None, "recorded": None, "environment": MOE_RECORD_HINT}
         return Answer(document=inside)
     target = text_at(output, inputs=(), force=force)
-    said = ImportOptions(
+    options = ImportOptions(
         file=command[0],
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         trust=trust,
         say=lambda line: print(line, file=sys.stderr),
     )
-    isolation = isolated(said)
+    isolation = isolated(options)
     sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
-    asked = JobCommand(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
-    found = recorded(asked, isolation)
-    if (sized := as_submitted(asked, said, found.first["trains"])) != asked:
-        asked, found = sized, recorded(sized, isolation)
+    job = JobCommand(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
+    found = recorded(job, isolation)
+    if (sized := as_submitted(job, options, found.first["trains"])) != job:
+        job, found = sized, recorded(sized, isolation)
     if not found.first["trains"]:
         from autotune.importing.scripts import not_reached
 
         raise refused(command[0], not_reached(found.first), "MOE_AUTOTUNE_RECORD=FILE records a real start from inside")
-    document = written(found, asked)
+    document = written(found, job)
     text = json.dumps(document, indent=1) + "\n"
     if target is None:
         print(text, end="")

@@ -108,7 +108,9 @@ def run(
     if not resume:
         _refuse_past(deadline)
     folder = _folder(base.name, study, resume)
-    opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
+    opener = (
+        partial(_resumed, base, folder, seed) if resume else partial(_started, base, folder, seed, given, learn_from)
+    )
     limits = Limits(
         budget=budget,
         max_gpu_hours=max_gpu_hours,
@@ -120,10 +122,10 @@ def run(
     return _tune(base, given, limits, notify, opener, folder)
 
 
-def _folder(name: str, asked: Path | None, resume: bool) -> Path:
+def _folder(name: str, study: Path | None, resume: bool) -> Path:
     from autotune.tuning.study import free_folder, latest_folder
 
-    return asked or (latest_folder(name) if resume else free_folder(name))
+    return study or (latest_folder(name) if resume else free_folder(name))
 
 
 def moment_of(text: str | None) -> float | None:
@@ -215,7 +217,7 @@ def _refuse_ablation(ablate: int, budget: int) -> None:
     )
 
 
-def _begun(
+def _started(
     base: Recipe, folder: Path, seed: int | None, given: str, learn_from: list[Path] | None, listener: Listener
 ) -> Study:
     from autotune.tuning import study

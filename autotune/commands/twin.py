@@ -25,7 +25,7 @@ def twin(study: StudyFolder, *, output: MachineOut = None, force: Force = False)
 
     folder = Path(study)
     target = text_at(output, inputs=(), force=force)
-    with working("playing the study's recipes on simulated machines"):
+    with working("simulating the study's recipes on simulated machines"):
         made = twin_of_study(folder, name=output.stem if output else folder.resolve().name)
     text = twin_text(made)
     if target is None:

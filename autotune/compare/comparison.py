@@ -105,19 +105,19 @@ def change(found: Comparison) -> tuple[str, str]:
     if found.untraced is None:
         return traced
     a_us, b_us = found.untraced.a_us, found.untraced.b_us
-    said = f"step {duration(a_us)} → {duration(b_us)} without the profiler; traced {traced[1]}, {traced[0]}"
-    return gain(b_us / a_us - 1), said
+    text = f"step {duration(a_us)} → {duration(b_us)} without the profiler; traced {traced[1]}, {traced[0]}"
+    return gain(b_us / a_us - 1), text
 
 
 def headline(found: Comparison) -> str:
     """Returns `step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
     one = slowest(found.a)
-    figure, said = change(found)
+    figure, text = change(found)
     if one is None or not found.moved or not found.times_compare:
-        return said
+        return text
     parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * mean_step_us(one)]
     moved = _mostly(found, parts[0]) if parts else f"no part moved by {100 * UNMOVED:.0f} % of the step"
-    return f"{figure}, {said}: {moved}" if found.untraced else f"{said} ({figure}): {moved}"
+    return f"{figure}, {text}: {moved}" if found.untraced else f"{text} ({figure}): {moved}"
 
 
 def _mostly(found: Comparison, part: Move) -> str:
@@ -142,8 +142,8 @@ def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, ma
 
 def waiting_words(found: Comparison) -> str:
     """Returns the longest waiting for other ranks in A and in B; empty unless both are known."""
-    said = (f"{duration(move.a_us)} → {duration(move.b_us)} per step" for move in found.of("waiting"))
-    return next((f"the rank that waits longest for the others: {words}" for words in said), "")
+    waits = (f"{duration(move.a_us)} → {duration(move.b_us)} per step" for move in found.of("waiting"))
+    return next((f"the rank that waits longest for the others: {words}" for words in waits), "")
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:

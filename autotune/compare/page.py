@@ -90,12 +90,12 @@ def _moves(found: Comparison, one: TraceReport) -> Markup | None:
 def _move(move: Move, width: float, zero: float, times_compare: bool) -> Markup:
     words = next(kind.words for kind in KINDS if kind.key == move.name)
     figure = signed(move.moved_us) if times_compare else f"{100 * move.moved_share:+.1f} points of the step"
-    said = f"{words} {figure} ({duration(move.a_us)} → {duration(move.b_us)})"
+    text = f"{words} {figure} ({duration(move.a_us)} → {duration(move.b_us)})"
     parts = [
-        box(zero, 0, zero + width, MOVE_PX, f"k-{move.name}", title=said),
+        box(zero, 0, zero + width, MOVE_PX, f"k-{move.name}", title=text),
         line(zero, -2, zero, MOVE_PX + 2, "zero"),
     ]
-    return tag("p", said, class_="bar-label") + drawing(parts, height=MOVE_PX, name=said, class_="bar")
+    return tag("p", text, class_="bar-label") + drawing(parts, height=MOVE_PX, name=text, class_="bar")
 
 
 def _parts(found: Comparison, one: TraceReport, other: TraceReport) -> Table:

@@ -41,8 +41,8 @@ def memory_curve(trace: TraceReport) -> Markup | None:
         parts.append(line(0, axis.y(limit), 1, axis.y(limit), "limit", title=f"limit {gib(limit)}"))
     if memory.peak_at_us is not None and start <= memory.peak_at_us <= end:
         x, y = (memory.peak_at_us - start) / length, axis.y(memory.peak_gib)
-        said = f"peak {gib(memory.peak_gib)} at {duration(memory.peak_at_us)}"
-        parts.append(tag("circle", cx=place(x), cy=f"{y:.1f}", r="4", class_="mark oom", title=said))
+        text = f"peak {gib(memory.peak_gib)} at {duration(memory.peak_at_us)}"
+        parts.append(tag("circle", cx=place(x), cy=f"{y:.1f}", r="4", class_="mark oom", title=text))
     parts.append(tag("text", f"{duration(length)} of trace", x="50%", y=str(CURVE_PX - 4), class_="axis middle"))
     name = f"Memory over the trace: peak {gib(memory.peak_gib)}"
     return tag("p", "GiB", class_="unit") + drawing(parts, height=CURVE_PX, name=name, class_="curve")

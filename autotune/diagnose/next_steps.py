@@ -78,7 +78,7 @@ def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSt
     nodes = nodes_needed(situation.recipe) if situation is not None and _does_not_fit(finding) else None
     return NextSteps(
         wall=finding.wall,
-        said=" ".join(each for each in _said(analysis, finding, found, situation, nodes) if each),
+        said=" ".join(each for each in _sentences(analysis, finding, found, situation, nodes) if each),
         record=doubt,
         fixes=[_document(one) for one in found],
         nodes_needed=nodes,
@@ -129,7 +129,7 @@ def _does_not_fit(finding: WallFinding) -> bool:
     return finding.wall is Wall.MEMORY and finding.recoverable_us <= 0 and finding.share >= 1
 
 
-def _said(
+def _sentences(
     analysis: Analysis, finding: WallFinding, found: Sequence[Advice], situation: Situation | None, nodes: int | None
 ) -> Iterator[str]:
     if _does_not_fit(finding):

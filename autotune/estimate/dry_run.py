@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from trainer.dry_run import DryRun, Ended
 
 
-def asked_of_megatron(recipe: Recipe, *, asked: bool, pp_rank: int | None) -> dict[str, DryRun]:
-    """Runs and prints the dry run; returns the `dry_run` part of the document, or {} if it was not requested. The
-    pipeline rank is the one requested, else the one with the highest estimated memory."""
-    if not asked:
+def dry_run_part(recipe: Recipe, *, requested: bool, pp_rank: int | None) -> dict[str, DryRun]:
+    """Runs and prints the dry run; returns the `dry_run` part of the document, or {} if it was not requested.
+
+    `pp_rank`: the pipeline rank, None for the one with the highest estimated memory.
+    """
+    if not requested:
         if pp_rank is not None:
             raise BadInputError(Problem(where="--pp-rank", what="it is a rank of the dry run", hint="add --dry-run"))
         return {}
@@ -39,10 +41,12 @@ def show_dry_run(found: DryRun) -> None:
     rank = f"pipeline rank {found.pp_rank} (rank {found.rank} of {found.world_size})"
     if found.refused:
         console.print(
-            f"Megatron-Core refuses this layout, {rank}: {_said(found.refused)}", highlight=False, soft_wrap=True
+            f"Megatron-Core refuses this layout, {rank}: {_ended_words(found.refused)}", highlight=False, soft_wrap=True
         )
     elif found.stopped:
-        console.print(f"The dry run of {rank} cannot continue: {_said(found.stopped)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"The dry run of {rank} cannot continue: {_ended_words(found.stopped)}", highlight=False, soft_wrap=True
+        )
     else:
         took = f"{found.microbatches} micro batches, {found.seconds:.0f} s"
         console.print(f"Megatron-Core builds and steps {rank}: {took}", highlight=False, soft_wrap=True)
@@ -66,6 +70,6 @@ def _print_parts(console: Console, found: DryRun) -> None:
         console.print(f"peak with unfused activations {gib(found.peak_gib)}, in {found.peak_phase}", highlight=False)
 
 
-def _said(ended: Ended) -> str:
+def _ended_words(ended: Ended) -> str:
     where = f" ({ended.where})" if ended.where else ""
     return f"in {ended.phase}, {ended.error}: {ended.message}{where}"

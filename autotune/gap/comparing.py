@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.gap.inputs import Side
 from autotune.gap.probed import probed_in
-from autotune.gap.traced import beside_another, traced_parts, waterfall_between, waterfall_of_trace
+from autotune.gap.traced import traced_parts, waterfall_between, waterfall_of_trace, with_reference
 from policies.candidates.effects import Effect, effects
 from policies.constants import constant
 from policies.surrogate.time import constants_by_factor
@@ -175,7 +175,7 @@ def _measured(
         what = "parts of CPU ranks are not compared" if own.hardware.is_cpu else "it marks no step of a known rank"
         raise refused(f"--trace {side.trace}", what, f"see `moe-autotune diagnose {side.trace}`")
     if traced is not None and other is not None and other.analysis is not None and reference is not None:
-        traced = beside_another(traced, other.analysis, own, reference)
+        traced = with_reference(traced, other.analysis, own, reference)
     return Measured(step_s=side.steps.step_s, deviation=side.steps.deviation, traced=traced)
 
 

@@ -164,8 +164,8 @@ def document_of(found: Compared, *, software: str | None, file: str | None = Non
         warm_up_left_out=side.steps.warm if side.steps else False,
         software=software,
         scale=waterfall.scale,
-        levels=[_rung(level, found.own) for level in waterfall.levels],
-        gaps=[_drop(gap) for gap in waterfall.gaps],
+        levels=[_level(level, found.own) for level in waterfall.levels],
+        gaps=[_gap(gap) for gap in waterfall.gaps],
         causes=[
             Cause(
                 name=loss.name,
@@ -209,7 +209,7 @@ def _marked(found: Compared) -> bool:
     return found.side.source != "trace" or trace is None or bool(trace.steps)
 
 
-def _rung(level: Level, own: Recipe | None) -> LevelEntry:
+def _level(level: Level, own: Recipe | None) -> LevelEntry:
     rate = None if own is None or not level.time.s else own.training.tokens_per_step / own.world_size / level.time.s
     flops = None if own is None else model_flops_per_token(own.architecture, own.training.seq_length)
     return LevelEntry(
@@ -220,7 +220,7 @@ def _rung(level: Level, own: Recipe | None) -> LevelEntry:
     )
 
 
-def _drop(gap: Gap) -> GapEntry:
+def _gap(gap: Gap) -> GapEntry:
     return GapEntry(
         kind=gap.kind,
         name=gap.name,

@@ -82,7 +82,7 @@ class RunOptions:
     more: Mapping[str, str | Path | None] = field(default_factory=dict)
 
     @property
-    def options(self) -> tuple[str, ...]:
+    def words(self) -> tuple[str, ...]:
         given = {
             "--gpu": self.gpu,
             "--nodes": self.nodes,
@@ -103,15 +103,15 @@ def unsaid_in_a_log() -> tuple[str, ...]:
     return tuple(name for name in KNOBS if not flags_of(name) and name not in SPELLED)
 
 
-def side_of(named: str, beside: RunOptions, progress: Progress = silent) -> Side:
+def side_of(named: str, options: RunOptions, progress: Progress = silent) -> Side:
     """Returns the run that a path, a packaged example or STUDY/TRIAL names.
 
     Raises BadInputError for any other name, and for a log without arguments unless --recipe is given.
     """
     path = Path(named)
-    found = replace(_reader_of(path)(named, beside, progress), options=beside.options, probe=beside.probe)
-    if beside.trace is not None:
-        found = replace(found, analysis=analysis_at(beside.trace, WHOLE, progress), trace=beside.trace)
+    found = replace(_reader_of(path)(named, options, progress), options=options.words, probe=options.probe)
+    if options.trace is not None:
+        found = replace(found, analysis=analysis_at(options.trace, WHOLE, progress), trace=options.trace)
     if found.analysis is not None:
         found = replace(found, simulated=found.simulated or found.analysis.simulated)
     return found
@@ -141,11 +141,11 @@ def _is_text_of_a_trainer(path: Path) -> bool:
     return b"traceEvents" not in head and b'"ph"' not in head
 
 
-def _recipe(named: str, beside: RunOptions, progress: Progress) -> Side:
-    return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or load_recipe(named))
+def _recipe(named: str, options: RunOptions, progress: Progress) -> Side:
+    return Side(name=named, source="recipe", recipe=_given_recipe(options) or load_recipe(named))
 
 
-def _log(named: str, beside: RunOptions, progress: Progress) -> Side:
+def _log(named: str, options: RunOptions, progress: Progress) -> Side:
     """Reads a log; a launch script or a file of arguments gives only its recipe."""
     path = Path(named)
     if path.stat().st_size > MOST_TEXT:
@@ -161,10 +161,10 @@ def _log(named: str, beside: RunOptions, progress: Progress) -> Side:
             named, "it has neither an iteration nor a dump of arguments", "name the log of rank 0 of a run that trained"
         )
     if none and not says:
-        return Side(name=named, source="recipe", recipe=_asked_recipe(beside) or _imported(named, beside))
-    recipe = _asked_recipe(beside)
+        return Side(name=named, source="recipe", recipe=_given_recipe(options) or _imported(named, options))
+    recipe = _given_recipe(options)
     if steps is None and ended is not None and ended.kind is FailureKind.OOM:
-        raise _out_of_memory(named, ended, says=says, gpu=beside.gpu)
+        raise _out_of_memory(named, ended, says=says, gpu=options.gpu)
     if steps is None and ended is not None:
         raise refused(named, f"no step of it is a number: {ended.evidence}", "fix that first; its speed says nothing")
     if steps is None:
@@ -179,7 +179,7 @@ def _log(named: str, beside: RunOptions, progress: Progress) -> Side:
         )
     if recipe is not None:
         return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended)
-    recipe = _imported(named, beside)
+    recipe = _imported(named, options)
     return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=unsaid_in_a_log())
 
 
@@ -193,11 +193,11 @@ def _out_of_memory(named: str, ended: Failure, *, says: bool, gpu: str | None) -
     return refused(named, found, hint)
 
 
-def _trace(named: str, beside: RunOptions, progress: Progress) -> Side:
+def _trace(named: str, options: RunOptions, progress: Progress) -> Side:
     path = Path(named)
     analysis = analysis_at(path, WHOLE, progress)
     situation = situation_of_traces([path], analysis)
-    recipe = _asked_recipe(beside) or (situation.recipe if situation else None)
+    recipe = _given_recipe(options) or (situation.recipe if situation else None)
     trace = slowest(analysis)
     if recipe is not None and trace is not None and not trace.steps:
         raise refused(
@@ -225,7 +225,7 @@ def _traced_steps(analysis: Analysis) -> Steps | None:
     )
 
 
-def _study(named: str, beside: RunOptions, progress: Progress) -> Side:
+def _study(named: str, options: RunOptions, progress: Progress) -> Side:
     source = source_at(named)
     path = Path(named)
     if path.is_dir():
@@ -235,10 +235,10 @@ def _study(named: str, beside: RunOptions, progress: Progress) -> Side:
         history, trial = read_study(path.parent), trial_at(path)
     if trial is None or not any(outcome.ok and outcome.step_us for outcome in trial.outcomes):
         raise refused(named, "no step of it was measured", "name a trial that ran")
-    return _of_trial(named, beside, source.recipe, history, trial)
+    return _of_trial(named, options, source.recipe, history, trial)
 
 
-def _of_trial(named: str, beside: RunOptions, recipe: Recipe, history: History, trial: Trial) -> Side:
+def _of_trial(named: str, options: RunOptions, recipe: Recipe, history: History, trial: Trial) -> Side:
     medians = [_measured(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
     steps = Steps(
         step_s=median(each.step_s for each in medians),
@@ -248,7 +248,7 @@ def _of_trial(named: str, beside: RunOptions, recipe: Recipe, history: History, 
     return Side(
         name=named,
         source="study",
-        recipe=_asked_recipe(beside) or recipe,
+        recipe=_given_recipe(options) or recipe,
         steps=steps,
         analysis=trial.analysis,
         simulated=history.simulated,
@@ -260,28 +260,28 @@ def _measured(step_us: list[float]) -> Steps:
     return Steps(step_s=median(step_us) / 1e6, deviation=median_error(step_us), count=len(step_us))
 
 
-def _asked_recipe(beside: RunOptions) -> Recipe | None:
+def _given_recipe(options: RunOptions) -> Recipe | None:
     """Returns the recipe of --recipe: a recipe file, or any file that `import` reads."""
-    if beside.recipe is None:
+    if options.recipe is None:
         return None
-    path = Path(beside.recipe)
+    path = Path(options.recipe)
     if path.is_file() and path.suffix not in YAML:
-        return _imported(beside.recipe, beside)
+        return _imported(options.recipe, options)
     try:
-        return load_recipe(beside.recipe)
+        return load_recipe(options.recipe)
     except BadInputError:
         if path.is_file():  # a configuration that Megatron-Bridge dumped is YAML as well
-            return _imported(beside.recipe, beside)
+            return _imported(options.recipe, options)
         raise
 
 
-def _imported(named: str, beside: RunOptions) -> Recipe:
-    asked = ImportOptions(
+def _imported(named: str, options: RunOptions) -> Recipe:
+    request = ImportOptions(
         file=named,
-        gpu=beside.gpu,
-        nodes=beside.nodes,
-        gpus_per_node=beside.gpus_per_node,
-        given={} if beside.vocab_size is None else {"vocab_size": str(beside.vocab_size)},
+        gpu=options.gpu,
+        nodes=options.nodes,
+        gpus_per_node=options.gpus_per_node,
+        given={} if options.vocab_size is None else {"vocab_size": str(options.vocab_size)},
         say=lambda line: print(line, file=sys.stderr),
     )
-    return imported(asked).recipe
+    return imported(request).recipe

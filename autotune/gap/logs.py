@@ -19,8 +19,8 @@ from trainer.recipe.framework_names import DEFAULT
 from trainer.secrets import masked
 
 WARM_UP, MOST_WARM_UP = 3, 0.5  # iterations left out at the start, and their largest share of a short log
-FEW = 3  # iterations: up to so many, their scatter is not used
-SCATTER_OF_FEW = 0.05  # relative standard deviation assumed instead (judged)
+FEW = 3  # iterations: from so few, or fewer, no scatter is computed
+SCATTER_OF_FEW = 0.05  # relative standard deviation that is assumed for FEW iterations (judged)
 LONGEST = 200  # characters of evidence
 
 

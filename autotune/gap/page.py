@@ -10,7 +10,7 @@ from autotune.gap.words import (
     SMALL,
     advices,
     cause_name,
-    drop_name,
+    gap_name,
     headline,
     level_name,
     level_text,
@@ -86,14 +86,14 @@ def _drawn(drawn: list[Row], found: GapDocument) -> Markup:
 def _piece(row: Row) -> Piece:
     key, words = (LEVEL, "step") if row.level is not None else (SAVED, "faster than there")
     if row.level is None and row.from_ms >= row.to_ms:
-        key, words = KINDS[row.drop.kind] if row.drop is not None else ("other", SMALL)
+        key, words = KINDS[row.gap.kind] if row.gap is not None else ("other", SMALL)
     return Piece(key=key, words=words, value=1.0, text="")
 
 
 def _bar(row: Row, piece: Piece, longest: float, found: GapDocument) -> Markup:
-    said = _said(row, found)
+    label = _label(row, found)
     low, high = sorted((row.from_ms / longest, row.to_ms / longest))
-    parts = [box(max(low, 0.0), 2, high, BAR_PX, f"k-{piece.key}", title=said)]
+    parts = [box(max(low, 0.0), 2, high, BAR_PX, f"k-{piece.key}", title=label)]
     if row.time is not None and row.time.high_ms > row.time.low_ms:
         ends = (
             (row.time.low_ms, row.time.high_ms)
@@ -102,16 +102,16 @@ def _bar(row: Row, piece: Piece, longest: float, found: GapDocument) -> Markup:
         )
         left, right = (min(max(end / longest, 0.0), 1.0) for end in sorted(ends))
         parts.append(line(left, BAR_PX / 2 + 1, right, BAR_PX / 2 + 1, "whisker"))
-    return tag("p", said, class_="bar-label") + drawing(parts, height=ROW_PX, name=said, class_="bar")
+    return tag("p", label, class_="bar-label") + drawing(parts, height=ROW_PX, name=label, class_="bar")
 
 
-def _said(row: Row, found: GapDocument) -> str:
+def _label(row: Row, found: GapDocument) -> str:
     if row.level is not None:
         return level_text(row.level, found)
     lost_ms = row.from_ms - row.to_ms
-    if row.drop is None:
+    if row.gap is None:
         return f"{SMALL} {moved(-lost_ms)}"
-    return f"{drop_name(row.drop, found)} {moved(-lost_ms)}"
+    return f"{gap_name(row.gap, found)} {moved(-lost_ms)}"
 
 
 def _table(drawn: list[Row], found: GapDocument) -> Table:
@@ -126,11 +126,11 @@ def _cells(row: Row, found: GapDocument) -> tuple[str, ...]:
     if row.level is not None:
         rate = row.level.tokens_per_s_per_gpu
         ends = [signed(ms) for ms in (row.level.time.low_ms, row.level.time.high_ms)]
-        said = "" if rate is None else significant(rate, 4)
-        return level_name(row.level, found), signed(row.level.time.ms), *ends, said, "", ""
+        shown_rate = "" if rate is None else significant(rate, 4)
+        return level_name(row.level, found), signed(row.level.time.ms), *ends, shown_rate, "", ""
     lost = moved(row.to_ms - row.from_ms)
-    if row.drop is None or row.time is None:
+    if row.gap is None or row.time is None:
         return SMALL, lost, "", "", "", "", ""
     ends = [signed(-ms) for ms in (row.time.high_ms, row.time.low_ms)]
-    parts = ["" if ms is None else signed(ms) for ms in (row.drop.seen_ms, row.drop.expected_ms)]
-    return drop_name(row.drop, found), lost, *ends, "", *parts
+    parts = ["" if ms is None else signed(ms) for ms in (row.gap.seen_ms, row.gap.expected_ms)]
+    return gap_name(row.gap, found), lost, *ends, "", *parts

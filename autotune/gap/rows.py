@@ -20,7 +20,7 @@ class Row:
     """
 
     level: LevelEntry | None = None
-    drop: GapEntry | None = None
+    gap: GapEntry | None = None
     from_ms: float
     to_ms: float
     time: Time | None
@@ -29,27 +29,27 @@ class Row:
 def rows(found: GapDocument) -> Iterator[Row]:
     """Yields each level, and before it the gaps that lead to it, largest first."""
     last = goal(found)
-    drops, at_ms = list(found.gaps), found.levels[0].time.ms
+    gaps, at_ms = list(found.gaps), found.levels[0].time.ms
     for level in found.levels:
         above: list[GapEntry] = []
         if level.name == LevelName.OWN and level is not found.levels[0]:
-            above = [drop for drop in drops if drop.kind in (Kind.PART, Kind.PROBED, Kind.UNEXPLAINED)]
+            above = [gap for gap in gaps if gap.kind in (Kind.PART, Kind.PROBED, Kind.UNEXPLAINED)]
         elif last is not None and level.name == last.name:
-            above = drops
-        for row in _drops(above, at_ms, SHOWN * found.levels[0].time.ms):
+            above = gaps
+        for row in _gaps(above, at_ms, SHOWN * found.levels[0].time.ms):
             yield row
             at_ms = row.to_ms
-        drops = [drop for drop in drops if drop not in above]
+        gaps = [gap for gap in gaps if gap not in above]
         yield Row(level=level, from_ms=0.0, to_ms=level.time.ms, time=level.time)
 
 
-def _drops(drops: list[GapEntry], at_ms: float, least_ms: float) -> Iterator[Row]:
+def _gaps(gaps: list[GapEntry], at_ms: float, least_ms: float) -> Iterator[Row]:
     small_ms = 0.0
-    for drop in sorted(drops, key=lambda each: -each.time.ms):
-        if abs(drop.time.ms) < least_ms:
-            small_ms += drop.time.ms
+    for gap in sorted(gaps, key=lambda each: -each.time.ms):
+        if abs(gap.time.ms) < least_ms:
+            small_ms += gap.time.ms
             continue
-        yield Row(drop=drop, from_ms=at_ms, to_ms=at_ms - drop.time.ms, time=drop.time)
-        at_ms -= drop.time.ms
+        yield Row(gap=gap, from_ms=at_ms, to_ms=at_ms - gap.time.ms, time=gap.time)
+        at_ms -= gap.time.ms
     if abs(small_ms) > least_ms / 100:
         yield Row(from_ms=at_ms, to_ms=at_ms - small_ms, time=None)

@@ -10,7 +10,7 @@ from autotune.gap.words import (
     SMALL,
     advices,
     cause_name,
-    drop_name,
+    gap_name,
     headline,
     level_name,
     level_text,
@@ -94,10 +94,10 @@ def _row(row: Row, found: GapDocument) -> tuple[str, ...]:
         rate = NONE if level.tokens_per_s_per_gpu is None else significant(level.tokens_per_s_per_gpu, 4)
         return level_name(level, found), signed(level.time.ms), _half(level.time), rate, "", ""
     lost_ms = row.from_ms - row.to_ms
-    if row.drop is None or row.time is None:
+    if row.gap is None or row.time is None:
         return f"  {SMALL}", moved(-lost_ms), "", "", "", ""
-    seen, expected = ("" if ms is None else signed(ms) for ms in (row.drop.seen_ms, row.drop.expected_ms))
-    return f"  {drop_name(row.drop, found)}", moved(-lost_ms), _half(row.time), "", seen, expected
+    seen, expected = ("" if ms is None else signed(ms) for ms in (row.gap.seen_ms, row.gap.expected_ms))
+    return f"  {gap_name(row.gap, found)}", moved(-lost_ms), _half(row.time), "", seen, expected
 
 
 def _half(time: Time) -> str:

@@ -43,9 +43,9 @@ def traced_parts(
     )
 
 
-def beside_another(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
-    """Returns the parts; `reference_excess_s` has the measured minus the expected parts of a traced reference,
-    scaled to the tokens of `own`."""
+def with_reference(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
+    """Returns the parts of a traced run with `reference_excess_s`: the measured minus the expected seconds of each part
+    of its traced reference, scaled to the tokens of `own`."""
     there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
     if there is None:
         return traced

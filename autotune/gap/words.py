@@ -100,8 +100,8 @@ def _answer(found: GapDocument) -> str:
     what = f"{whole} takes" if first.name == LevelName.MEASURED else "your step should take"
     name = level_name(last, found)
     against = f"{duration(1e3 * last.time.ms)} {'' if name.startswith('at ') else 'of '}{name}"
-    said = f"{what} {duration(1e3 * first.time.ms)}, against {against}"
-    return f"{said}: {significant(ratio)} times as long{most}" if ratio > LONGER else f"{said}: no longer"
+    text = f"{what} {duration(1e3 * first.time.ms)}, against {against}"
+    return f"{text}: {significant(ratio)} times as long{most}" if ratio > LONGER else f"{text}: no longer"
 
 
 def _most(cause: Cause, found: GapDocument) -> str:
@@ -139,12 +139,12 @@ def level_text(level: LevelEntry, found: GapDocument) -> str:
     return f"{level_name(level, found)}: {duration(1e3 * level.time.ms)}{rate}{tflops}"
 
 
-def drop_name(drop: GapEntry, found: GapDocument) -> str:
-    if drop.kind == Kind.UNEXPLAINED:
+def gap_name(gap: GapEntry, found: GapDocument) -> str:
+    if gap.kind == Kind.UNEXPLAINED:
         return "traced step against measured one" if found.split == "parts" else "beyond the estimate"
-    if drop.kind in (Kind.SETTING, Kind.WORK):
-        return setting_name(drop.name, drop.changes)
-    return part_name(drop.name, found)
+    if gap.kind in (Kind.SETTING, Kind.WORK):
+        return setting_name(gap.name, gap.changes)
+    return part_name(gap.name, found)
 
 
 def part_name(name: str, found: GapDocument) -> str:
@@ -250,11 +250,11 @@ def _not_priced(each: UnpricedEntry) -> str:
 
 def advices(found: GapDocument) -> list[list[str]]:
     """Returns the lines of advice on each cause; a command that helps with several is given once."""
-    said: set[str] = set()
+    shown: set[str] = set()
     every = []
     for cause in found.causes:
-        fresh = [command for command in cause.advice.commands if command not in said]
-        said |= set(fresh)
+        fresh = [command for command in cause.advice.commands if command not in shown]
+        shown |= set(fresh)
         every.append([*_advice(cause), *fresh])
     return every
 

@@ -27,23 +27,25 @@ class TooMuchError(Exception):
     """A YAML document whose aliases expand to more than MOST_VALUES values."""
 
 
-def from_text(text: str, asked: ImportOptions) -> Started:
+def from_text(text: str, options: ImportOptions) -> Started:
     """Reads flags as typed in a shell; `#` starts a comment."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
-        raise refused(asked.file, f"it cannot be split into words: {str(error).lower()}", "check its quotes") from None
-    argv = [_filled(word, asked) for word in words]
-    _refuse_open(argv, asked)
+        raise refused(
+            options.file, f"it cannot be split into words: {str(error).lower()}", "check its quotes"
+        ) from None
+    argv = [_filled(word, options) for word in words]
+    _refuse_open(argv, options)
     return Started(program=_program(), argv=tuple(argv), notes=_program_note())
 
 
-def from_yaml(data: Mapping[str, Any], asked: ImportOptions) -> Started:
+def from_yaml(data: Mapping[str, Any], options: ImportOptions) -> Started:
     """Reads a mapping of flags: true is the flag alone, false leaves it out, a list gives several values."""
     arguments = data.get(ARGUMENTS, data)
-    argv = tuple(_filled(word, asked) for flag, value in arguments.items() for word in _words(str(flag), value))
-    env = {str(name): _filled(str(value), asked) for name, value in (data.get(ENVIRONMENT) or {}).items()}
-    _refuse_open(argv, asked, env=env.values())
+    argv = tuple(_filled(word, options) for flag, value in arguments.items() for word in _words(str(flag), value))
+    env = {str(name): _filled(str(value), options) for name, value in (data.get(ENVIRONMENT) or {}).items()}
+    _refuse_open(argv, options, env=env.values())
     left = [key for key in data if ARGUMENTS in data and key not in (ARGUMENTS, ENVIRONMENT)]
     notes = (f"not read: {', '.join(map(str, left))}",) if left else ()
     return Started(program=_program(), argv=argv, env=env, notes=(*_program_note(), *notes))
@@ -79,18 +81,18 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _filled(word: str, asked: ImportOptions) -> str:
+def _filled(word: str, options: ImportOptions) -> str:
     """Replaces $NAME, ${NAME} and {NAME} by the value of --set, or else by the default in ${NAME:-default}."""
 
     def value(match: re.Match[str]) -> str:
         name = next(each for each in match.group("plain", "braced", "bare") if each)
         default = match["default"]
-        return asked.given.get(name, match[0] if default is None else default)
+        return options.given.get(name, match[0] if default is None else default)
 
     return _VARIABLE.sub(value, word)
 
 
-def _refuse_open(argv: Iterable[str], asked: ImportOptions, *, env: Iterable[str] = ()) -> None:
+def _refuse_open(argv: Iterable[str], options: ImportOptions, *, env: Iterable[str] = ()) -> None:
     """Raises BadInputError for variables and commands in the arguments: no shell expands them here."""
     flag, problems = "", {}
     unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))
@@ -100,7 +102,7 @@ def _refuse_open(argv: Iterable[str], asked: ImportOptions, *, env: Iterable[str
             name = next((each for each in match.groups() if each), None)
             hint = f"--set {name}=VALUE" if name else "write its value"
             problems[match[0]] = Problem(
-                where=asked.file, what=f"{match[0]}: not set in a file of arguments", hint=hint
+                where=options.file, what=f"{match[0]}: not set in a file of arguments", hint=hint
             )
     if problems:
         raise BadInputError(*problems.values())

@@ -74,12 +74,12 @@ class Found:
         return (*self.started.notes, *self.reading.notes)
 
 
-def world_size(sizes: Sizes, asked: ImportOptions) -> int | None:
+def world_size(sizes: Sizes, options: ImportOptions) -> int | None:
     """Returns the number of ranks by the user, the file or the table of GPUs; None if it is unknown."""
-    nodes = asked.nodes or sizes.nodes
-    per_node = asked.gpus_per_node or sizes.gpus_per_node
-    if per_node is None and asked.gpu in known_hardware():
-        per_node = known_hardware()[asked.gpu].gpus_per_node
+    nodes = options.nodes or sizes.nodes
+    per_node = options.gpus_per_node or sizes.gpus_per_node
+    if per_node is None and options.gpu in known_hardware():
+        per_node = known_hardware()[options.gpu].gpus_per_node
     return nodes * per_node if nodes and per_node else sizes.tasks
 
 
@@ -89,9 +89,9 @@ def short(text: str) -> str:
     return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
 
 
-def check_given(asked: ImportOptions, *texts: str) -> None:
+def check_given(options: ImportOptions, *texts: str) -> None:
     """Raises BadInputError for a --set whose name is neither in these texts nor a field of the model."""
-    for name in asked.given:
+    for name in options.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
         known = name.isdigit() or name == "@" or name.startswith("--")
         if not in_text and not known and name not in Architecture.model_fields and name != "model":

@@ -20,26 +20,26 @@ FIGURES = (".yaml", ".yml", ".json")  # suffixes of files with the figures of a 
 Gpu = str | dict[str, Any]  # name of a row of the hardware table, or figures
 
 
-def gpu_of(found: Found, asked: ImportOptions) -> Gpu:
+def gpu_of(found: Found, options: ImportOptions) -> Gpu:
     """Returns the value of `cluster.gpu`.
 
     Raises BadInputError if neither the file, the user nor the machine gives it.
     """
-    if asked.gpu is not None:
-        return _asked_for(asked.gpu)
+    if options.gpu is not None:
+        return _asked_for(options.gpu)
     known = known_hardware()
     words = (found.started.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
     named = {gpu for gpu in known if gpu in words}
     if len(named) == 1:
         return named.pop()
     if here := gpu_here(known):
-        asked.say(f"{here} is the GPU of this machine: {GPU} for another")
+        options.say(f"{here} is the GPU of this machine: {GPU} for another")
         return here
     if amd := amd_gpu_here():
         raise refused(
-            asked.file, f"this machine's {amd['name']} is not a GPU of the table", f"{GPU} {_template(amd)!r}"
+            options.file, f"this machine's {amd['name']} is not a GPU of the table", f"{GPU} {_template(amd)!r}"
         )
-    raise refused(asked.file, "it does not say on which GPU", f"{GPU}, one of {', '.join(known)}, or its figures")
+    raise refused(options.file, "it does not say on which GPU", f"{GPU}, one of {', '.join(known)}, or its figures")
 
 
 def gpus_of_a_node(gpu: Gpu) -> int | None:

@@ -13,9 +13,9 @@ def is_config(data: Any) -> bool:
     return is_hugging_face(data)
 
 
-def from_config(data: Any, asked: ImportOptions) -> Found:
+def from_config(data: Any, options: ImportOptions) -> Found:
     """Returns the model; training settings are a recipe's defaults, for the user to change."""
-    model = model_fields(data, where=asked.file)
+    model = model_fields(data, where=options.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)
     parts = (f"left out of the model: {', '.join(left)}: only the language model is imported",) if left else ()

@@ -17,13 +17,13 @@ from trainer.recording.record import JobCommand, Recording
 ARGUMENTS = "@"
 
 
-def notes_of(found: Recording, at: int, command: JobCommand, asked: ImportOptions) -> Iterator[str]:
+def notes_of(found: Recording, at: int, command: JobCommand, options: ImportOptions) -> Iterator[str]:
     """Yields the notes on training command number `at` of a recording."""
     first = found.first
     yield from _others(first["trains"], at, first["reported"])
-    yield from _empty(first["reported"], first["stderr"], asked)
+    yield from _empty(first["reported"], first["stderr"], options)
     yield from _decided(found, at)
-    yield from _taken(found, command, asked)
+    yield from _taken(found, command, options)
 
 
 def training_score(words: Sequence[str]) -> tuple[bool, int]:
@@ -54,10 +54,10 @@ def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Seq
                "as it has the most flags")  # fmt: skip
 
 
-def _empty(reported: Sequence[Sequence[str]], errors: str, asked: ImportOptions) -> Iterator[str]:
+def _empty(reported: Sequence[Sequence[str]], errors: str, options: ImportOptions) -> Iterator[str]:
     """Yields notes on variables that bash took as empty, and on files that it could not read."""
     lines = {text: line for kind, _, line, text in reported if kind == "empty"}
-    if ARGUMENTS in lines and ARGUMENTS not in asked.given:
+    if ARGUMENTS in lines and ARGUMENTS not in options.given:
         yield f"line {lines.pop(ARGUMENTS)}: the script's arguments ($@) are not known: taken as empty (--set '@=…')"
     if lines:
         names = ", ".join(f"{name} (line {line})" for name, line in lines.items())
@@ -80,11 +80,11 @@ def _decided(found: Recording, at: int) -> Iterator[str]:
                    f"(--{'absent' if there else 'exists'} {path})")  # fmt: skip
 
 
-def _taken(found: Recording, command: JobCommand, asked: ImportOptions) -> Iterator[str]:
+def _taken(found: Recording, command: JobCommand, options: ImportOptions) -> Iterator[str]:
     for path in command.present:
-        if path not in asked.exists:
+        if path not in options.exists:
             yield f"line {_test_line(found, path)}: {path} is not here: assumed to exist (else --absent {path})"
-    if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
+    if command.cwd != (options.cwd or str(Path(options.file).resolve().parent)):
         yield f"started in {command.cwd}: else --cwd FOLDER"
 
 

@@ -38,7 +38,7 @@ class Imported:
     ]  # argument of the trainer → (its value in the file, its value with the recipe)
 
 
-def built(found: Found, asked: ImportOptions) -> Imported:
+def built(found: Found, options: ImportOptions) -> Imported:
     """Returns the recipe. Raises BadInputError for what neither the file nor the user gives."""
     started = found.started
     environment = sorted_out(started.env)
@@ -47,17 +47,17 @@ def built(found: Found, asked: ImportOptions) -> Imported:
     parts: dict[str, Any] = {}
     for name, part in (("gpu", gpu_of), ("nodes", _nodes), ("model", _model)):
         try:
-            parts[name] = part(found, asked)
+            parts[name] = part(found, options)
         except BadInputError as error:
             problems += error.problems
     if problems:
         for note in found.notes:
-            asked.say(note)
+            options.say(note)
         raise BadInputError(*problems)
     data: dict[str, Any] = {
-        "name": asked.name or safe_name(Path(asked.file).stem),
+        "name": options.name or safe_name(Path(options.file).stem),
         "model": parts["model"],
-        "cluster": {"gpu": parts["gpu"], **_of_nodes(parts["nodes"], parts["gpu"], found, asked)},
+        "cluster": {"gpu": parts["gpu"], **_of_nodes(parts["nodes"], parts["gpu"], found, options)},
     }
     reader = found.framework.reader if found.framework else None
     for name, value in knobs.items():
@@ -79,7 +79,7 @@ def built(found: Found, asked: ImportOptions) -> Imported:
             "expand": [word for word in started.expand if word in (*found.command, *environment.trainer.values())],
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
-    recipe = recipe_from(Source(name=asked.file, data=data))
+    recipe = recipe_from(Source(name=options.file, data=data))
     doubts = above_peak(recipe, reported=found.reading.reported_tflops)
     reading = replace(found.reading, notes=(*found.reading.notes, *doubts))
     return Imported(recipe=recipe, found=replace(found, reading=reading), environment=environment, changed={})
@@ -99,44 +99,44 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
     return replace(imported, changed=changed)
 
 
-def _nodes(found: Found, asked: ImportOptions) -> int | None:
+def _nodes(found: Found, options: ImportOptions) -> int | None:
     """Returns the number of nodes; None if it follows from the number of tasks.
 
     Raises BadInputError if neither is known.
     """
-    nodes = asked.nodes or found.started.sizes.nodes
+    nodes = options.nodes or found.started.sizes.nodes
     if nodes is None and not found.started.sizes.tasks:
-        raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+        raise refused(options.file, "it does not say on how many nodes", "--nodes N")
     return nodes
 
 
-def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: ImportOptions) -> dict[str, int]:
-    per_node = asked.gpus_per_node or found.started.sizes.gpus_per_node or gpus_of_a_node(gpu)
+def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, options: ImportOptions) -> dict[str, int]:
+    per_node = options.gpus_per_node or found.started.sizes.gpus_per_node or gpus_of_a_node(gpu)
     if per_node is None:
-        raise refused(asked.file, "it does not say how many GPUs a node has", "--gpus-per-node N")
+        raise refused(options.file, "it does not say how many GPUs a node has", "--gpus-per-node N")
     if nodes is None and found.started.sizes.tasks and found.started.sizes.tasks % per_node == 0:
         nodes = found.started.sizes.tasks // per_node
     if nodes is None:
-        raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+        raise refused(options.file, "it does not say on how many nodes", "--nodes N")
     if nodes > 1 and not isinstance(gpu, str) and "network_gbit_s" not in gpu:
         raise refused(GPU, f"no network_gbit_s, and there are {nodes} nodes", "add network_gbit_s: N, Gbit/s per GPU")
     return {"nodes": nodes, "gpus_per_node": per_node}
 
 
-def _model(found: Found, asked: ImportOptions) -> str | dict[str, Any]:
+def _model(found: Found, options: ImportOptions) -> str | dict[str, Any]:
     """Returns the name of the preset that is this model; else the fields that are not at their default."""
     if found.reading.preset:
         return found.reading.preset
-    fields = {**found.reading.model, **_given_fields(asked)}
+    fields = {**found.reading.model, **_given_fields(options)}
     if not fields.get("vocab_size"):
         raise refused(
-            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--vocab-size N"
+            options.file, "it does not say how large the vocabulary is: the tokenizer decides", "--vocab-size N"
         )
     try:
         model = Architecture.model_validate(fields)
     except ValueError as error:
         raise BadInputError(
-            Problem(where=f"{asked.file} model", what=str(error).replace("\n", " "), hint="correct it with --set")
+            Problem(where=f"{options.file} model", what=str(error).replace("\n", " "), hint="correct it with --set")
         ) from None
     return same_preset(model) or _named_as_presets(model).model_dump(mode="json", exclude_defaults=True)
 
@@ -152,6 +152,6 @@ def _named_as_presets(model: Architecture) -> Architecture:
     return model.model_copy(update={"hybrid": named})
 
 
-def _given_fields(asked: ImportOptions) -> dict[str, Any]:
+def _given_fields(options: ImportOptions) -> dict[str, Any]:
     """Returns the fields of the model that --set gives."""
-    return {name: yaml.safe_load(value) for name, value in asked.given.items() if name in Architecture.model_fields}
+    return {name: yaml.safe_load(value) for name, value in options.given.items() if name in Architecture.model_fields}

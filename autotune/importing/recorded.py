@@ -46,7 +46,7 @@ def _harmless(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not is_secret(name, value)}
 
 
-def started(data: Mapping[str, Any], asked: ImportOptions) -> Started:
+def started(data: Mapping[str, Any], options: ImportOptions) -> Started:
     """Returns the training job of a recording."""
     try:
         if "inside" in data:
@@ -56,9 +56,9 @@ def started(data: Mapping[str, Any], asked: ImportOptions) -> Started:
         runs["pairs"] = tuple(map(tuple, runs["pairs"]))
         lists = {name: tuple(value) if isinstance(value, list) else value for name, value in data["command"].items()}
         command: dict[str, Any] = lists
-        return started_of(Recording(**runs), JobCommand(**command), asked)
+        return started_of(Recording(**runs), JobCommand(**command), options)
     except (KeyError, TypeError, IndexError) as error:
-        raise refused(asked.file, f"the recording is incomplete: {error!r}", "record the start again") from None
+        raise refused(options.file, f"the recording is incomplete: {error!r}", "record the start again") from None
 
 
 def _inside(inside: Mapping[str, Any]) -> Started:

@@ -43,45 +43,45 @@ _PREPARES = re.compile(
 )
 
 
-def started(text: str, asked: ImportOptions) -> Started:
+def started(text: str, options: ImportOptions) -> Started:
     """Returns the training job of a script. Raises BadInputError with the reason if it starts no training."""
-    script = Path(asked.file).resolve()
+    script = Path(options.file).resolve()
     headers = tuple(headers_of(text))
     command = JobCommand(
-        argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), headers=headers,
-        env=_environment(asked), fixed=_fixed(asked),
-        in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
+        argv=("bash", str(script), *_arguments(options)), cwd=options.cwd or str(script.parent), headers=headers,
+        env=_environment(options), fixed=_fixed(options),
+        in_job=bool(headers), present=options.exists, absent=options.absent, **_sizes_asked(options, headers),
     )  # fmt: skip
-    found, command, problems = _reaching(command, asked, text)
-    check_given(asked, text, *(each[3] for each in found.first["reported"]))
-    return started_of(found, command, asked, login=login_line(text), problems=problems)
+    found, command, problems = _reaching(command, options, text)
+    check_given(options, text, *(each[3] for each in found.first["reported"]))
+    return started_of(found, command, options, login=login_line(text), problems=problems)
 
 
-def _sizes_asked(asked: ImportOptions, headers: tuple[str, ...]) -> dict[str, int]:
+def _sizes_asked(options: ImportOptions, headers: tuple[str, ...]) -> dict[str, int]:
     said = slurm_sizes(headers)
-    known = {"nodes": asked.nodes or said.nodes, "gpus_per_node": asked.gpus_per_node or said.gpus_per_node}
+    known = {"nodes": options.nodes or said.nodes, "gpus_per_node": options.gpus_per_node or said.gpus_per_node}
     return {name: value for name, value in known.items() if value}
 
 
-def _arguments(asked: ImportOptions) -> tuple[str, ...]:
+def _arguments(options: ImportOptions) -> tuple[str, ...]:
     """Returns the script's arguments, from --set '@=…' or --set 1=… --set 2=…."""
-    if ARGUMENTS in asked.given:
-        return tuple(shlex.split(asked.given[ARGUMENTS]))
-    numbers = [int(name) for name in asked.given if name.isdigit() and name != "0"]
-    return tuple(asked.given.get(str(number), "") for number in range(1, max(numbers, default=0) + 1))
+    if ARGUMENTS in options.given:
+        return tuple(shlex.split(options.given[ARGUMENTS]))
+    numbers = [int(name) for name in options.given if name.isdigit() and name != "0"]
+    return tuple(options.given.get(str(number), "") for number in range(1, max(numbers, default=0) + 1))
 
 
-def _environment(asked: ImportOptions) -> dict[str, str]:
+def _environment(options: ImportOptions) -> dict[str, str]:
     """Returns the variables of the user's shell that the script sees."""
-    return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
+    return {name: value for name, value in os.environ.items() if name in options.env or "ALL" in options.env}
 
 
-def _fixed(asked: ImportOptions) -> dict[str, str]:
-    return {name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
+def _fixed(options: ImportOptions) -> dict[str, str]:
+    return {name: value for name, value in options.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
 def _reaching(
-    command: JobCommand, asked: ImportOptions, text: str
+    command: JobCommand, options: ImportOptions, text: str
 ) -> tuple[Recording, JobCommand, tuple[Problem, ...]]:
     """Returns a recording that reaches the training command, its command, and problems for the user.
 
@@ -89,24 +89,26 @@ def _reaching(
     problem), with the file that it lacks taken as present, or in the current folder.
     """
     missing: dict[str, Problem] = {}
-    isolation = isolated(asked)
+    isolation = isolated(options)
     found = record(command, isolation)
     for _ in range(MOST_MISSING):
         if found.first["trains"] or found.first["why"]:
-            sized = as_submitted(command, asked, found.first["trains"])
+            sized = as_submitted(command, options, found.first["trains"])
             found = found if sized == command else record(sized, isolation)
             return found, sized, tuple(missing.values())
         if lacking := _lacking(found.first, text, {*missing, *command.fixed}):
             line, name, why = lacking
-            command = _with_stand_in(command, name)
+            command = _with_placeholder(command, name)
             if not is_secret(name):  # secrets are left out anyway
-                missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
+                missing[name] = Problem(
+                    where=f"{options.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE"
+                )
         elif path := next(
             (path for path, run in reversed(list(found.otherwise.items())) if _gets_further(run, found.first)), None
         ):
             folder = "/" if found.first["tests"][path].endswith("/d") else ""
             command = replace(command, present=(*command.present, path + folder))
-        elif command.cwd != os.getcwd() and not asked.cwd:
+        elif command.cwd != os.getcwd() and not options.cwd:
             command = replace(command, cwd=os.getcwd())
         else:
             break
@@ -114,12 +116,12 @@ def _reaching(
     return found, command, tuple(missing.values())
 
 
-def as_submitted(command: JobCommand, asked: ImportOptions, trains: Sequence[Mapping[str, Any]]) -> JobCommand:
+def as_submitted(command: JobCommand, options: ImportOptions, trains: Sequence[Mapping[str, Any]]) -> JobCommand:
     """Returns the command with the size of the Slurm job that it submits, by the #SBATCH lines of that job."""
     headers = tuple(next((train["headers"] for train in trains if train["headers"]), ()))
     if command.in_job or not headers:
         return command
-    sizes: dict[str, Any] = dict(_sizes_asked(asked, headers))
+    sizes: dict[str, Any] = dict(_sizes_asked(options, headers))
     return replace(command, headers=headers, **sizes)
 
 
@@ -137,7 +139,7 @@ def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tupl
     return None if last is None or not first["code"] else (*last, _last_line(first) or "it is not set")
 
 
-def _with_stand_in(command: JobCommand, name: str) -> JobCommand:
+def _with_placeholder(command: JobCommand, name: str) -> JobCommand:
     if name.isdigit():
         argv = command.argv
         filled = [*argv, *[f"argument{at}" for at in range(len(argv) - 1, int(name) + 1)]]
@@ -155,22 +157,22 @@ def _last_line(first: Mapping[str, Any]) -> str:
     return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
 
 
-def isolated(asked: ImportOptions) -> Isolation:
+def isolated(options: ImportOptions) -> Isolation:
     """Prints in which isolation the script will run, and returns it. Raises BadInputError if there is none."""
     try:
-        found = isolation_here(trust=asked.trust)
+        found = isolation_here(trust=options.trust)
     except NotIsolatedError as error:
         raise refused(
-            asked.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED
+            options.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED
         ) from None
-    asked.say(f"{asked.file}: {ISOLATED[found]}")
+    options.say(f"{options.file}: {ISOLATED[found]}")
     return found
 
 
 def started_of(
     found: Recording,
     command: JobCommand,
-    asked: ImportOptions,
+    options: ImportOptions,
     *,
     login: tuple[str, ...] = (),
     problems: tuple[Problem, ...] = (),
@@ -178,12 +180,12 @@ def started_of(
     """Returns the training job of a recording."""
     first = found.first
     if not first["trains"]:
-        raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
+        raise BadInputError(*problems) if problems else refused(options.file, not_reached(first), of_a_script())
     at = max(range(len(first["trains"])), key=lambda index: training_score(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
     if other is None:
-        raise refused(asked.file, "how many arguments it has depends on what only the job knows", of_a_script())
+        raise refused(options.file, "how many arguments it has depends on what only the job knows", of_a_script())
     line = line_of(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])
@@ -195,9 +197,9 @@ def started_of(
     setup, outside = _setup(train, first["reported"], command.cwd)
     env, expanded, left = _variables(train, other, command, found)
     container, of_container = container_in(launchers, headers, outside)
-    calculated = tuple(_asks(words, train["words"], asked, line))
+    calculated = tuple(_asks(words, train["words"], options, line))
     own = train["words"][0].endswith("train.sh")
-    argv = tuple(asked.given.get(flag, word) for flag, word in zip(_flags_of(words), map(str, words), strict=True))
+    argv = tuple(options.given.get(flag, word) for flag, word in zip(_flags_of(words), map(str, words), strict=True))
     return Started(
         program=argv[:split],
         argv=argv[split:],
@@ -208,7 +210,7 @@ def started_of(
         headers=headers,
         container=container,
         setup=(*(() if outside or train["apart"] else login), *setup),
-        notes=(*notes_of(found, at, command, asked), *of_container, *left),
+        notes=(*notes_of(found, at, command, options), *of_container, *left),
         problems=(*problems, *calculated),
     )  # fmt: skip
 
@@ -249,14 +251,14 @@ def _flags_of(words: Sequence[Any]) -> Iterator[str]:
         flag = word if word.startswith("--") else ""
 
 
-def _asks(words: Sequence[Any], was: Sequence[str], asked: ImportOptions, line: str) -> Iterator[Problem]:
+def _asks(words: Sequence[Any], was: Sequence[str], options: ImportOptions, line: str) -> Iterator[Problem]:
     before = None
     for flag, word, value in zip(_flags_of(words), words, was, strict=True):
-        calculated = word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag)
+        calculated = word.kind == CALCULATED and flag not in options.given and not is_secret_flag(flag)
         first, before = calculated and before != CALCULATED, word.kind
         if first:  # the first word of an expression that was split into several
             what = f"{flag or value} {value if flag else ''}".strip()
-            yield Problem(where=f"{asked.file}:{line}", what=f"{what}: it is calculated from what only the job knows",
+            yield Problem(where=f"{options.file}:{line}", what=f"{what}: it is calculated from what only the job knows",
                           hint=f"--set={flag or '--FLAG'}=VALUE")  # fmt: skip
 
 

@@ -169,12 +169,12 @@ def _published(figures: Figures) -> str:
     walls = " or ".join(figures["walls"])
     bound = figures["gain_bound"]
     most = f" (at most {percent(bound)} by the trace)" if bound is not None else ""
-    said = (
+    text = (
         f"the estimate does not model {figures['knob']}, which acts on {walls}{most}; one setting at a time: "
         f"{gain(figures['gain'])} ± {percent(figures['spread'], 0)} predicted from published results "
         f"({figures['evidence']}; effects.csv {figures['source']})"
     )
-    return _sentence(_wall(figures["wall"]), said)
+    return _sentence(_wall(figures["wall"]), text)
 
 
 def _nothing_fits(figures: Figures) -> str:
@@ -186,8 +186,8 @@ def _nothing_fits(figures: Figures) -> str:
         if nodes is not None
         else f"by estimate it fits on no cluster of up to {figures['most_gpus']:,} of these GPUs"
     )
-    said = f"no legal recipe was found that fits: {figures['tried']} tried, and nothing left is predicted to fit"
-    return _sentence(said, needs, _spent(figures))
+    text = f"no legal recipe was found that fits: {figures['tried']} tried, and nothing left is predicted to fit"
+    return _sentence(text, needs, _spent(figures))
 
 
 def _no_remedy(figures: Figures) -> str:

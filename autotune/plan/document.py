@@ -105,8 +105,8 @@ class Plan:
             return ()
         first, learned = self.choices[0].recipe, self.found.learned
         time, memory = estimate_time(first, learned=learned), estimate_memory(first, learned=learned.memory)
-        said = (*time.assumptions, *memory.assumptions, *_evidence(first, learned), *_failing(self.choices))
-        return (*said, UNRANKED) if self.limit_gib is None else said
+        assumptions = (*time.assumptions, *memory.assumptions, *_evidence(first, learned), *_failing(self.choices))
+        return (*assumptions, UNRANKED) if self.limit_gib is None else assumptions
 
 
 def _failing(choices: Sequence[Choice]) -> Iterator[str]:

@@ -23,18 +23,18 @@ class ProbedCluster:
 def probe_recipe(recipe: Recipe, *, seed: int) -> ProbedCluster:
     """Probes a recipe's cluster. Raises ToolError if ranks cannot be started."""
     if recipe.burst.engine == "simulated":
-        return _played(recipe, seed=seed)
+        return _simulated(recipe, seed=seed)
     with TemporaryDirectory(prefix="moe-probe-") as folder:
         return _measured(recipe, Path(folder))
 
 
-def _played(recipe: Recipe, *, seed: int) -> ProbedCluster:
+def _simulated(recipe: Recipe, *, seed: int) -> ProbedCluster:
     from trainer.engines.simulated.probe import play_probe
     from trainer.microbenchmarks.groups import rows_of
 
-    played = play_probe(recipe, rows_of(recipe), seed=seed)
-    document = document_of(recipe, played.rows, ranks=played.ranks, seconds=played.seconds)
-    return ProbedCluster(rows=played.rows, document=document)
+    simulated = play_probe(recipe, rows_of(recipe), seed=seed)
+    document = document_of(recipe, simulated.rows, ranks=simulated.ranks, seconds=simulated.seconds)
+    return ProbedCluster(rows=simulated.rows, document=document)
 
 
 def _measured(recipe: Recipe, folder: Path) -> ProbedCluster:

@@ -29,7 +29,7 @@ def probe_before(study: Study, *, budget: int, max_gpu_hours: float | None, rows
     within_s = probe_s(recipe, budget=budget, max_gpu_hours=max_gpu_hours) if rows else None
     if recipe.burst.engine == "simulated":
         if within_s is not None:
-            _play(study, within_s)
+            _simulate(study, within_s)
     elif recipe.burst.engine in RANKS_HERE and within_s is not None:
         _measure(study, rows_of(recipe), within_s)
     elif recipe.burst.engine in RANKS_HERE and recipe.cluster.nodes > 1:
@@ -51,6 +51,8 @@ def _measure(study: Study, rows: list[Row], within_s: float) -> None:
     )
 
 
-def _play(study: Study, within_s: float) -> None:
-    played = play_probe(study.recipe, rows_of(study.recipe), seed=study.seed, within_s=within_s)
-    study.journal.append(Probed(links=None, rows=tuple(played.rows), ranks=played.ranks, seconds=played.seconds))
+def _simulate(study: Study, within_s: float) -> None:
+    simulated = play_probe(study.recipe, rows_of(study.recipe), seed=study.seed, within_s=within_s)
+    study.journal.append(
+        Probed(links=None, rows=tuple(simulated.rows), ranks=simulated.ranks, seconds=simulated.seconds)
+    )

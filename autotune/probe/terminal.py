@@ -28,9 +28,9 @@ def show_probe(console: Console, found: ProbeDocument) -> None:
         say(console, f"it failed: {found.failure.evidence}")
     for group, rows in groupby(found.rows, key=lambda row: row.group):
         print_table(console, TITLES[group], HEADER, [cells(row) for row in rows])
-    if said := notes(found.rows):
+    if lines := notes(found.rows):
         console.print()
-        for note in said:
+        for note in lines:
             say(console, note, lead="! ")
     factors = [
         (

@@ -1,7 +1,7 @@
 """Makes a machine file from a probe: the factors by its rows, and the keys with which a simulation gives the same rows.
 
-The rows are played on simulated machines, first on the published one: estimate and simulation differ, so a factor is
-compared with the factor that the same rows give on a machine whose keys are known. Rows of memory and copies are keys
+The rows are also simulated, first on the published machine: estimate and simulation differ, so a factor is compared
+with the factor that the same rows give on a machine whose keys are known. Rows of memory and copies are keys
 of the simulation themselves.
 """
 
@@ -29,7 +29,7 @@ def twin_of_probe(recipe: Recipe, rows: Sequence[Row], *, name: str, versions: M
         name=name,
         gpu=recipe.cluster.gpu_name,
         versions=versions,
-        played=lambda machine: probed_surrogate(probe_on(recipe, rows, machine), recipe).theta,
+        simulated=lambda machine: probed_surrogate(probe_on(recipe, rows, machine), recipe).theta,
     )
     return _with_keys(twin, own_keys(rows, probe_on(recipe, rows, Machine())))
 

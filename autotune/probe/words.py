@@ -68,19 +68,19 @@ def _times(row: ProbedRow) -> str:
 
 def notes(rows: Sequence[ProbedRow]) -> list[str]:
     """Returns notes on the figures: why rows have none, slow ranks, repeats that differ."""
-    said = [f"{row.name}: {row.failure}" for row in rows if row.failure is not None]
+    lines = [f"{row.name}: {row.failure}" for row in rows if row.failure is not None]
     if slow := [row for row in rows if row.slow_rank is not None]:
         ranks = ", ".join(str(rank) for rank in sorted({row.slow_rank or 0 for row in slow}))
         worst = max(slow, key=lambda row: row.slow_by or 0.0)
         by = significant(worst.slow_by or 1.0, 3)
-        said.append(f"slower than the median of the ranks: {ranks}; most in {worst.name} ({by} times)")
+        lines.append(f"slower than the median of the ranks: {ranks}; most in {worst.name} ({by} times)")
     unsteady = [row for row in rows if row.unsteady]
     if unsteady:
         worst = max(unsteady, key=lambda row: (row.high or 0.0) / (row.low or 1.0))
         span = f"{quantity(worst.low, worst.unit)} to {quantity(worst.high, worst.unit)}"
         measured = sum(row.measured is not None and row.unit != "works" for row in rows)
-        said.append(
+        lines.append(
             f"repeats differ by a quarter or more in {len(unsteady)} of {measured} rows, most in {worst.name} "
             f"({span}): is something else running there?"
         )
-    return said
+    return lines

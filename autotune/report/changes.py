@@ -24,7 +24,7 @@ from trainer.values import knob_value
 
 
 def path(material: Material) -> Section | None:
-    said = (
+    paragraphs = (
         "Every accepted change. Predicted: the gain before the burst, with its 90 % interval; without an interval, the "
         "fix's claim on the wall's recoverable time R, bounded by T/(T−R)−1. Obtained: the gain over the parent, from "
         "all bursts of both, with its 95 % interval. Verdict: the figures at the time of the decision.",
@@ -34,7 +34,7 @@ def path(material: Material) -> Section | None:
         "before and after.",
     )
     records = tuple(_step(step, material.unit) for step in material.path)
-    return Section(key="path", title="The accepted path", paragraphs=said, records=records)
+    return Section(key="path", title="The accepted path", paragraphs=paragraphs, records=records)
 
 
 def recipe(material: Material) -> Section | None:
@@ -48,21 +48,23 @@ def recipe(material: Material) -> Section | None:
     )
     if not rows:
         return Section(key="recipe", title="The tuned recipe", paragraphs=("It is the base recipe.",))
-    said = (f"Base → tuned (trial {best.number}): {numerics_of(changed)}. The recipe is in tuned_recipe.yaml.",)
+    paragraphs = (f"Base → tuned (trial {best.number}): {numerics_of(changed)}. The recipe is in tuned_recipe.yaml.",)
     columns = ("knob", "base", "tuned", "numerics", "set by")
-    return Section(key="recipe", title="The tuned recipe", paragraphs=said, table=Table(columns=columns, rows=rows))
+    return Section(
+        key="recipe", title="The tuned recipe", paragraphs=paragraphs, table=Table(columns=columns, rows=rows)
+    )
 
 
 def rejected(material: Material) -> Section | None:
     if not material.rejected:
         return None
-    said = (
+    paragraphs = (
         "A trial without a burst was refused by the rules before it cost one. Verdict: the comparison that decided, of "
         "the bursts it names, with the best recipe of that time. Gain of all bursts: the medians of all bursts of the "
         "trial and of its parent, later repeats included. The two may differ.",
     )
     records = tuple(_rejected(trial, material) for trial in material.rejected)
-    return Section(key="rejected", title="Tried and rejected", paragraphs=said, records=records)
+    return Section(key="rejected", title="Tried and rejected", paragraphs=paragraphs, records=records)
 
 
 def not_tried(material: Material) -> Section | None:
@@ -70,14 +72,16 @@ def not_tried(material: Material) -> Section | None:
     if best is None:
         return None
     rows = tuple(_idea_rows(sorted(material.ideas, key=_idea_order)))
-    said = (
+    paragraphs = (
         f"Fixes considered as changes of the best recipe (trial {best.number}) when the study ended, with the "
         "predictions at that time: the largest predicted gain first, then those without a predicted effect, last those "
         "that are not legal or do not apply here.",
     )
     columns = ("fix", "phase", "predicted gain (90 %)", "P(fits)", "why not")
     table = Table(columns=columns, rows=rows, numbers=(2, 3))
-    return Section(key="not-tried", title="Considered and not tried", paragraphs=said, table=table) if rows else None
+    return (
+        Section(key="not-tried", title="Considered and not tried", paragraphs=paragraphs, table=table) if rows else None
+    )
 
 
 def _idea_rows(ideas: Sequence[Idea]) -> Iterator[tuple[str, ...]]:

@@ -20,11 +20,11 @@ def feasible(material: Material) -> Section | None:
     no_room = any(trial.status is Status.OOM for trial in material.trials)
     if study is None or not ended or not no_room or material.history.best is not None:
         return None
-    said = tuple(_said(Recipe.model_validate(study.recipe)))
-    return Section(key="next", title="What to try next", paragraphs=said) if said else None
+    paragraphs = tuple(_paragraphs(Recipe.model_validate(study.recipe)))
+    return Section(key="next", title="What to try next", paragraphs=paragraphs) if paragraphs else None
 
 
-def _said(recipe: Recipe) -> Iterator[str]:
+def _paragraphs(recipe: Recipe) -> Iterator[str]:
     if recipe.hardware.is_cpu or recipe.memory_limit_gib is None:
         yield "Raise cluster.memory_gib or add ranks: no setting that was tried fits its memory."
         return

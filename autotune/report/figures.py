@@ -144,12 +144,12 @@ def _rates(trial: Trial, material: Material) -> tuple[float, float]:
 def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> list[Markup]:
     """Draws a trial at its throughput with its interval; at the bottom if it has none."""
     figures = material.figures.get(trial.number)
-    said = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
+    text = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
     if figures is None:
-        return [mark(shape_of(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
+        return [mark(shape_of(trial), x, axis.bottom - 8, title=f"{text}. {verdict_text(trial)}")]
     low, high = _rates(trial, material)
     value = tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit)
-    title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {verdict_text(trial)}"
+    title = f"{text}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {verdict_text(trial)}"
     return [
         line(x, axis.y(low), x, axis.y(high), "whisker"),
         mark(shape_of(trial), x, axis.y(figures.tokens_per_s_per_gpu), title=title),

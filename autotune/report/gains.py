@@ -64,14 +64,14 @@ def predictions(material: Material) -> Section | None:
         return None
     judged = [forecast.inside for forecast in found if forecast.inside is not None]
     held = f" {sum(judged)} of {len(judged)} obtained gains are inside." if judged else ""
-    said = (
+    paragraphs = (
         "Gain over the parent of each trial: the bar is the 90 % interval predicted before its first burst, the stroke "
         "in it the expected gain; the mark is the gain over all bursts of both, with its 95 % interval."
         f"{held} The scale is stretched for small gains.",
     )
     columns = ("trial", "fixes", "predicted (90 %)", "obtained (95 %)", "obtained is")
     table = Table(columns=columns, rows=tuple(map(_forecast_row, found)), numbers=(0,))
-    return Section(key="predictions", title="Predicted against obtained", paragraphs=said, table=table)
+    return Section(key="predictions", title="Predicted against obtained", paragraphs=paragraphs, table=table)
 
 
 def _forecast_row(forecast: Forecast) -> tuple[str, ...]:
@@ -120,14 +120,14 @@ def waterfall(material: Material) -> Section | None:
     if not found:
         return None
     rows = tuple(row for stage in found for row in _stage_rows(stage, material.unit))
-    said = (
+    paragraphs = (
         "Throughput from the reference to the tuned recipe, one bar for each accepted change, in the colours of the "
         "walls that its fixes answer. A change was measured as a whole: its gain is divided among its fixes in "
         "proportion to their predicted shares; fixes that were predicted to cost throughput have no part.",
     )
     columns = ("trial", "throughput", "fix", "answers", "part of the gain")
     table = Table(columns=columns, rows=rows, numbers=(0, 4))
-    return Section(key="waterfall", title="What each accepted change gave", paragraphs=said, table=table)
+    return Section(key="waterfall", title="What each accepted change gave", paragraphs=paragraphs, table=table)
 
 
 def _stage_rows(stage: Stage, unit: str) -> Iterator[tuple[str, ...]]:

@@ -110,9 +110,9 @@ def _software(material: Material) -> str:
     outcomes = (outcome for trial in material.trials for outcome in trial.outcomes)
     ran = next((outcome for outcome in outcomes if outcome.versions), None)
     known = {**material.document.environment, **(ran.versions if ran else {})}
-    said = [f"{name} {known[name]}" for name in SOFTWARE if name in known]
+    versions = [f"{name} {known[name]}" for name in SOFTWARE if name in known]
     study = material.history.study
-    return ", ".join([*said, f"moe-autotune {study.version}"] if study else said)
+    return ", ".join([*versions, f"moe-autotune {study.version}"] if study else versions)
 
 
 def _cost(history: History, document: Document) -> str:
@@ -129,15 +129,14 @@ def _at_full_size(material: Material) -> str:
     best, reference = history.best, history.reference
     if best is None or surrogate is None or not history.only_proxies:
         return ""
-    said = NOT_AT_FULL_SIZE
     fits = f"P(fits) {percent(float(surrogate.memory.fits(tabulate([best.recipe]))[0]), 0)}"
     if reference is None or reference.number == best.number:
-        return f"{said}; {fits}"
+        return f"{NOT_AT_FULL_SIZE}; {fits}"
     time = surrogate.time
     log_step, deviation = time.difference(time.closed_form_of(best.recipe), time.closed_form_of(reference.recipe))
     middle, low, high = gain_interval(-float(log_step[0]), float(deviation[0]), 0.0)
     over = f"{speedup_text(1 + middle)} trial {reference.number}"
-    return f"{said}; predicted {over} (90 %: {interval(1 + low, 1 + high)}), {fits}"
+    return f"{NOT_AT_FULL_SIZE}; predicted {over} (90 %: {interval(1 + low, 1 + high)}), {fits}"
 
 
 def _saves(document: Document, recipe: Recipe) -> str:

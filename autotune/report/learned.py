@@ -36,7 +36,7 @@ def learned(material: Material) -> Section | None:
         for one in found[:MAX_ROWS]
     )
     traced = sum(bool(each.ranks) for each in surrogate.time.measured)
-    said = (
+    paragraphs = (
         f"Constants of the step-time estimate, calibrated on {len(surrogate.time.measured)} recipes that ran ({traced} "
         "of them traced): the value of the tables, and the one that predictions use. Largest change first; constants "
         "that no burst measured keep the tables' value.",
@@ -46,7 +46,7 @@ def learned(material: Material) -> Section | None:
     if not rows:
         return None
     table = Table(columns=columns, rows=rows, numbers=(2, 3, 4))
-    return Section(key="learned", title="What was learned about this cluster", paragraphs=said, table=table)
+    return Section(key="learned", title="What was learned about this cluster", paragraphs=paragraphs, table=table)
 
 
 def outside(trials: Sequence[Trial]) -> Iterator[str]:

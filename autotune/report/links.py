@@ -9,7 +9,7 @@ from autotune.tuning.lines import failure_in_words
 from policies.surrogate.links import SOURCE
 from trainer.probe.links import Links
 
-SAID = (
+HOW_MEASURED = (
     "All-reduces of each rank with its peers on the other nodes, all ranks of a node at once, measured before the "
     "first burst."
 )
@@ -22,11 +22,11 @@ def links(material: Material) -> Section | None:
     if probed is None or (probed.rows and probed.links is None):
         return None
     found = probed.links
-    said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."
+    text = HOW_MEASURED if found else f"They could not be measured: {failure_in_words(probed.failure)}."
     if any(lesson.study == SOURCE for lesson in material.history.lessons):
-        said += f" {LESSON_NOTE}"
+        text += f" {LESSON_NOTE}"
     table = Table(columns=("what", "measured"), rows=_rows(found)) if found else None
-    return Section(key="links", title="Links between the nodes", paragraphs=(said,), table=table)
+    return Section(key="links", title="Links between the nodes", paragraphs=(text,), table=table)
 
 
 def _rows(found: Links) -> tuple[tuple[str, ...], ...]:

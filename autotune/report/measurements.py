@@ -36,7 +36,7 @@ def steps(material: Material) -> Section | None:
         wall = wall_of(trial)
         rank = NONE if trace.rank is None else str(trace.rank)
         rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in families()), str(wall)))
-    said = (
+    paragraphs = (
         "One bar per traced trial: the average traced step of one rank, divided completely. It is the slowest rank "
         "of the first trial; for a trial without a trace of that rank, its own slowest. "
         "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
@@ -45,7 +45,7 @@ def steps(material: Material) -> Section | None:
     table = Table(
         columns=("trial", "rank", "traced step", *words, "wall"), rows=tuple(rows), numbers=tuple(range(3 + len(words)))
     )
-    return Section(key="steps", title="Where the step goes", paragraphs=said, table=table) if rows else None
+    return Section(key="steps", title="Where the step goes", paragraphs=paragraphs, table=table) if rows else None
 
 
 def throughput(material: Material) -> Section | None:
@@ -70,10 +70,10 @@ def throughput(material: Material) -> Section | None:
         f"wall-clock time: with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none "
         f"by it alone.{_accepted_within(material, noise)}"
     )
-    said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
+    paragraphs = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
     columns = ("trial", "fixes", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 3, 4, 5, 6))
-    return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)
+    return Section(key="throughput", title="Throughput over trials", paragraphs=paragraphs, table=table)
 
 
 def _accepted_within(material: Material, noise: float) -> str:
@@ -83,12 +83,14 @@ def _accepted_within(material: Material, noise: float) -> str:
         for step in material.path
         if step.obtained is not None and step.obtained.value < 1 + noise and step.trial.verdict_reason is not None
     }
-    said = ", ".join(f"trial {number} by {DECIDED_BY[kind]}" for number, kind in decided.items() if kind in DECIDED_BY)
-    if not said:
+    accepted = ", ".join(
+        f"trial {number} by {DECIDED_BY[kind]}" for number, kind in decided.items() if kind in DECIDED_BY
+    )
+    if not accepted:
         return ""
     cpu = Noise(trials=material.trials, cost=cpu_cost).between_bursts()
     differs = f" (one burst differs from the next by {percent(cpu.deviation)} in CPU time)"
-    return f" Accepted within it: {said}{differs if ReasonKind.CPU_TIME in decided.values() else ''}."
+    return f" Accepted within it: {accepted}{differs if ReasonKind.CPU_TIME in decided.values() else ''}."
 
 
 def memory(material: Material) -> Section | None:
@@ -111,8 +113,8 @@ def memory(material: Material) -> Section | None:
         )
     columns = ("trial", "predicted peak", "hottest rank", "by rank (GiB)", "limit", "of the limit")
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 1, 2, 4, 5))
-    said = ("Largest peak of any burst of the trial, for every rank; the limit is that of one rank.",)
-    return Section(key="memory", title="Memory", paragraphs=said, table=table) if rows else None
+    paragraphs = ("Largest peak of any burst of the trial, for every rank; the limit is that of one rank.",)
+    return Section(key="memory", title="Memory", paragraphs=paragraphs, table=table) if rows else None
 
 
 def _by_rank(peaks: Sequence[float]) -> str:
@@ -141,7 +143,7 @@ def losses(material: Material) -> Section | None:
         else "They agree within the tolerance for these changes."
     )
     label = numerics_of(base.recipe.diff(best.recipe))
-    said = (
+    paragraphs = (
         f"Loss of every step from the first, warm-up included, of trial {base.number} and trial {best.number}: "
         f"{counted(len(pairs), 'step')}, largest difference {percent(largest, 2)}. {verdict} The changes are {label}.",
     )
@@ -149,7 +151,7 @@ def losses(material: Material) -> Section | None:
     return Section(
         key="losses",
         title="Losses, base and tuned",
-        paragraphs=said,
+        paragraphs=paragraphs,
         table=Table(columns=columns, rows=rows, numbers=(0, 1, 2, 3)),
     )
 
@@ -169,7 +171,7 @@ def noise(material: Material) -> Section | None:
         if len(costs := medians(trial)) > 1
     )
     has_cpu = any(any(outcome.cpu_us) for trial in trials for outcome in trial.outcomes)
-    said = [
+    paragraphs = [
         "One noise estimate, used in three places.",
         f"Between bursts: the median step of a burst varies by {percent(wall.deviation)} (one standard deviation, "
         "wall-clock time"
@@ -192,15 +194,17 @@ def noise(material: Material) -> Section | None:
     table = Table(
         columns=("trial", "bursts", "spread of medians", "median step of each burst"), rows=rows, numbers=(0, 1, 2)
     )
-    return Section(key="noise", title="How noise was measured", paragraphs=tuple(said), table=table if rows else None)
+    return Section(
+        key="noise", title="How noise was measured", paragraphs=tuple(paragraphs), table=table if rows else None
+    )
 
 
 def unlike_production(material: Material) -> Section | None:
     rows = tuple((d.what, d.here, d.production, d.effect) for d in material.document.unlike_production)
-    said = ("The bursts of the best trial, compared with a run of its exported command. Effects are estimates.",)
+    paragraphs = ("The bursts of the best trial, compared with a run of its exported command. Effects are estimates.",)
     table = Table(columns=("what", "in a burst", "in production", "effect on the figures"), rows=rows)
     return (
-        Section(key="production", title="How a burst differs from production", paragraphs=said, table=table)
+        Section(key="production", title="How a burst differs from production", paragraphs=paragraphs, table=table)
         if rows
         else None
     )
@@ -216,9 +220,9 @@ def environment(material: Material) -> Section | None:
     pairs = {**study.environment, **measured_on, "moe-autotune": study.version, "seed": str(study.seed)}
     pairs |= {"engine": f"{engine}: no figure was measured" if material.history.simulated else engine}
     rows = tuple(sorted((name, str(value)) for name, value in pairs.items()))
-    said = ("Where the bursts ran. Figures from another machine or version are not comparable with these.",)
+    paragraphs = ("Where the bursts ran. Figures from another machine or version are not comparable with these.",)
     return Section(
-        key="environment", title="Environment", paragraphs=said, table=Table(columns=("what", "found"), rows=rows)
+        key="environment", title="Environment", paragraphs=paragraphs, table=Table(columns=("what", "found"), rows=rows)
     )
 
 

@@ -106,7 +106,7 @@ def _card(trial: Trial) -> TrialCard:
         walls=_walls(trial),
         bars=rank_bars(trial),
         about=tuple(_about(trial)),
-        warnings=tuple(dict.fromkeys(said for outcome in trial.outcomes for said in outcome.warnings)),
+        warnings=tuple(dict.fromkeys(warning for outcome in trial.outcomes for warning in outcome.warnings)),
     )
 
 

@@ -24,13 +24,13 @@ def probed(material: Material) -> Section | None:
         Record(heading=TITLES[group], facts=(), tables=(_table([cells(row) for row in rows]),))
         for group, rows in groupby(found.rows, key=lambda row: row.group)
     )
-    said = (
+    paragraphs = (
         f"{_cost(found, material.unit)} {LESSON_NOTE}",
         *(f"{note[:1].upper()}{note[1:]}." for note in notes(found.rows)),
     )
     if found.failure is not None:
-        said += (f"The probe ended early: {failure_in_words(found.failure)}.",)
-    return Section(key="probe", title="Probe of the cluster", paragraphs=said, records=records)
+        paragraphs += (f"The probe ended early: {failure_in_words(found.failure)}.",)
+    return Section(key="probe", title="Probe of the cluster", paragraphs=paragraphs, records=records)
 
 
 def _cost(found: ProbeEntry, unit: str) -> str:

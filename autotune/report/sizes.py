@@ -20,7 +20,7 @@ def sizes(material: Material) -> Section | None:
     if all(trial.fidelity is None for trial in material.trials):
         return None
     unit = material.unit
-    said = ", ".join(
+    text = ", ".join(
         f"{counted(each.bursts, 'burst')} of {'full size' if each.full_size else _words(each.nodes, each.layers)} for "
         f"{significant(each.gpu_hours, 2)} {unit}-hours"
         for each in material.document.sizes
@@ -28,7 +28,7 @@ def sizes(material: Material) -> Section | None:
     rows = tuple(_row(trial) for trial in material.trials)
     columns = ("trial", "size", "bursts", "predicted gain at full size", "P(fits) at full size", "verdict")
     table = Table(columns=columns, rows=rows, numbers=(0, 2, 3, 4))
-    return Section(key="sizes", title="Sizes of the bursts", paragraphs=(WHY, f"{said}."), table=table)
+    return Section(key="sizes", title="Sizes of the bursts", paragraphs=(WHY, f"{text}."), table=table)
 
 
 def _words(nodes: int, layers: int) -> str:

@@ -86,8 +86,8 @@ def _warning(document: Document) -> tuple[tuple[str, str], ...]:
     if not document.warnings:
         return ()
     first = document.warnings[0]
-    said = f"The journal disagrees with the bursts' own files, so these figures may be wrong: {first}."
-    return (("Warning", said),)
+    warning = f"The journal disagrees with the bursts' own files, so these figures may be wrong: {first}."
+    return (("Warning", warning),)
 
 
 def _figure_note(history: History, document: Document) -> str:
@@ -143,12 +143,12 @@ def _what_was_wrong(history: History) -> str:
     trials = history.trials
     if not trials:
         return "Nothing was measured."
-    said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
-    said += [f"{undecided}."] if (undecided := _no_wall(trials[0])) else []
+    sentences = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
+    sentences += [f"{undecided}."] if (undecided := _no_wall(trials[0])) else []
     walls = walls_met([trial for trial in trials if trial.accepted])
     if walls:
-        said.append("Largest walls seen during the study: " + "; ".join(walls) + ".")
-    return " ".join(said) or "No trace named a wall."
+        sentences.append("Largest walls seen during the study: " + "; ".join(walls) + ".")
+    return " ".join(sentences) or "No trace named a wall."
 
 
 def _no_wall(base: Trial) -> str:

@@ -36,8 +36,8 @@ def wall_of(trial: Trial) -> WallSeen:
     if trial.status is Status.OOM and failure:
         return _out_of_memory(trial, failure)
     if trial.analysis is None:
-        said = (f"{failure.kind}: {failure.evidence}",) if failure else ("its bursts left no trace",)
-        return WallSeen(wall="not seen", recoverable="", evidence=said, seen_in="")
+        evidence = (f"{failure.kind}: {failure.evidence}",) if failure else ("its bursts left no trace",)
+        return WallSeen(wall="not seen", recoverable="", evidence=evidence, seen_in="")
     diagnosis = trial.analysis.diagnosis
     return WallSeen(
         wall=diagnosis.headline,
@@ -55,12 +55,12 @@ def walls_met(trials: Sequence[Trial]) -> list[str]:
         diagnosis = trial.analysis.diagnosis if trial.analysis else None
         met = _met(diagnosis) if diagnosis else None
         if met is not None and met[1] > largest.get(met[0], (0.0, 0.0, "", 0))[0]:
-            name, share, us, said = met
-            largest[name] = share, us, said, trial.number
+            name, share, us, words = met
+            largest[name] = share, us, words, trial.number
     ranked = sorted(largest.values(), key=lambda item: -item[0])
     return [
-        f"{said} {percent(share)} of the step (up to {duration(us)}, trial {number})"
-        for share, us, said, number in ranked
+        f"{words} {percent(share)} of the step (up to {duration(us)}, trial {number})"
+        for share, us, words, number in ranked
     ]
 
 
@@ -93,7 +93,7 @@ def where_it_failed(failure: Failure) -> str:
 def _out_of_memory(trial: Trial, failure: Failure) -> WallSeen:
     limit = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
     under = f"limit {gib(limit)} per rank" if limit else ""
-    evidence = tuple(said for said in (f"out of memory {where_it_failed(failure)}".strip(), failure.evidence) if said)
+    evidence = tuple(each for each in (f"out of memory {where_it_failed(failure)}".strip(), failure.evidence) if each)
     return WallSeen(
         wall=Wall.MEMORY.value,
         recoverable=", ".join(part for part in ("does not fit", under) if part),

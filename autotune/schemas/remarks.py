@@ -31,16 +31,16 @@ def remarks_of(kind: type[Any]) -> dict[str, str]:
 def _module(name: str) -> dict[str, dict[str, str]]:
     """Returns class → field → comment for one module."""
     source = inspect.getsource(sys.modules[name])
-    said = dict(_comments(source))
-    above = _above(source, said)
+    comments = dict(_comments(source))
+    above = _above(source, comments)
     classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    return {each.name: dict(_remarks(each, said, above)) for each in classes}
+    return {each.name: dict(_remarks(each, comments, above)) for each in classes}
 
 
-def _remarks(kind: ast.ClassDef, said: dict[int, str], above: dict[int, str]) -> Iterator[tuple[str, str]]:
+def _remarks(kind: ast.ClassDef, comments: dict[int, str], above: dict[int, str]) -> Iterator[tuple[str, str]]:
     for field in kind.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            remark = said.get(field.end_lineno or field.lineno) or above.get(field.lineno)
+            remark = comments.get(field.end_lineno or field.lineno) or above.get(field.lineno)
             if remark:
                 yield field.target.id, remark.replace("None", "null")
 
@@ -51,10 +51,10 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
-def _above(source: str, said: dict[int, str]) -> dict[int, str]:
+def _above(source: str, comments: dict[int, str]) -> dict[int, str]:
     """Returns line → the comments on the lines directly above it."""
     alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     found: dict[int, str] = {}
     for number in sorted(alone):
-        found[number + 1] = " ".join(filter(None, (found.pop(number, ""), said[number])))
+        found[number + 1] = " ".join(filter(None, (found.pop(number, ""), comments[number])))
     return found

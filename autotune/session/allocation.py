@@ -54,11 +54,11 @@ class InAllocation:
             self._say(f"study {self.folder} in job {job}; Ctrl-C stops it")
         else:
             self._say(f"study {self.folder} in job {job}, which runs already; Ctrl-C stops it")
-        self._look_on(Follower(study_job=study_job, job=job, say=self._say))
+        self._follow(Follower(study_job=study_job, job=job, say=self._say))
         write_report(self.folder)
         return read_study(self.folder)
 
-    def _look_on(self, follower: Follower) -> None:
+    def _follow(self, follower: Follower) -> None:
         with Interruption() as interruption:
             try:
                 follower.follow()

@@ -1,7 +1,7 @@
 """Handles what ends a run of the tuner from outside: Ctrl-C, TERM, USR1, a closed terminal, or the deadline.
 
-Each raises KeyboardInterrupt in the loop; the engine ends the running burst, and `last_word` returns the journal's last
-event.
+Each raises KeyboardInterrupt in the loop; the engine ends the running burst, and `ended_event` returns the last
+event of the journal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Interruption:
     def by_ctrl_c(self) -> bool:
         return self._received == signal.SIGINT
 
-    def last_word(self, reason: str = "") -> Ended:
+    def ended_event(self, reason: str = "") -> Ended:
         """Returns the event that ends the journal; `reason` is used if no signal was received."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
@@ -66,8 +66,8 @@ class Interruption:
             return Ended(status="budget", reason=Reason(kind=ReasonKind.DEADLINE_REACHED, figures={"at": at}))
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
         why = reason_of_the_signal(os.environ) if self._received == signal.SIGTERM else None
-        said = f"ended by {by}" + (f": {why}" if why else "")
-        because = said if self.received else reason or said
+        text = f"ended by {by}" + (f": {why}" if why else "")
+        because = text if self.received else reason or text
         return Ended(status="interrupted", reason=Reason(kind=ReasonKind.INTERRUPTED, figures={"because": because}))
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -19,8 +19,8 @@ def summary_of(status: StudyStatus) -> str:
     """Returns `qwen3-30b-a3b: converged, trial 4 (drop_recompute), 1.42× trial 0 (95 % interval 1.39–1.44); 12 bursts,
     3.1 GPU-hours`."""
     best = status.best.words if status.best else "nothing runs"
-    said = f"{status.study}: {status.status or status.state}, {best}; {status.cost}"
-    return f"{said} (simulated)" if status.simulated else said
+    text = f"{status.study}: {status.status or status.state}, {best}; {status.cost}"
+    return f"{text} (simulated)" if status.simulated else text
 
 
 def variables(status: StudyStatus, *, code: int, report: str) -> dict[str, str]:

@@ -150,13 +150,13 @@ class Session:
                     interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
                     raise
         except KeyboardInterrupt as ending:
-            return study.journal.append(interruption.last_word(str(ending)))
+            return study.journal.append(interruption.ended_event(str(ending)))
         except AllocationEndedError as ending:
-            return study.journal.append(interruption.last_word(ending.what))
+            return study.journal.append(interruption.ended_event(ending.what))
         except Exception:
             if not interruption.received:
                 raise
-            return study.journal.append(interruption.last_word())  # NumPy turns KeyboardInterrupt into a TypeError
+            return study.journal.append(interruption.ended_event())  # NumPy turns KeyboardInterrupt into a TypeError
 
     def _probe(self, study: Study) -> None:
         """Probes the cluster before the first burst; only its links if the session does not tune."""

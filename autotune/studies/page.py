@@ -72,8 +72,8 @@ def _chart(rows: list[Row]) -> Markup:
         x, half = (index + 0.5) / len(rows), min(0.3 / len(rows), 0.03)
         if row.speedup is None or row.speedup_ci is None:
             continue
-        said = f"{row.folder}: {gain_words(row)}"
-        parts.append(box(x - half, axis.y(1.0), x + half, axis.y(row.speedup), "k-compute", title=said))
+        text = f"{row.folder}: {gain_words(row)}"
+        parts.append(box(x - half, axis.y(1.0), x + half, axis.y(row.speedup), "k-compute", title=text))
         parts.append(line(x, axis.y(row.speedup_ci[0]), x, axis.y(row.speedup_ci[1]), "whisker"))
     parts += numbers_below(len(rows), CHART_PX - 6, first=[str(number) for number in range(1, len(rows) + 1)])
     name = f"Speed-up of {len(rows)} studies with its 95 % interval; the list below has the figures"

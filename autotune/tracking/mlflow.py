@@ -50,8 +50,8 @@ def write_runs(runs: StudyRuns, *, tracking: str, folder: Path, again: bool) -> 
         for trial in runs.trials:
             _write(client, experiment, trial, {IDENTITY: runs.identity, PARENT: study})
     except refused as error:
-        said = str(error).partition("\n")[0]
-        raise ToolError(f"MLflow at {tracking}: {said}", hint="name another --tracking, or start its server") from error
+        text = str(error).partition("\n")[0]
+        raise ToolError(f"MLflow at {tracking}: {text}", hint="name another --tracking, or start its server") from error
     return study
 
 

@@ -47,7 +47,7 @@ def _is_overruled(history: History, trial: Trial) -> bool:
 def _attributes(trial: Trial) -> dict[str, Any]:
     """Returns the user attributes of a trial: the fix and its reason, the prediction, and the result."""
     proposal, peaks = trial.proposal, [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
-    said = {
+    attributes = {
         "trial": trial.number,
         "phase": proposal.phase.value,
         "fix": proposal.fix,
@@ -60,7 +60,7 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "verdict_because": verdict_text(trial),
         "peak_gib": max(peaks) if peaks else None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _moment(seconds: float) -> datetime:

@@ -24,13 +24,13 @@ def _not_acting(trial: Trial) -> Reason | None:
     acting = trial.outcomes[0].acting
     idle = [
         {"knob": knob, "wanted": as_reported(wanted), "built": acting[knob]}
-        for knob, wanted in _asked(trial).items()
+        for knob, wanted in _wanted(trial).items()
         if knob in acting and as_reported(acting[knob]) != as_reported(wanted)
     ]
     return Reason(kind=ReasonKind.NOT_ACTING, figures={"knobs": idle}) if idle else None
 
 
-def _asked(trial: Trial) -> dict[str, Any]:
+def _wanted(trial: Trial) -> dict[str, Any]:
     """Returns the changed knobs with the values that the bursts ran with; a proxy has its own pipeline."""
     if trial.fidelity is None:
         return {knob: to for knob, (_, to) in trial.changes.items()}

@@ -142,11 +142,11 @@ def probe_in_words(event: Probed) -> str:
     """Returns the number of figures of a probe, its cost, and the ranks that it found slow."""
     found = [row for row in event.rows if row.measured is not None]
     slow = {row.slow_rank: row for row in found if row.slow_rank is not None}
-    said = f"probed the cluster: {counted(len(found), 'figure')} of {len(event.rows)} in {event.seconds:.0f} s"
-    said += f" on {counted(event.ranks, 'rank')}"
+    text = f"probed the cluster: {counted(len(found), 'figure')} of {len(event.rows)} in {event.seconds:.0f} s"
+    text += f" on {counted(event.ranks, 'rank')}"
     for rank, row in slow.items():
-        said += f"; rank {rank} takes {significant(row.slow_by or 1.0, 3)} times as long as others ({row.name})"
-    return said
+        text += f"; rank {rank} takes {significant(row.slow_by or 1.0, 3)} times as long as others ({row.name})"
+    return text
 
 
 def links_in_words(links: Links) -> str:
@@ -155,14 +155,14 @@ def links_in_words(links: Links) -> str:
     over = f" over {', '.join(links.interfaces)}" if any(links.interfaces) else ""
     rate, latency = significant(links.bandwidth_gb_s, 3), significant(links.latency_us, 3)
     where = f"{links.backend}{over}, {counted(links.nodes, 'node')}"
-    said = f"{rate} GB/s per rank, {latency} us per 4 KiB all-reduce ({where})"
+    text = f"{rate} GB/s per rank, {latency} us per 4 KiB all-reduce ({where})"
     if links.clocks_apart_s > MAX_CLOCKS_APART_S:
-        said += (
+        text += (
             f"; their clocks are {significant(links.clocks_apart_s, 2)} s apart: the order of failures depends on them"
         )
     if links.folder_lag_s > MAX_FOLDER_LAG_S:
-        said += f"; a file appears on the other nodes after {significant(links.folder_lag_s, 2)} s"
-    return said
+        text += f"; a file appears on the other nodes after {significant(links.folder_lag_s, 2)} s"
+    return text
 
 
 def outcome_in_words(outcome: Outcome, unit: str) -> str:
@@ -221,8 +221,8 @@ def best_speedup(history: History) -> Speedup | None:
 
 def interval_in_words(gained: Speedup) -> str:
     """Returns `95 % interval 1.21–1.34`, with the number of bursts if it is provisional."""
-    said = interval(gained.low, gained.high)
-    return f"{said}, provisional: {bursts_behind(gained)}" if gained.provisional else said
+    text = interval(gained.low, gained.high)
+    return f"{text}, provisional: {bursts_behind(gained)}" if gained.provisional else text
 
 
 def bursts_behind(gained: Speedup) -> str:

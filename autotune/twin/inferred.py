@@ -16,8 +16,15 @@ from statistics import fmean, median
 
 from autotune.tuning.lessons import LearnedStudy
 from autotune.twin.matching import PART_DEVIATIONS, Observed, matched, parts_of
-from autotune.twin.playing import MachineFit, as_played, is_measured, mean_outside_gib, play, traced_collection_us
 from autotune.twin.probed import own_keys, probe_on
+from autotune.twin.simulating import (
+    MachineFit,
+    as_simulated,
+    is_measured,
+    mean_outside_gib,
+    simulate,
+    traced_collection_us,
+)
 from autotune.twin.translation import default_of, intervals, machine_of, moved_keys
 from policies.surrogate.evidence import Evidence
 from policies.surrogate.factors import factors
@@ -37,13 +44,13 @@ def inferred_keys(study: LearnedStudy, lesson: Lesson) -> dict[str, float]:
     spreads = {factor.name: factor.spread for factor in factors() if factor.name in lesson.mean}
     learned = {name: 1 - (lesson.deviation[name] / spread) ** 2 for name, spread in spreads.items()}
     base, rows = study.recipe, study.history.rows
-    found = play(trials, Machine(), base=base, rows=rows)
+    found = simulate(trials, Machine(), base=base, rows=rows)
     theirs = {name: at for name, at in found.surrogate.time.theta.items() if name in lesson.mean}
     prior = moved_keys({}, lesson.mean, theirs, learned) | _of_rows(study) | _collections(trials) | _limit(study)
     keys = prior | _memory({}, study.surrogate.memory, trials, found)
     movable = {name: deviation for name, deviation in log_deviations(prior, spreads).items() if prior[name] > 0}
     for _ in range(MATCHES):
-        found = play(trials, machine_of(keys), base=base, rows=rows)
+        found = simulate(trials, machine_of(keys), base=base, rows=rows)
         observed = list(_observed(study.surrogate.time.measured, found))
         keys = matched(keys, prior, movable, observed) | _memory(keys, study.surrogate.memory, trials, found)
     return keys
@@ -72,18 +79,18 @@ def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) ->
 
 def _observed(measured: Sequence[Evidence], found: MachineFit) -> Iterator[Observed]:
     """Yields every recipe with a measured step that was also simulated, with the parts that are traced in both."""
-    played = {each.number: each for each in found.surrogate.time.measured}
+    simulated = {each.number: each for each in found.surrogate.time.measured}
     for each in measured:
-        if each.step_s is None or each.number not in played:
+        if each.step_s is None or each.number not in simulated:
             continue
-        ours, theirs = _by_stage(each), _by_stage(played[each.number])
+        ours, theirs = _by_stage(each), _by_stage(simulated[each.number])
         parts = [
             part
             for rank in ours
             if rank in theirs and not each.recipe.hardware.is_cpu
             for part in parts_of(ours[rank], theirs[rank], rank=rank, step_s=each.step_s)
         ]
-        recipe = as_played(each.recipe, Machine(), trace_steps=0)
+        recipe = as_simulated(each.recipe, Machine(), trace_steps=0)
         yield Observed(recipe=recipe, step_s=each.step_s, parts=tuple(parts))
 
 

@@ -86,18 +86,18 @@ def twin_of_lesson(
     gpu: str,
     versions: Mapping[str, str],
     published: Theta | None = None,
-    played: Callable[[Machine], Theta] | None = None,
+    simulated: Callable[[Machine], Theta] | None = None,
 ) -> Twin:
-    """Returns the twin of a lesson without bursts, such as a probe's. `played` returns the factors that the same probe
-    gives on a machine; without it, `published` has those of the published machine.
+    """Returns the twin of a lesson without bursts, such as a probe's. `simulated` returns the factors that the same
+    probe gives on a simulated machine; without it, `published` has those of the published machine.
 
-    `played` is asked LESSON_ROUNDS times; each round moves a key by a share of each of its factors, so that several
+    `simulated` is called LESSON_ROUNDS times; each round moves a key by a share of each of its factors, so that several
     factors of one key do not overshoot.
     """
     keys: dict[str, float] = {}
-    shares = None if played is None else {name: 1 / _translations(name, lesson) for name in lesson.mean}
-    for _ in range(1 if played is None else LESSON_ROUNDS):
-        theta = (published or {}) if played is None else played(machine_of(keys))
+    shares = None if simulated is None else {name: 1 / _translations(name, lesson) for name in lesson.mean}
+    for _ in range(1 if simulated is None else LESSON_ROUNDS):
+        theta = (published or {}) if simulated is None else simulated(machine_of(keys))
         theirs = {factor: at for factor, at in theta.items() if factor in lesson.mean}
         keys = moved_keys(keys, lesson.mean, theirs, shares)
     keys = _rounded(keys)

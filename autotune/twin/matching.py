@@ -1,9 +1,9 @@
 """Moves keys of a simulated machine until simulated recipes have the measured steps and traced parts.
 
 Gauss-Newton on the keys' log scale, with a prior: with K keys whose variances are S [K], M figures with errors e [M]
-(log measured − log played), slopes J [M, K] and variances N [M], keys at `x` and the prior's at `p` become p + S Jᵀ (J
-S Jᵀ + N)⁻¹ (e + J (x − p)). The slopes are computed once, the errors after every update: that of a step from its
-simulation, that of a part from its first simulation, scaled by the change of the sum of its operations.
+(log measured − log simulated), slopes J [M, K] and variances N [M], keys at `x` and the prior's at `p` become
+p + S Jᵀ (J S Jᵀ + N)⁻¹ (e + J (x − p)). The slopes are computed once, the errors after every update: that of a step
+from its simulation, that of a part from its first simulation, scaled by the change of the sum of its operations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Part:
     pipeline_rank: int
     work: str
     measured_s: float
-    played_s: float
+    simulated_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def _figures(keys: Mapping[str, float], observed: Sequence[Observed]) -> Floats:
     parts: list[float] = []
     for each in observed:
         busy = busy_by_rank(each.recipe, machine) if each.parts else ()
-        parts += [busy[part.pipeline_rank].get(part.work, 0.0) * 1e-6 / part.played_s for part in each.parts]
+        parts += [busy[part.pipeline_rank].get(part.work, 0.0) * 1e-6 / part.simulated_s for part in each.parts]
     return np.array([*steps, *parts])
 
 
@@ -109,7 +109,7 @@ def _slope(keys: Mapping[str, float], name: str, observed: Sequence[Observed], n
 
 def _errors(observed: Sequence[Observed], now: Floats) -> Floats:
     steps = [math.log(each.step_s) - log for each, log in zip(observed, now[: len(observed)], strict=True)]
-    parts = [math.log(part.measured_s / part.played_s) for each in observed for part in each.parts]
+    parts = [math.log(part.measured_s / part.simulated_s) for each in observed for part in each.parts]
     return np.array([*steps, *parts])
 
 
@@ -120,13 +120,13 @@ def _deviations(observed: Sequence[Observed]) -> Floats:
 
 
 def parts_of(
-    measured: Mapping[str, float], played: Mapping[str, float], *, rank: int, step_s: float
+    measured: Mapping[str, float], simulated: Mapping[str, float], *, rank: int, step_s: float
 ) -> tuple[Part, ...]:
     """Returns the parts of a traced rank that are large enough to compare in both the measured and the simulated
     step."""
     least = LEAST_SHARE * step_s
     return tuple(
-        Part(pipeline_rank=rank, work=work, measured_s=measured[work], played_s=played[work])
+        Part(pipeline_rank=rank, work=work, measured_s=measured[work], simulated_s=simulated[work])
         for work in PART_DEVIATIONS
-        if min(measured[work], played[work]) > least
+        if min(measured[work], simulated[work]) > least
     )

@@ -35,15 +35,15 @@ class MachineFit:
     outside_gib: float | None
 
 
-def play(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> MachineFit:
+def simulate(trials: Sequence[Trial], machine: Machine, *, base: Recipe, rows: Sequence[Row]) -> MachineFit:
     """Simulates the probe's `rows` on the cluster of `base` and every measured trial, once and without noise, and
     learns from them. Trials that the study traced are traced."""
     quiet = machine.model_copy(update={"noise": Noise(step=0.0, burst=0.0), "stragglers": (), "faults": ()})
     with TemporaryDirectory(prefix="twin-") as folder:
-        played = [_played(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
+        simulated = [_simulated(trial, quiet, Path(folder)) for trial in trials if is_measured(trial)]
     prior = with_probe(prior_of([]), probe_on(base, rows, quiet), base)
     return MachineFit(
-        surrogate=fit_surrogate(played, limit_gib=None, prior=prior), outside_gib=mean_outside_gib(played)
+        surrogate=fit_surrogate(simulated, limit_gib=None, prior=prior), outside_gib=mean_outside_gib(simulated)
     )
 
 
@@ -64,16 +64,16 @@ def traced_collection_us(trial: Trial) -> float | None:
     return fmean(step.host_by_activity.get(GARBAGE, 0.0) for step in steps) if steps else None
 
 
-def _played(trial: Trial, machine: Machine, folder: Path) -> Trial:
+def _simulated(trial: Trial, machine: Machine, folder: Path) -> Trial:
     traced = trial.analysis is not None
-    recipe = as_played(trial.recipe, machine, trace_steps=int(traced))
+    recipe = as_simulated(trial.recipe, machine, trace_steps=int(traced))
     burst = Burst(number=trial.number, recipe=recipe, folder=folder / str(trial.number), seed=SEED)
     outcome = SimulatedEngine(folder / "engine").run(burst)
     analysis = analyze([burst.folder]) if traced and outcome.ok else None
     return replace(trial, proposal=replace(trial.proposal, recipe=recipe), outcomes=(outcome,), analysis=analysis)
 
 
-def as_played(recipe: Recipe, machine: Machine, *, trace_steps: int) -> Recipe:
+def as_simulated(recipe: Recipe, machine: Machine, *, trace_steps: int) -> Recipe:
     """Returns the recipe with one step on the simulated machine, whose memory limit is out of reach."""
     burst = recipe.burst.model_copy(
         update={

@@ -53,16 +53,18 @@ def translation() -> tuple[Row, ...]:
     )
 
 
-def moved_keys(keys: Mapping[str, float], ours: Theta, played: Theta, learned: Theta | None = None) -> dict[str, float]:
+def moved_keys(
+    keys: Mapping[str, float], ours: Theta, simulated: Theta, learned: Theta | None = None
+) -> dict[str, float]:
     """Returns the keys after one translation.
 
-    `ours`: the cluster's factors; `played`: those learned on the machine with `keys`; `learned`: share of each factor's
-    difference to translate (None: all of it). Keys without a factor in either stay as they are.
+    `ours`: the cluster's factors; `simulated`: those learned on the machine with `keys`; `learned`: share of each
+    factor's difference to translate (None: all of it). Keys without a factor in either stay as they are.
     """
     found = dict(keys)
     for row in translation():
-        if row.factor in ours or row.factor in played:
-            theirs = played.get(row.factor, 0.0)
+        if row.factor in ours or row.factor in simulated:
+            theirs = simulated.get(row.factor, 0.0)
             share = 1.0 if learned is None else learned[row.factor]
             wanted = theirs + share * (ours.get(row.factor, 0.0) - theirs)
             value = HOW[row.how](found.get(row.key, default_of(row.key)), wanted, theirs, row)
@@ -116,18 +118,18 @@ def default_of(key: str) -> float:
     return default
 
 
-def _power(value: float, ours: float, played: float, row: Row) -> float:
-    return value * math.exp(row.times * (ours - played))
+def _power(value: float, ours: float, simulated: float, row: Row) -> float:
+    return value * math.exp(row.times * (ours - simulated))
 
 
-def _add(value: float, ours: float, played: float, row: Row) -> float:
-    return value + row.times * (math.exp(ours) - math.exp(played))
+def _add(value: float, ours: float, simulated: float, row: Row) -> float:
+    return value + row.times * (math.exp(ours) - math.exp(simulated))
 
 
-def _odds(value: float, ours: float, played: float, row: Row) -> float:
+def _odds(value: float, ours: float, simulated: float, row: Row) -> float:
     table = rate_values()[row.of]
     share = min(max(table * value, SHARE_EPSILON), 1 - SHARE_EPSILON)
-    return 1 / (1 + (1 - share) / share * math.exp(-row.times * (ours - played))) / table
+    return 1 / (1 + (1 - share) / share * math.exp(-row.times * (ours - simulated))) / table
 
 
 HOW: dict[str, Callable[[float, float, float, Row], float]] = {

@@ -97,7 +97,7 @@ def test_the_earlier_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in ALL]
     with pytest.raises(KeyboardInterrupt), Interruption(time.time() + HANG_S) as interruption:
         signal.raise_signal(signal.SIGALRM if signal.getitimer(signal.ITIMER_REAL)[0] > 0 else signal.SIGTERM)
-    assert interruption.last_word().status == "budget"
+    assert interruption.ended_event().status == "budget"
     for number, handler in zip(ALL, before, strict=True):
         signal.signal(number, handler)
     with Interruption():
