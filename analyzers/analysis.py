@@ -72,7 +72,7 @@ def analyze(
     job = with_memory(summarise(digests, inputs.outcome), apart)
     verdicts = judge_steps(job)
     diagnosis = with_cause(with_steps(conclude(job, find_walls(job)), job, digests, verdicts), job)
-    cut_short = next((said for one in digests if (said := one.cut_short)), "")
+    cut_short = next((text for one in digests if (text := one.cut_short)), "")
     return Analysis(
         diagnosis=msgspec.structs.replace(diagnosis, cut_short=cut_short),
         traces=[
@@ -115,8 +115,8 @@ def _read_all(
 
 
 def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
-    said = [f"{error.path.name} {error.what}" for error in damaged]
-    return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
+    warnings = [f"{error.path.name} {error.what}" for error in damaged]
+    return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *warnings]))
 
 
 def _each(traces: Sequence[Path], stretch: Stretch, progress: Progress, kept: Kept | None) -> Iterator[Found]:
@@ -190,5 +190,5 @@ def _numbered(digests: list[Digest]) -> list[Digest]:
 
 
 def _named(one: Digest, rank: int) -> Digest:
-    said = f"the trace does not name its rank: numbered {rank} by the order of files and devices"
-    return replace(one, report=msgspec.structs.replace(one.report, rank=rank, warnings=[*one.report.warnings, said]))
+    warning = f"the trace does not name its rank: numbered {rank} by the order of files and devices"
+    return replace(one, report=msgspec.structs.replace(one.report, rank=rank, warnings=[*one.report.warnings, warning]))

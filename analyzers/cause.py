@@ -154,7 +154,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
     longest = max(own, key=lambda rank: own[rank])
     least = min(own, key=lambda rank: own[rank])
     uneven_us = own[longest] - float(np.mean(list(own.values())))
-    said = (
+    text = (
         f"the stage of rank {longest} has {ms(own[longest])} ms of own work per step, that of rank {least} "
         f"{ms(own[least])} ms: even stages would recover {percent(job.share(uneven_us))} of the step at most"
     )
@@ -165,7 +165,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
         lost_us=lost_us,
         share=share,
         ranks=[longest] if uneven else [],
-        evidence=[said] if job.share(uneven_us) >= verdict.MIN_NAMED_SHARE else [],
+        evidence=[text] if job.share(uneven_us) >= verdict.MIN_NAMED_SHARE else [],
     )
 
 

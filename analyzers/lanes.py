@@ -134,7 +134,7 @@ class _Drawn:
         """
         inside = (spans.end_us > self._start) & (spans.start_us < self._end)
         spans, key, call = spans.take(inside), key[inside], call[inside]
-        name = look_up(spans.names, spans.name, lambda said: self._names[said])
+        name = look_up(spans.names, spans.name, lambda name: self._names[name])
         for code in _busiest_first(spans):
             here = np.flatnonzero(spans.lane == code)
             here = here[np.lexsort((name[here], -spans.end_us[here], spans.start_us[here]))]

@@ -61,10 +61,10 @@ def with_steps(
     Names no wall if most steps name another one, since then a few long steps determine the average.
     """
     others = _otherwise(diagnosis.wall, job, digests, verdicts)
-    said = [*_left_out(job), *(_in_words(job, wall, steps) for wall, steps in sorted(others.items()))]
-    if not said:
+    lines = [*_left_out(job), *(_in_words(job, wall, steps) for wall, steps in sorted(others.items()))]
+    if not lines:
         return diagnosis
-    because = ". ".join([diagnosis.because, *said])
+    because = ". ".join([diagnosis.because, *lines])
     if diagnosis.wall is Wall.UNDETERMINED or not any(len(steps) > job.steps / 2 for steps in others.values()):
         return replace(diagnosis, because=because)
     few = f"{diagnosis.wall} leads only on average: most single steps name another wall"

@@ -91,8 +91,8 @@ def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
 
 def named(ranges: Spans, name: str) -> Bools:
     """Returns bool[N]: the ranges of this name; if there are none, those of this name followed by a number."""
-    exact = ranges.where(lambda said: said == name)
-    return exact if exact.any() else ranges.where(lambda said: bare(said) == name)
+    exact = ranges.where(lambda each: each == name)
+    return exact if exact.any() else ranges.where(lambda each: bare(each) == name)
 
 
 def bare(name: str) -> str:

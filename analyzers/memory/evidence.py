@@ -73,8 +73,8 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 def _held(use: MemoryUse) -> list[str]:
     """Returns a line on the call sites whose allocations are alive at the peak."""
     shown = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
-    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:MAX_HOLDERS])
-    return [f"live at that peak, by call site: {said}"] if said else []
+    holders = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:MAX_HOLDERS])
+    return [f"live at that peak, by call site: {holders}"] if holders else []
 
 
 def _unused(use: MemoryUse) -> list[str]:

@@ -28,9 +28,10 @@ from analyzers.names.host_activities import (
 from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
-# a call at least this long may have waited for the device: shorter waits change nothing, and are many
-SHORTEST_WAIT_US = 10.0  # of a call whose purpose is to wait, such as a synchronisation
-SLOWEST_CALL_US = 100.0  # of any other call: it waits if longer, as a launch into a full queue
+# a call whose purpose is to wait, such as a synchronisation, counts as a wait from this duration: shorter waits change
+# nothing, and are many
+SHORTEST_WAIT_US = 10.0
+SLOWEST_CALL_US = 100.0  # any other call counts as a wait from this duration: a launch into a full queue waits
 # host activities between two launches at the usual pace; all others are stalls of their own
 ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 

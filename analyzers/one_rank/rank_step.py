@@ -99,7 +99,7 @@ class RankStep:
     def may_wait_us(self) -> float:
         return sum(self.may_wait_by_kind.values())
 
-    def coming_back(self, wall: str, counted_us: float) -> float:
+    def recovered_share(self, wall: str, counted_us: float) -> float:
         """Returns how much shorter the step gets per microsecond that a wall counts.
 
         It is below 1 if the host would then be the limit.

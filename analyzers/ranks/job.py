@@ -187,7 +187,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         untraced=_untraced(digests),
         unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),
         classified=min(d.report.coverage.device_time_classified for d in digests),
-        cut_short=tuple(f"{said}: {d.report.path}" for d in digests if (said := d.cut_short)),
+        cut_short=tuple(f"{text}: {d.report.path}" for d in digests if (text := d.cut_short)),
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )

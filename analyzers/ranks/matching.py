@@ -21,8 +21,8 @@ from analyzers.timeline import Ints
 SAMPLE = 64  # number of collectives that suffices to distinguish groups
 MIN_AGREEING = 3  # number of collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
-# alternatively the share EXACT of them, at least MANY, must agree exactly: a thread that wakes up late ends some
-# collectives late
+# ends agree as well if the share EXACT of at least MANY collectives agrees within the tolerance: a thread that wakes up
+# late ends some collectives late
 EXACT, MANY = DENSE, 6
 NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
 # largest difference of a collective's ends on its ranks: kernels end a few µs apart, uneven exchanges by more
@@ -99,7 +99,8 @@ def tolerance(start: Floats, end: Floats) -> Floats:
 def met(start: Floats, end: Floats) -> Bools:
     """Returns bool[R, N]: the ranks that were in the collective together; start, end: float64[R, N] on one clock.
 
-    A rank that enters after the median rank has left was not, nor was one that left before the last rank entered.
+    A rank that enters after the median rank has left was not in it, nor was a rank that left before the last one
+    entered.
     """
     late = tolerance(start, end)
     came = start <= median(end.T) + late

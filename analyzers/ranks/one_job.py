@@ -26,8 +26,8 @@ def refuse_several_jobs(digests: Sequence[Digest]) -> None:
             if one.report.path == other.report.path:
                 continue
             for differs in DIFFERENCES:
-                if said := differs(one, other):
-                    raise TraceError(Path(one.report.path), said, hint=HINT if differs is _same_rank else APART_HINT)
+                if why := differs(one, other):
+                    raise TraceError(Path(one.report.path), why, hint=HINT if differs is _same_rank else APART_HINT)
 
 
 def _same_rank(one: Digest, other: Digest) -> str:

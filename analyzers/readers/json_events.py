@@ -233,8 +233,8 @@ class JsonTrace:
         if (properties := _PROPERTIES(bytes(document.deviceProperties))) is not None:
             self.device_properties = properties
         self.base_ns = _WHOLE_NUMBER(bytes(document.baseTimeNanoseconds)) or self.base_ns
-        said = {key: bytes(getattr(document, key)) for key in EXCERPT_KEYS}
-        self.excerpt |= {key: text for key, text in said.items() if text != bytes(NOTHING)}
+        texts = {key: bytes(getattr(document, key)) for key in EXCERPT_KEYS}
+        self.excerpt |= {key: text for key, text in texts.items() if text != bytes(NOTHING)}
 
     def _events(self, text: bytes) -> list[Event] | None:
         document = _DOCUMENT(text)

@@ -234,8 +234,8 @@ WHOLE_AGAIN = (
 def _no_device_events(trace: JsonTrace) -> TraceError:
     cut = cut_words(trace.losses.dropped())
     if cut:
-        said = f"is {cut}, before the first event of the device: profilers write those last"
-        return TraceError(trace.path, said, hint=WHOLE_AGAIN)
+        what = f"is {cut}, before the first event of the device: profilers write those last"
+        return TraceError(trace.path, what, hint=WHOLE_AGAIN)
     return TraceError(
         trace.path,
         "has no device events, only host events",
@@ -247,16 +247,16 @@ def _no_device_events(trace: JsonTrace) -> TraceError:
 def _refuse_unknown_device(trace: JsonTrace) -> None:
     """Raises TraceError if the end of the file is missing, where the events of a GPU would be."""
     if cut := cut_words(trace.losses.dropped()):
-        said = (
+        what = (
             f"is {cut}, and nothing before that shows whether the rank computed on a GPU: its events are written last"
         )
-        raise TraceError(trace.path, said, hint=WHOLE_AGAIN)
+        raise TraceError(trace.path, what, hint=WHOLE_AGAIN)
 
 
 def _timeline(
     trace: JsonTrace, *, origin: float, index: int | None, device: DeviceEvents, host: dict[str, Spans]
 ) -> Timeline:
-    said = excerpt(trace.excerpt)
+    header = excerpt(trace.excerpt)
     return Timeline(
         path=str(trace.path),
         format="kineto",
@@ -274,10 +274,10 @@ def _timeline(
         memory_limit_bytes=_memory_of(trace.device_properties or [], index),
         compute_capability=_capability_of(trace.device_properties or [], index),
         simulated=_is_simulated(trace.device_properties or []),
-        microbatches=said.microbatches,
-        microbatches_traced=said.traced,
-        repeats=said.repeats(origin),
-        warnings=said.warnings,
+        microbatches=header.microbatches,
+        microbatches_traced=header.traced,
+        repeats=header.repeats(origin),
+        warnings=header.warnings,
     )
 
 

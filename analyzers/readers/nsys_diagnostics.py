@@ -26,12 +26,12 @@ def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
     where = f"severity >= {WARNING}"
     (pids,) = export.integers(TABLE, ("globalPid",), where)
     texts = export.texts(TABLE, "text", where)
-    said = [
+    messages = [
         " ".join(text.split())
         for process, text in zip((pids >> PROCESS_SHIFT).tolist(), texts, strict=True)
         if text and (process in processes or not process & PROCESS_BITS)
     ]
-    concerning = [text for text in dict.fromkeys(said) if CONCERNS.search(text)]
-    more = len(set(said)) - len(concerning[:SHOWN])
+    concerning = [text for text in dict.fromkeys(messages) if CONCERNS.search(text)]
+    more = len(set(messages)) - len(concerning[:SHOWN])
     rest = [f"nsys: {more} other warnings, in table {TABLE}"] if more else []
     return [*(f"nsys: {text[:SHOWN_CHARACTERS]}" for text in concerning[:SHOWN]), *rest]

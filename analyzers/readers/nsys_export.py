@@ -187,7 +187,7 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
 
 def _refuse_cut(header: bytes, size: int, named: Path) -> None:
     """Raises TraceError if the file is truncated, which SQLite would notice only when it reads a missing page."""
-    page_bytes = {1: 1 << 16}.get(said := int.from_bytes(header[16:18]), said)
+    page_bytes = {1: 1 << 16}.get(stored := int.from_bytes(header[16:18]), stored)
     if page_bytes.bit_count() != 1 or header[24:28] != header[92:96]:
         return  # damaged, which SQLite reports, or of a version that does not store the count of pages
     whole = page_bytes * int.from_bytes(header[28:32])

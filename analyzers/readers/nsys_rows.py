@@ -83,8 +83,8 @@ def device_rows(export: Export, losses: Losses) -> DeviceRows:
     parts = []
     for table, (activity, nameless) in DEVICE_TABLES.items():
         columns = (*DEVICE_COLUMNS, "copyKind" if nameless else "demangledName")
-        start, end, pid, number, stream, correlation, said = export.integers(table, columns)
-        name = _copy_names(export, said, nameless) if nameless else _kernel_names(export, table, said)
+        start, end, pid, number, stream, correlation, named = export.integers(table, columns)
+        name = _copy_names(export, named, nameless) if nameless else _kernel_names(export, table, named)
         kind = np.full(len(start), int(activity), dtype=np.int8)
         parts.append((start, end, pid >> PROCESS_SHIFT, stream, correlation, name, number, kind))
     start, end, process, stream, correlation, name, number, kind = (

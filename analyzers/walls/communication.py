@@ -69,7 +69,7 @@ def _parts(step: RankStep) -> dict[str, float]:
 
 
 def _recoverable(step: RankStep) -> float:
-    return min(1.0, step.coming_back(KIND.wall, sum(step.exposed_by_kind.values()))) * sum(_parts(step).values())
+    return min(1.0, step.recovered_share(KIND.wall, sum(step.exposed_by_kind.values()))) * sum(_parts(step).values())
 
 
 def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]:

@@ -54,7 +54,7 @@ def find(job: Job) -> WallFinding | None:
             if attained is None
             else [
                 *_rate(job, parts),
-                *_not_coming_back(job, counted, alone),
+                *_not_recovered(job, counted, alone),
                 *job.until_another_is_slowest(alone, gained),
                 *_busy(job, step),
                 *_products(job, step),
@@ -68,7 +68,8 @@ def find(job: Job) -> WallFinding | None:
 
 def _recoverable(step: RankStep, attained: float | None) -> float:
     counted = sum(_counted(step, attained).values())
-    return counted * min(1.0, step.coming_back(KIND.wall, counted) if attained is None else _coming_back(step, counted))
+    share = step.recovered_share(KIND.wall, counted) if attained is None else _recovered_share(step, counted)
+    return counted * min(1.0, share)
 
 
 def _counted(step: RankStep, attained: float | None) -> dict[str, float]:
@@ -85,7 +86,7 @@ def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
     return {"below_attainable": max(0.0, step.compute_us - again - needed)}
 
 
-def _coming_back(step: RankStep, counted_us: float) -> float:
+def _recovered_share(step: RankStep, counted_us: float) -> float:
     """Returns how much shorter the step gets per microsecond of compute beyond what the attainable rate needs."""
     if counted_us <= 0:
         return 1.0
@@ -114,7 +115,7 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
     ]
 
 
-def _not_coming_back(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
+def _not_recovered(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
     if job.share(counted_us - recoverable_us) < MIN_SHOWN_SHARE:
         return []
     return [

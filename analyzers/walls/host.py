@@ -82,9 +82,9 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
         return ["the device never waits for the host"]
     what = "no operator runs" if job.on_cpu else "the device waits for work that the host had not launched yet"
     lines = [f"{what} for {job.of_step(step.host_us)}{_mostly(step)}"]
-    said = {_mostly_in(step)} - {ALLOCATOR}
+    named = {_mostly_in(step)} - {ALLOCATOR}
     for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
-        if job.share(us) >= MIN_SHOWN_SHARE and activity not in said:
+        if job.share(us) >= MIN_SHOWN_SHARE and activity not in named:
             whose = ", counted as memory" if activity == ALLOCATOR else ""
             what = f"{ACTIVITY_NAMES[activity]}{whose}"
             lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {what}")

@@ -77,7 +77,7 @@ def _parts(step: RankStep) -> dict[str, float]:
         "offload_copies": copies,
         "allocator": step.allocator_us,
     }
-    back = step.coming_back(OFFLOAD if copies > 0 else KIND.wall, sum(counted.values()))
+    back = step.recovered_share(OFFLOAD if copies > 0 else KIND.wall, sum(counted.values()))
     return {name: back * us for name, us in counted.items() if back * us > 0}
 
 
@@ -102,8 +102,8 @@ def _outside_compute(job: Job, step: RankStep) -> str:
     """Returns the parts of recompute that `compute_by_class` does not include, in words."""
     repeated = step.recompute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
     counted = {"in communication that it repeats": repeated, "on the host": step.recompute_host_us}
-    said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= MIN_SHOWN_SHARE]
-    return "".join(f", {each}" for each in said)
+    parts = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= MIN_SHOWN_SHARE]
+    return "".join(f", {each}" for each in parts)
 
 
 def _peak(outcome: RunOutcome) -> list[str]:
@@ -121,5 +121,5 @@ def _failure(outcome: RunOutcome) -> list[str]:
         return []
     who = f"rank {failure.rank}" if failure.rank is not None else "a rank"
     when = f" in {failure.phase}" if failure.phase else ""
-    said = f": {failure.evidence}" if failure.evidence else ""
-    return [f"{who} ran out of memory{when}{said}", *_peak(outcome)]
+    evidence = f": {failure.evidence}" if failure.evidence else ""
+    return [f"{who} ran out of memory{when}{evidence}", *_peak(outcome)]
