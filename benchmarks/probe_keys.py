@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from autotune.probe.twin import twin_of_probe
 from autotune.twin.translation import default_of
 from benchmarks.policy.wide import wide_scenarios
-from trainer.engines.simulated.probe import play_probe
+from trainer.engines.simulated.probe import simulate_probe
 from trainer.microbenchmarks.groups import rows_of
 from trainer.recipe.machine import Machine
 
@@ -49,7 +49,7 @@ def main() -> None:
     errors: Errors = defaultdict(list)
     seconds, hours = [], []
     for scenario in every[:: max(1, len(every) // options.scenarios)]:
-        played = play_probe(scenario.recipe, rows_of(scenario.recipe), seed=scenario.seed)
+        played = simulate_probe(scenario.recipe, rows_of(scenario.recipe), seed=scenario.seed)
         twin = twin_of_probe(scenario.recipe, played.rows, name="probed", versions={})
         for key, pair in errors_of(scenario.machine, twin.file).items():
             errors[key].append(pair)

@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.golden_runs import GoldenRun, golden_runs
 from benchmarks.published_memory import GB_TO_GIB, LOW_MOMENTS, MIDDLE, deepseek_v3, measured_runs
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
-from trainer.engines.simulated.memory import MemoryPlay, play_memory
-from trainer.engines.simulated.memory.result import RankPlay
+from trainer.engines.simulated.memory import SimulatedMemory, simulate_memory
+from trainer.engines.simulated.memory.result import RankMemory
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine
@@ -48,8 +48,8 @@ def main() -> None:
     _estimated(json.loads((facts / "tuned_recipes.json").read_text(encoding="utf-8"))[::EVERY])
 
 
-def _play(recipe: Recipe) -> MemoryPlay:
-    return play_memory(recipe, MACHINE)
+def _play(recipe: Recipe) -> SimulatedMemory:
+    return simulate_memory(recipe, MACHINE)
 
 
 def _measured(runs: Iterable[GoldenRun]) -> None:
@@ -101,7 +101,7 @@ def _deepseek() -> None:
     _table(rows)
 
 
-def _middle(recipe: Recipe) -> RankPlay:
+def _middle(recipe: Recipe) -> RankMemory:
     return _play(recipe).ranks[MIDDLE]
 
 

@@ -29,10 +29,10 @@ def probe_recipe(recipe: Recipe, *, seed: int) -> ProbedCluster:
 
 
 def _simulated(recipe: Recipe, *, seed: int) -> ProbedCluster:
-    from trainer.engines.simulated.probe import play_probe
+    from trainer.engines.simulated.probe import simulate_probe
     from trainer.microbenchmarks.groups import rows_of
 
-    simulated = play_probe(recipe, rows_of(recipe), seed=seed)
+    simulated = simulate_probe(recipe, rows_of(recipe), seed=seed)
     document = document_of(recipe, simulated.rows, ranks=simulated.ranks, seconds=simulated.seconds)
     return ProbedCluster(rows=simulated.rows, document=document)
 

@@ -7,7 +7,7 @@ from autotune.check.legal import RANKS_HERE
 from autotune.tuning.events import Probed
 from autotune.tuning.study import Study
 from policies.tuner.probe_allowance import probe_s
-from trainer.engines.simulated.probe import play_probe
+from trainer.engines.simulated.probe import simulate_probe
 from trainer.microbenchmarks.group import PROBE_S
 from trainer.microbenchmarks.groups import rows_of
 from trainer.microbenchmarks.row import Row
@@ -52,7 +52,7 @@ def _measure(study: Study, rows: list[Row], within_s: float) -> None:
 
 
 def _simulate(study: Study, within_s: float) -> None:
-    simulated = play_probe(study.recipe, rows_of(study.recipe), seed=study.seed, within_s=within_s)
+    simulated = simulate_probe(study.recipe, rows_of(study.recipe), seed=study.seed, within_s=within_s)
     study.journal.append(
         Probed(links=None, rows=tuple(simulated.rows), ranks=simulated.ranks, seconds=simulated.seconds)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from trainer.engines.simulated.probe import play_probe
+from trainer.engines.simulated.probe import simulate_probe
 from trainer.microbenchmarks.row import Row, unmeasured
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine
@@ -26,7 +26,7 @@ def probe_on(base: Recipe, rows: Sequence[Row], machine: Machine) -> list[Row]:
     """Returns the rows of a probe as measured on a simulated machine."""
     settings = base.burst.model_copy(update={"engine": "simulated", "machine": machine})
     planned = [unmeasured(row) for row in rows]
-    return play_probe(base.model_copy(update={"burst": settings}), planned, seed=SEED).rows
+    return simulate_probe(base.model_copy(update={"burst": settings}), planned, seed=SEED).rows
 
 
 def own_keys(rows: Sequence[Row], published: Sequence[Row]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from policies.surrogate.memory import fit_memory
 from policies.surrogate.probed import expected_rows, with_probe
 from policies.surrogate.probed_memory import memory_prior_of
 from policies.surrogate.time import fit_time, table_prior
-from trainer.engines.simulated.probe import play_probe
+from trainer.engines.simulated.probe import simulate_probe
 from trainer.engines.simulated.step import Simulation
 from trainer.estimate.candidates import tabulate
 from trainer.microbenchmarks.groups import rows_of
@@ -41,7 +41,7 @@ def recipe(machine: dict[str, Any]) -> Recipe:
 
 
 def rows(base: Recipe) -> list[Row]:
-    return play_probe(base, rows_of(base), seed=3).rows
+    return simulate_probe(base, rows_of(base), seed=3).rows
 
 
 @pytest.fixture(scope="module")

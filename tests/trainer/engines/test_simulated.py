@@ -16,7 +16,7 @@ from trainer.burst import Burst, BurstPhase, FailureKind, Outcome, read_burst
 from trainer.engines import open_engine
 from trainer.engines.simulated import Machine, SimulatedEngine, true_throughput
 from trainer.engines.simulated.engine import memory_of
-from trainer.engines.simulated.memory import play_memory
+from trainer.engines.simulated.memory import simulate_memory
 from trainer.engines.simulated.step import Simulation
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Fault, Host, Links, Memory, Noise, Routing, Straggler
@@ -197,7 +197,7 @@ def test_memory_is_that_of_the_hottest_rank_and_not_of_the_hottest_layer() -> No
     simulation = Simulation(recipe, Machine(routing=Routing(skew=0.5)))
     peak = max(memory_of(simulation).peak_gib)
     even = max(memory_of(Simulation(recipe, Machine(routing=Routing(skew=0.0)))).peak_gib)
-    hottest = max(play_memory(recipe, Machine(), imbalance=float(simulation.routing.hottest.max())).peak_gib)
+    hottest = max(simulate_memory(recipe, Machine(), imbalance=float(simulation.routing.hottest.max())).peak_gib)
     assert even < peak < 0.9 * hottest
 
 

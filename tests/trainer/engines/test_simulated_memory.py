@@ -9,10 +9,10 @@ import pytest
 from benchmarks.published_memory import deepseek_v3
 from tests.rows import filled
 from trainer.burst import BurstPhase
-from trainer.engines.simulated.memory import MemoryPlay, OutOfMemory, play_memory, usual_imbalance
-from trainer.engines.simulated.memory.play import shown
+from trainer.engines.simulated.memory import OutOfMemory, SimulatedMemory, simulate_memory, usual_imbalance
+from trainer.engines.simulated.memory.simulate import shown
 from trainer.engines.simulated.memory.sizes import Sizes
-from trainer.engines.simulated.memory.tape import Modules, Op, Policy, Tape, Tensor, play_layer
+from trainer.engines.simulated.memory.tape import Modules, Op, Policy, Tape, Tensor, simulate_layer
 from trainer.engines.simulated.schedule import schedule_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -119,8 +119,8 @@ INERT = {
 }
 
 
-def play(recipe: Recipe, *, machine: Machine = PLAIN, imbalance: float | None = None) -> MemoryPlay:
-    return play_memory(recipe, machine, imbalance=imbalance)
+def play(recipe: Recipe, *, machine: Machine = PLAIN, imbalance: float | None = None) -> SimulatedMemory:
+    return simulate_memory(recipe, machine, imbalance=imbalance)
 
 
 def figures(recipe: Recipe) -> tuple[Any, ...]:
@@ -312,12 +312,12 @@ def two_linears() -> Tape:
 
 
 def test_a_tape_is_played_as_autograd_does_it() -> None:
-    kept = play_layer(two_linears(), Policy())
+    kept = simulate_layer(two_linears(), Policy())
     assert kept.left_over == 0
     assert (kept.forward, kept.kept, kept.backward) == (120, 110, 10 + 110 + 100 + 5)
-    again = play_layer(two_linears(), Policy(recomputed=frozenset(("mlp",))))
+    again = simulate_layer(two_linears(), Policy(recomputed=frozenset(("mlp",))))
     assert (again.forward, again.kept, again.backward) == (120, 10, kept.backward)
-    moved = play_layer(two_linears(), Policy(offloaded=frozenset(("attn_norm",))))
+    moved = simulate_layer(two_linears(), Policy(offloaded=frozenset(("attn_norm",))))
     assert (moved.kept, moved.moved, moved.groups) == (100, 10, (10,))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.rows import for_every_row
-from trainer.engines.simulated.probe import KINDS, play_probe
+from trainer.engines.simulated.probe import KINDS, simulate_probe
 from trainer.microbenchmarks.groups import rows_of
 from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
@@ -48,7 +48,7 @@ def played(machine: dict[str, Any]) -> dict[str, Row]:
     """Returns the first row of every kind."""
     base = recipe(machine)
     found: dict[str, Row] = {}
-    for row in play_probe(base, rows_of(base), seed=1).rows:
+    for row in simulate_probe(base, rows_of(base), seed=1).rows:
         found.setdefault(row.kind, row)
     return found
 
@@ -81,7 +81,7 @@ def test_what_costs_nothing_extra_is_seen_in_gib_and_shares() -> None:
 
 
 def test_recompute_keeps_less_of_a_layer_and_its_peak_stays() -> None:
-    found = {row.name: row.measured or 0.0 for row in play_probe(recipe({}), rows_of(recipe({})), seed=1).rows}
+    found = {row.name: row.measured or 0.0 for row in simulate_probe(recipe({}), rows_of(recipe({})), seed=1).rows}
     kept = [found[f"MoE layer, {how}"] for how in ("nothing recomputed", "all of it recomputed")]
     peaks = [found[f"MoE layer's peak, {how}"] for how in ("nothing recomputed", "all of it recomputed")]
     assert kept[1] < 0.2 * kept[0] < 0.2 * peaks[0]
@@ -98,7 +98,7 @@ def test_a_slow_rank_is_named_where_it_is_among_the_probed() -> None:
 
 def test_a_probe_stops_at_its_deadline_with_what_it_has() -> None:
     base = recipe({})
-    whole, cut = (play_probe(base, rows_of(base), seed=1, within_s=seconds) for seconds in (120.0, 50.0))
+    whole, cut = (simulate_probe(base, rows_of(base), seed=1, within_s=seconds) for seconds in (120.0, 50.0))
     assert (whole.ranks, cut.seconds) == (16, 50.0)
     assert 45.0 < whole.seconds < 120.0
     left = [row for row in cut.rows if row.failure == "no time was left"]
@@ -107,6 +107,6 @@ def test_a_probe_stops_at_its_deadline_with_what_it_has() -> None:
 
 def test_noise_is_drawn_from_the_seed_alone() -> None:
     base = recipe({"noise": {"step": 0.02, "burst": 0.02}})
-    one, again, other = (play_probe(base, rows_of(base), seed=seed).rows for seed in (1, 1, 2))
+    one, again, other = (simulate_probe(base, rows_of(base), seed=seed).rows for seed in (1, 1, 2))
     assert one == again
     assert one != other

@@ -43,7 +43,7 @@ class EndOfStep:
 
 def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> EndOfStep:
     """Returns the times of the end of a step, by rank and in total. stages: [PP][VPP]."""
-    ends = [_End(rates, run, rank, own).played() for rank, own in enumerate(stages)]
+    ends = [_End(rates, run, rank, own).times() for rank, own in enumerate(stages)]
     machine, values = rates.machine, rates.values
     slow = values["host.grace"] if rates.hardware.on_grace else 1.0
     fixed = 0.0 if rates.hardware.is_cpu else values["host.step"] * slow * machine.host.launch
@@ -66,7 +66,7 @@ class _End:
         self.replicas = self.layout.dp * self.layout.cp / self.instances
         self.expert_replicas = self.layout.edp / self.instances
 
-    def played(self) -> RankEnd:
+    def times(self) -> RankEnd:
         reduce_us, gather_us = (0.0, 0.0) if self._in_passes() else (self._reduce_us(), self._gather_us())
         buckets = self._buckets()
         return RankEnd(

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from trainer.burst import Burst, BurstPhase, Failure, FailureKind, Outcome, write_burst, write_outcome
-from trainer.engines.simulated.memory import MemoryPlay, play_memory
+from trainer.engines.simulated.memory import SimulatedMemory, simulate_memory
 from trainer.engines.simulated.recording import Recorder
 from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.trace import write_trace
@@ -37,10 +37,10 @@ class SimulatedEngine:
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
-        played = _Burst(burst, warm=self._nodes == burst.recipe.cluster.nodes)
-        outcome = played.outcome()
+        simulated = _Burst(burst, warm=self._nodes == burst.recipe.cluster.nodes)
+        outcome = simulated.outcome()
         if outcome.ok and burst.recipe.burst.trace_steps:
-            played.write_traces()
+            simulated.write_traces()
         _write_log(burst, outcome)
         write_outcome(burst.folder, outcome)
         self._nodes = burst.recipe.cluster.nodes if outcome.ok else None
@@ -187,12 +187,12 @@ class _Burst:
         return sorted({0, world - 1, *self.simulation.late_ranks[:2]})
 
 
-def memory_of(simulation: Simulation) -> MemoryPlay:
+def memory_of(simulation: Simulation) -> SimulatedMemory:
     """Returns the memory of a recipe for the hottest EP rank of every stage, at the average load over its layers."""
     own = simulation.routing.own
     layers = [[layer for stage in rank for layer in stage.layers] for rank in simulation.stages]
     loads = [float(own[of_rank].mean(axis=0).max()) if of_rank else 1.0 for of_rank in layers]
-    return play_memory(simulation.recipe, simulation.machine, imbalance=loads)
+    return simulate_memory(simulation.recipe, simulation.machine, imbalance=loads)
 
 
 def _failure(fault: Fault) -> Failure:

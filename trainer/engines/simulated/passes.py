@@ -14,7 +14,7 @@ from trainer.engines.simulated.layer import Layers, Segments
 from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream, Work
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.rates import Rates
-from trainer.engines.simulated.streams import OpTimes, Pace, play
+from trainer.engines.simulated.streams import OpTimes, Pace, simulate
 from trainer.recipe.schema import Recipe
 
 LOADS = (1.0, 1.5)  # loads at which layers are simulated
@@ -136,13 +136,13 @@ class Passes:
         """Returns the time per layer, µs, of the later ones of several layers in a row."""
         if not ops:
             return 0.0
-        played = self.play(ops)
+        times = self.simulate(ops)
         half = len(ops) // IN_A_ROW
-        first = max(played.end_us[:half])
-        return max(played.until_us - first, 0.0) / (IN_A_ROW - 1)
+        first = max(times.end_us[:half])
+        return max(times.until_us - first, 0.0) / (IN_A_ROW - 1)
 
-    def play(self, ops: Sequence[Op]) -> OpTimes:
-        return play(ops, self.pace)
+    def simulate(self, ops: Sequence[Op]) -> OpTimes:
+        return simulate(ops, self.pace)
 
     def _slowed(self, ops: list[Op]) -> list[Op]:
         if self.compute == 1:

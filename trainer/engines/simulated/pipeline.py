@@ -28,18 +28,19 @@ class Turn(NamedTuple):
 class Run:
     """The passes of a whole step.
 
-    turns: [PP], in order of time, of the simulated micro batches; period_us: the time of one group of micro batches.
+    simulated: the schedule with fewer micro batches that was simulated; turns: [PP], in order of time, of its micro
+    batches; period_us: the time of one group of micro batches.
     """
 
     schedule: Schedule
-    played: Schedule
+    simulated: Schedule
     turns: tuple[tuple[Turn, ...], ...]
     period_us: float
 
     @property
     def left_out(self) -> int:
         """Returns the number of micro-batch groups that were not simulated."""
-        return (self.schedule.microbatches - self.played.microbatches) // self.schedule.group
+        return (self.schedule.microbatches - self.simulated.microbatches) // self.schedule.group
 
     @property
     def more_us(self) -> float:
@@ -59,9 +60,9 @@ def run_pipeline(schedule: Schedule, duration: Duration, *, send_us: float, over
 
     overlapped: a rank continues while its output is being sent; else it waits until it was sent.
     """
-    played = shortened(schedule)
-    turns = _play(played, duration, send_us if schedule.pp > 1 else 0.0, overlapped)
-    return Run(schedule=schedule, played=played, turns=turns, period_us=_period(played, turns))
+    simulated = shortened(schedule)
+    turns = _simulate(simulated, duration, send_us if schedule.pp > 1 else 0.0, overlapped)
+    return Run(schedule=schedule, simulated=simulated, turns=turns, period_us=_period(simulated, turns))
 
 
 def shortened(schedule: Schedule) -> Schedule:
@@ -93,7 +94,7 @@ def _window_us(turns: Sequence[Turn], window: slice) -> float:
     return float(turns[window.stop - 1].end_us - since)
 
 
-def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:
+def _simulate(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:
     pp, last = schedule.pp, schedule.pp * schedule.vpp - 1
     nothing: list[float | None] = [None] * schedule.microbatches
     forward = [nothing.copy() for _ in range(last + 1)]  # [stage][micro batch]: µs when an output arrives

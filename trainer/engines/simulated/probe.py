@@ -14,13 +14,13 @@ from functools import cached_property
 
 from trainer.engines.simulated.layer import Layers
 from trainer.engines.simulated.memory.outside import outside_gib
-from trainer.engines.simulated.memory.play import layer_kept_gib, layer_peak_gib, lost_to_fragmentation
+from trainer.engines.simulated.memory.simulate import layer_kept_gib, layer_peak_gib, lost_to_fragmentation
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.passes import Passes
 from trainer.engines.simulated.rates import Rates
-from trainer.engines.simulated.streams import Pace, play
+from trainer.engines.simulated.streams import Pace, simulate
 from trainer.microbenchmarks.group import GROUP_S, PROBE_S
 from trainer.microbenchmarks.row import Row, failed, measured
 from trainer.microbenchmarks.shapes import probed_nodes
@@ -52,7 +52,7 @@ class SimulatedProbe:
     seconds: float
 
 
-def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> SimulatedProbe:
+def simulate_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: float = PROBE_S) -> SimulatedProbe:
     """Simulates the rows in order.
 
     A group ends after GROUP_S, the probe after `within_s`, start-up included; the remaining rows get no figure, and the
@@ -69,14 +69,14 @@ def play_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: floa
         if spent[row.group] >= GROUP_S or total >= within_s:
             found.append(failed(row, "no time was left"))
             continue
-        one = _played(recipe, machine, row, ranks=ranks, level=level[row.group], rng=rng)
+        one = _simulated_row(recipe, machine, row, ranks=ranks, level=level[row.group], rng=rng)
         found.append(one)
         took = ROW_S + 2 * REPEATS * (one.measured or 0.0) * 1e-6 * (row.unit == "us")
         spent[row.group], total = spent[row.group] + took, total + took
     return SimulatedProbe(rows=found, ranks=ranks, seconds=round(min(total, within_s), 3))
 
 
-def _played(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: float, rng: random.Random) -> Row:
+def _simulated_row(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, level: float, rng: random.Random) -> Row:
     value = KINDS[row.kind](_Alone(row.recipe(recipe), machine, row))
     if value is None:
         return failed(row, "it is not here")
@@ -209,8 +209,8 @@ def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) 
         Op(kernel="gemm", us=product_us, after=()),
         Op(kernel="SendRecv", us=exchange_us, stream=Stream.EP, sms=sms, after=()),
     ]
-    played = play(ops, _never_late(alone).pace)
-    product, exchange = (end - start for start, end in zip(played.start_us, played.end_us, strict=True))
+    times = simulate(ops, _never_late(alone).pace)
+    product, exchange = (end - start for start, end in zip(times.start_us, times.end_us, strict=True))
     return product, exchange
 
 

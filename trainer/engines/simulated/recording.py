@@ -105,7 +105,9 @@ class Recorder:
         run, end = simulation.run, simulation.end
         mine = end.ranks[self.place]
         overlapped = bool(simulation.recipe.knob("overlap_param_gather"))
-        found = Recording(pace=self.own.pace, microbatches=run.schedule.microbatches, recorded=run.played.microbatches)
+        found = Recording(
+            pace=self.own.pace, microbatches=run.schedule.microbatches, recorded=run.simulated.microbatches
+        )
         begin = self._gather(found, 0.0, mine.parameters_us) if overlapped else 0.0
         now, ends = begin, []
         for turn in run.turns[self.place]:
@@ -114,7 +116,7 @@ class Recorder:
                 now = begin + turn.start_us
             now = self._turn(found, turn, now)
             ends.append(now)
-        window = steady(run.played, self.place)
+        window = steady(run.simulated, self.place)
         if run.left_out and window.stop > window.start:
             since = ends[window.start - 1] if window.start else begin
             found.repeated = Repeated(start_us=since, end_us=ends[window.stop - 1], times=1.0 + run.left_out)
@@ -183,20 +185,20 @@ class Recorder:
         hottest, own = float(routing.hottest[layer]), float(routing.own[layer][self.expert_rank])
         key = way, kind, round(hottest, 3), round(min(own, hottest), 3)
         if key not in self._blocks:
-            self._blocks[key] = self._played(*key)
+            self._blocks[key] = self._simulated_block(*key)
         return self._blocks[key]
 
-    def _played(self, way: str, kind: Kind, hottest: float, own: float) -> Block:
+    def _simulated_block(self, way: str, kind: Kind, hottest: float, own: float) -> Block:
         """Returns the last of several layers in a row, with times from its start."""
         slow = self.slowest.in_a_row(way, kind, hottest)
         mine = slow if self.own is self.slowest and own == hottest else self._waiting(slow, way, kind, own)
-        played = self.own.play(mine)
+        times = self.own.simulate(mine)
         half = len(mine) // IN_A_ROW * (IN_A_ROW - 1)
-        begin = max(played.end_us[:half], default=0.0)
+        begin = max(times.end_us[:half], default=0.0)
         kept = [place for place in range(half, len(mine)) if mine[place].us]
-        start, end = (np.array([times[place] - begin for place in kept]) for times in (played.start_us, played.end_us))
+        start, end = (np.array([us[place] - begin for place in kept]) for us in (times.start_us, times.end_us))
         ops = tuple(mine[place] for place in kept)
-        return Block(ops, start, end, max(played.until_us - begin, 0.0))
+        return Block(ops, start, end, max(times.until_us - begin, 0.0))
 
     def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
         """Returns this rank's operations: where its load is lower they are shorter, and its next collective is longer

@@ -49,10 +49,10 @@ class OpTimes:
         return max(max(self.end_us, default=0.0), self.host_end_us)
 
 
-def play(ops: Sequence[Op], pace: Pace) -> OpTimes:
+def simulate(ops: Sequence[Op], pace: Pace) -> OpTimes:
     """Simulates operations whose `after` are indices into the list; all streams are free at the start."""
     chained = all(op.after == ((place - 1,) if place else ()) for place, op in enumerate(ops))
-    return _in_a_row(ops, pace) if chained else _Player(ops, pace).run()
+    return _in_a_row(ops, pace) if chained else _Simulator(ops, pace).run()
 
 
 def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
@@ -70,7 +70,7 @@ def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
     return OpTimes(launched_us=launched, start_us=starts, end_us=ends)
 
 
-class _Player:
+class _Simulator:
     """Simulates operations event by event: time advances from one start or end to the next, and between two events
     every running operation has a constant speed."""
 

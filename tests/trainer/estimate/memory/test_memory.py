@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rows import filled
-from trainer.engines.simulated.memory import play_memory
+from trainer.engines.simulated.memory import simulate_memory
 from trainer.estimate.candidates import one, table
 from trainer.estimate.held import held_parameters
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
@@ -276,7 +276,7 @@ UNEVEN = {  # layout -> PP
 )
 def test_uneven_chunks_hold_what_the_simulated_schedule_holds(recipe: Recipe) -> None:
     """On every pipeline rank; the simulation plays the schedule allocation by allocation and shares no formula."""
-    played = play_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
+    played = simulate_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
     estimated = sum(memory_of(one(recipe)).by_part.values(), np.zeros(1))[0]
     assert estimated == pytest.approx(played, rel=0.015)
 

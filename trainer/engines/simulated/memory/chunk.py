@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
-from trainer.engines.simulated.memory.tape import LayerPlay
+from trainer.engines.simulated.memory.tape import LayerMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +75,10 @@ def _together(one: Moment | None, two: Moment | None, kept: float, *, early: boo
 
 
 def chunk_of(
-    layers: Sequence[LayerPlay],
+    layers: Sequence[LayerMemory],
     *,
-    before: Sequence[LayerPlay] = (),
-    after: Sequence[LayerPlay] = (),
+    before: Sequence[LayerMemory] = (),
+    after: Sequence[LayerMemory] = (),
     recompute: Recompute | None = None,
     on_host: int = 0,
     most_in_flight: int | None = None,
@@ -113,15 +113,15 @@ def chunk_of(
     )
 
 
-def _in_flight(part: LayerPlay, most: int | None) -> float:
+def _in_flight(part: LayerMemory, most: int | None) -> float:
     """Returns the bytes still being copied to the host when the next layer starts."""
     return sum(part.groups) if most is None else sum(sorted(part.groups, reverse=True)[:most])
 
 
-def _on_host(layer: LayerPlay) -> LayerPlay:
+def _on_host(layer: LayerMemory) -> LayerMemory:
     """Returns a layer whose kept tensors are all copied to the host while the next layer runs, and back while that runs
     backward."""
-    return LayerPlay(
+    return LayerMemory(
         forward=layer.forward,
         backward=layer.backward,
         kept=0.0,
@@ -133,7 +133,7 @@ def _on_host(layer: LayerPlay) -> LayerPlay:
     )
 
 
-def _recomputed(layers: Sequence[LayerPlay], recompute: Recompute | None) -> list[LayerPlay]:
+def _recomputed(layers: Sequence[LayerMemory], recompute: Recompute | None) -> list[LayerMemory]:
     if recompute is None:
         return list(layers)
     if recompute.block:
@@ -143,7 +143,7 @@ def _recomputed(layers: Sequence[LayerPlay], recompute: Recompute | None) -> lis
     return [checkpoint(layers[at : at + size], recompute.share) for at in range(0, len(layers), size)]
 
 
-def checkpoint(layers: Sequence[LayerPlay], share: float) -> LayerPlay:
+def checkpoint(layers: Sequence[LayerMemory], share: float) -> LayerMemory:
     """Returns layers that keep only their input, as one part.
 
     Backward recomputes the rest while the last layer's gradient is alive.
@@ -151,7 +151,7 @@ def checkpoint(layers: Sequence[LayerPlay], share: float) -> LayerPlay:
     whole = chunk_of(layers)
     entered, gradient = layers[0].entered, layers[-1].gradient
     again = max(whole.forward + gradient, whole.backward)
-    return LayerPlay(
+    return LayerMemory(
         forward=max(layer.forward for layer in layers),
         backward=again,
         kept=entered * share,

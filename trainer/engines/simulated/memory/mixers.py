@@ -278,7 +278,7 @@ def mamba1(tape: Tape, sizes: Sizes) -> None:
 def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
     """Returns the function that adds DeepSeek-V4's attention with one key per `ratio` positions; 0: only a window."""
 
-    def play(tape: Tape, sizes: Sizes) -> None:
+    def add(tape: Tape, sizes: Sizes) -> None:
         model = sizes.model
         head = model.v_head_dim or 0
         queries = model.num_attention_heads * head
@@ -292,7 +292,7 @@ def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
         }
         _chain(tape, sizes, widths)
 
-    return play
+    return add
 
 
 def _chain(tape: Tape, sizes: Sizes, widths: Mapping[str, float]) -> None:

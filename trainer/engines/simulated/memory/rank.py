@@ -10,7 +10,7 @@ from trainer.engines.simulated.memory.feeds import FEEDS
 from trainer.engines.simulated.memory.mixers import MIXERS
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.memory.state import quantizes, wide_layers
-from trainer.engines.simulated.memory.tape import LayerPlay, Policy, Tape, play_layer
+from trainer.engines.simulated.memory.tape import LayerMemory, Policy, Tape, simulate_layer
 from trainer.recipe.architecture import LayerKind
 from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks, stages_of
 from trainer.recipe.schema import Recipe
@@ -24,10 +24,10 @@ def chunks_of_ranks(recipe: Recipe, loads: tuple[float, ...]) -> list[list[Chunk
     """Returns the chunks, [PP][VPP]; `loads`: the expert load of each pipeline rank over the mean."""
     layout, numbers, mtp = layout_of(recipe), layers_of_ranks(recipe), mtp_chunks(recipe)
     wide, kinds = wide_layers(recipe), recipe.architecture.layer_kinds
-    players = {load: _Player(recipe, load) for load in set(loads)}
+    simulators = {load: _LayerSimulator(recipe, load) for load in set(loads)}
     return [
         [
-            players[loads[rank]].chunk(
+            simulators[loads[rank]].chunk(
                 embeds=rank == chunk == 0,
                 layers=tuple((kinds[number], number not in wide) for number in layers),
                 predicts=mtp.get((rank, chunk), 0),
@@ -43,7 +43,7 @@ def layer_chunk(recipe: Recipe, *, moe: bool) -> Chunk:
     """Returns a chunk of one layer at an even load: the model's first layer with experts, or the first without."""
     kinds, narrow = recipe.architecture.layer_kinds, quantizes(recipe)
     kind = next((kind for kind in kinds if (kind.feed == "moe") == moe), kinds[0])
-    return _Player(recipe, 1.0).chunk(embeds=False, layers=((kind, narrow),), predicts=0, ends=False)
+    return _LayerSimulator(recipe, 1.0).chunk(embeds=False, layers=((kind, narrow),), predicts=0, ends=False)
 
 
 def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
@@ -56,15 +56,15 @@ def mtp_chunks(recipe: Recipe) -> dict[tuple[int, int], int]:
     return {(layout.pp - 1, layout.vpp - 1): last} if last else {}
 
 
-class _Player:
+class _LayerSimulator:
     """Simulates the memory of one recipe's layers under one load."""
 
     def __init__(self, recipe: Recipe, load: float) -> None:
         self._recipe = recipe
         self._policy, self._recompute = policy_of(recipe), recompute_of(recipe)
         self._sizes = {narrow: Sizes(recipe=recipe, load=load, quantized=narrow) for narrow in (False, True)}
-        self._layers: dict[tuple[LayerKind, bool], LayerPlay] = {}
-        self._ends: dict[str, LayerPlay] = {}
+        self._layers: dict[tuple[LayerKind, bool], LayerMemory] = {}
+        self._ends: dict[str, LayerMemory] = {}
         self._chunks: dict[object, Chunk] = {}
 
     def chunk(self, *, embeds: bool, layers: tuple[tuple[LayerKind, bool], ...], predicts: int, ends: bool) -> Chunk:
@@ -88,22 +88,22 @@ class _Player:
             most_in_flight=knob("fine_grained_offloading_max_inflight_offloads"),
         )
 
-    def _predicting(self) -> LayerPlay:
+    def _predicting(self) -> LayerMemory:
         layer = self._layer(self._recipe.architecture.mtp_kind, quantizes(self._recipe))
         return checkpoint([layer], self._recompute.share) if self._recompute else layer
 
-    def _layer(self, kind: LayerKind, narrow: bool) -> LayerPlay:
+    def _layer(self, kind: LayerKind, narrow: bool) -> LayerMemory:
         key = (kind, narrow)
         if key not in self._layers:
             tape = Tape()
             MIXERS[kind.mixer](tape, self._sizes[narrow])
             FEEDS[kind.feed](tape, self._sizes[narrow])
-            self._layers[key] = play_layer(tape, self._policy)
+            self._layers[key] = simulate_layer(tape, self._policy)
         return self._layers[key]
 
-    def _end(self, name: str) -> LayerPlay:
+    def _end(self, name: str) -> LayerMemory:
         if name not in self._ends:
-            self._ends[name] = play_layer(ENDS[name](self._sizes[False]), Policy())
+            self._ends[name] = simulate_layer(ENDS[name](self._sizes[False]), Policy())
         return self._ends[name]
 
 

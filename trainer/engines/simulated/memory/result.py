@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankPlay:
+class RankMemory:
     """Bytes of one pipeline rank.
 
     `peaks`: float64[passes], the peak of each pass above what stays; `forward`: bool[passes]; `left`: left over after
@@ -95,7 +95,7 @@ class RankPlay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryPlay:
+class SimulatedMemory:
     """The memory of a recipe. Tuples are by pipeline rank, each for its hottest rank; its tensor, context and data
     ranks hold no more.
 
@@ -103,7 +103,7 @@ class MemoryPlay:
     fragmentation leaves; `second_step_gib`: growth in the second step other than the optimizer's state.
     """
 
-    ranks: tuple[RankPlay, ...]
+    ranks: tuple[RankMemory, ...]
     outside_gib: float
     usable: float
     second_step_gib: float

@@ -87,7 +87,7 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerPlay:
+class LayerMemory:
     """Bytes of a layer above those alive before its input: peaks of its forward and backward pass, kept for backward on
     the device, captured in CUDA graphs, moved to the host. `groups`: the bytes of each offloaded module; `early`: the
     part of `kept` that belongs to attention."""
@@ -104,7 +104,7 @@ class LayerPlay:
     early: float = 0.0
 
 
-def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
+def simulate_layer(tape: Tape, policy: Policy) -> LayerMemory:
     saved = {name for op in tape.ops for name in op.saves}
     owned = {name for name in saved if policy.captured.intersection(tape.tensors[name].modules.graph)}
     dropped = {name for name in saved if policy.recomputed.intersection(tape.tensors[name].modules.recompute)}
@@ -115,7 +115,7 @@ def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
     forward, after = _forward(tape, kept | moved, owned, late=policy.late)
     backward, left = _backward(tape, kept, together, delayed=policy.delayed)
     first, last = tape.tensors.get(tape.first, NOTHING), tape.tensors[tape.last]
-    return LayerPlay(
+    return LayerMemory(
         forward=forward,
         backward=backward,
         left_over=(after - _size(tape, kept | moved) - last.size) + (left - first.grad),

@@ -17,7 +17,7 @@ from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.load import usual_imbalance
 from trainer.engines.simulated.memory.outside import outside_gib, workspace_bytes
 from trainer.engines.simulated.memory.rank import chunks_of_ranks, layer_chunk
-from trainer.engines.simulated.memory.result import GIB, MemoryPlay, RankPlay
+from trainer.engines.simulated.memory.result import GIB, RankMemory, SimulatedMemory
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.memory.state import State, state_of_ranks
 from trainer.engines.simulated.schedule import Schedule, schedule_of
@@ -31,7 +31,9 @@ Integers = npt.NDArray[np.int64]
 SHOWN_GROUPS = 2  # groups of micro batches after the warm-up, which show the steady state
 
 
-def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence[float] | None = None) -> MemoryPlay:
+def simulate_memory(
+    recipe: Recipe, machine: Machine, *, imbalance: float | Sequence[float] | None = None
+) -> SimulatedMemory:
     """Returns the memory of a recipe on a machine.
 
     `imbalance`: tokens of the hottest expert rank over the mean, one value or one per pipeline rank; None: by the
@@ -42,9 +44,9 @@ def play_memory(recipe: Recipe, machine: Machine, *, imbalance: float | Sequence
     stage = _Stages.of(recipe, machine, sizes)
     last = layout_of(recipe).pp - 1
     parts = zip(chunks_of_ranks(recipe, loads), state_of_ranks(recipe), strict=True)
-    return MemoryPlay(
+    return SimulatedMemory(
         ranks=tuple(
-            stage.play(rank, chunks, state, always=workspace_bytes(sizes, has_head=rank == last))
+            stage.simulate(rank, chunks, state, always=workspace_bytes(sizes, has_head=rank == last))
             for rank, (chunks, state) in enumerate(parts)
         ),
         outside_gib=outside_gib(recipe, sizes, machine),
@@ -81,7 +83,7 @@ class _Stages:
             pool_stays=recipe.knob("cuda_graph_impl") == "full_iteration",
         )
 
-    def play(self, rank: int, chunks: list[Chunk], state: State, *, always: float) -> RankPlay:
+    def simulate(self, rank: int, chunks: list[Chunk], state: State, *, always: float) -> RankMemory:
         forward, chunk = _passes(self.schedule, rank)
         sign = np.where(forward, 1.0, -1.0)
         kept = np.array([each.kept for each in chunks])[chunk]
@@ -93,7 +95,7 @@ class _Stages:
         if self.schedule.merged:
             self._merge(peaks, start, rank, chunk, chunks)
         captured = np.array([each.captured + self.static * each.graphs for each in chunks])[chunk]
-        return RankPlay(
+        return RankMemory(
             state=state,
             peaks=(peaks + self.ahead) * self.factor,
             forward=forward,
