@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 
 from autotune.diagnose.next_steps import nodes_needed, nodes_words
 from autotune.looks.quantities import changes_text
@@ -20,11 +22,16 @@ def feasible(material: Material) -> Section | None:
     no_room = any(trial.status is Status.OOM for trial in material.trials)
     if study is None or not ended or not no_room or material.history.best is not None:
         return None
-    paragraphs = tuple(_paragraphs(Recipe.model_validate(study.recipe)))
+    paragraphs = _paragraphs(json.dumps(study.recipe))
     return Section(key="next", title="What to try next", paragraphs=paragraphs) if paragraphs else None
 
 
-def _paragraphs(recipe: Recipe) -> Iterator[str]:
+@lru_cache(maxsize=1)  # the search takes seconds, and a report in three formats has the same section several times
+def _paragraphs(recipe: str) -> tuple[str, ...]:
+    return tuple(_said(Recipe.model_validate_json(recipe)))
+
+
+def _said(recipe: Recipe) -> Iterator[str]:
     if recipe.hardware.is_cpu or recipe.memory_limit_gib is None:
         yield "Raise cluster.memory_gib or add ranks: no setting that was tried fits its memory."
         return
