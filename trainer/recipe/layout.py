@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainer.recipe.settings import Settings
 
@@ -86,13 +87,18 @@ def pipeline_stages(text: str) -> list[str]:
 
     Returns [] for an empty text. Raises ValueError for an invalid one.
     """
+    return list(_pipeline_stages(text))
+
+
+@lru_cache  # predicates of rules read the same texts again and again
+def _pipeline_stages(text: str) -> tuple[str, ...]:
     plain = text.replace(",", "").replace(" ", "")
     while (expanded := _GROUP.sub(lambda m: _repeated(m[1], m[2] or "1"), plain)) != plain:
         plain = expanded
     plain = _REPEAT.sub(lambda m: _repeated(m[1], m[2]), plain)
     if strange := set(plain) - set("EtmL|"):
         raise ValueError(f"{''.join(sorted(strange))!r} is not valid in a pipeline layout: E, t, m, L, |, *n, ( )")
-    return plain.split("|") if plain else []
+    return tuple(plain.split("|")) if plain else ()
 
 
 def _repeated(text: str, digits: str) -> str:

@@ -63,16 +63,16 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
 
     Columns that the rule reads are found on the way; a new one starts over with finer combinations.
     """
-    read: set[str] = set()
+    row = _Row(candidates, undecided)
+    view = View(candidates.base, row.knob, row.has)
     while True:
-        names = sorted(read)
+        names = sorted(row.read)
         kinds, rows = candidates.combinations(names)
         answers: list[bool] = []
         for kind in kinds:
-            row = _Row(candidates, dict(zip(names, kind, strict=True)), undecided)
-            answers.append(bool(rule.broken(View(candidates.base, row.knob, row.has))))
-            if row.read > read:
-                read |= row.read
+            row.values = dict(zip(names, kind, strict=True))
+            answers.append(bool(rule.broken(view)))
+            if len(row.read) > len(names):
                 break
         else:
             return np.array(answers, dtype=bool)[rows]
@@ -83,23 +83,23 @@ class _UndecidedError(Exception):
 
 
 class _Row:
-    """One row: the base recipe's knobs with the columns' values.
+    """One row after another: the base recipe's knobs with `values` of the columns.
 
     Records which columns are read. A column whose value is not fixed yet answers with the table's first choice, since
     the caller then starts over.
     """
 
-    def __init__(self, candidates: Candidates, values: Mapping[str, Any], undecided: frozenset[str]) -> None:
-        self._base, self._columns = candidates.base, candidates.columns
-        self._values, self._undecided = values, undecided
-        self.read: set[str] = set(values)
+    def __init__(self, candidates: Candidates, undecided: frozenset[str]) -> None:
+        self._base, self._columns, self._undecided = candidates.base, candidates.columns, undecided
+        self.values: Mapping[str, Any] = {}
+        self.read: set[str] = set()
 
     def knob(self, name: str) -> Any:
         if name in self._undecided:
             raise _UndecidedError
         if name in self._columns:
             self.read.add(name)
-            return self._values.get(name, self._columns[name].choices[0])
+            return self.values.get(name, self._columns[name].choices[0])
         return self._base.knob(name)
 
     def has(self, name: str) -> bool:
