@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from trainer.frameworks import framework_of
@@ -25,7 +25,7 @@ def findings_of(recipe: Recipe) -> list[Finding]:
     return check(recipe) if found is None else found
 
 
-def findings_of_moved(before: Recipe, recipe: Recipe, moved: Container[str]) -> list[Finding]:
+def findings_of_moved(before: Recipe, recipe: Recipe, moved: Collection[str]) -> list[Finding]:
     """Returns the findings of `recipe`, which differs from `before` in the knobs `moved`."""
     found = _of_framework(recipe)
     return check_moved(before, recipe, moved) if found is None else found

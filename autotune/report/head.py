@@ -125,9 +125,10 @@ def _cost(history: History, document: Document) -> str:
 
 def _at_full_size(material: Material) -> str:
     """Returns the predicted speed-up of a best recipe that was measured only by proxies; empty for other studies."""
-    history, surrogate = material.history, material.surrogate
+    history = material.history
     best, reference = history.best, history.reference
-    if best is None or surrogate is None or not history.only_proxies:
+    surrogate = material.surrogate if history.only_proxies else None  # a fit takes a second, of a page of each burst
+    if best is None or surrogate is None:
         return ""
     fits = f"P(fits) {percent(float(surrogate.memory.fits(tabulate([best.recipe]))[0]), 0)}"
     if reference is None or reference.number == best.number:

@@ -76,6 +76,34 @@ def move_constants(theta: Mapping[str, float]) -> dict[str, float]:
     return values
 
 
+def move_constants_of(factor: str, theta: Mapping[str, float]) -> dict[str, float]:
+    """Returns the new values of the constants that this factor moves, by name, with all factors at `theta`."""
+    return {name: _value_at(name, theta) for name in _by_name()[factor].constants}
+
+
+def _value_at(constant: str, theta: Mapping[str, float]) -> float:
+    value = constants()[constant]
+    for factor in _movers()[constant]:
+        if at := theta.get(factor.name, 0.0):
+            value = MOVES[factor.scale](value, at)
+    return value
+
+
+@cache
+def _by_name() -> dict[str, Factor]:
+    return {factor.name: factor for factor in factors()}
+
+
+@cache
+def _movers() -> dict[str, list[Factor]]:
+    """Returns the factors that move each constant, by the constant's name."""
+    movers: dict[str, list[Factor]] = {}
+    for factor in factors():
+        for name in factor.constants:
+            movers.setdefault(name, []).append(factor)
+    return movers
+
+
 def _logit_moved(share: float, at: float) -> float:
     inside = min(max(share, SHARE_EPSILON), 1 - SHARE_EPSILON)
     return 1 / (1 + (1 - inside) / inside * math.exp(-at))

@@ -10,7 +10,7 @@ measurements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -20,7 +20,7 @@ from scipy.linalg import block_diag, cholesky, solve_triangular
 from policies.constants import constant
 from policies.noise import PINNED
 from policies.surrogate.evidence import Evidence
-from policies.surrogate.factors import Factor, factors, move_constants
+from policies.surrogate.factors import Factor, factors, move_constants, move_constants_of
 from policies.surrogate.huber import huber_loss
 from policies.surrogate.kernel import GaussianProcess, features, fit_process
 from policies.surrogate.measured_form import PROXY_PREFIX, RESIDUAL_DEVIATION, MeasuredForm, noise_of, on_cpu
@@ -245,13 +245,37 @@ def proxy_spreads() -> dict[str, float]:
 def _moved(theta: Mapping[str, float]) -> dict[str, float]:
     """Returns the constants that factors move; under names that start with PROXY_PREFIX, those of proxies where they
     differ."""
-    own = {name: at for name, at in theta.items() if not name.startswith(PROXY_PREFIX)}
-    further = {name.removeprefix(PROXY_PREFIX): at for name, at in theta.items() if name.startswith(PROXY_PREFIX)}
+    own, smaller = _of_proxies(theta)
     found = move_constants(own)
-    if further:
-        smaller = move_constants({**own, **{name: own.get(name, 0.0) + at for name, at in further.items()}})
-        found |= {PROXY_PREFIX + name: value for name, value in smaller.items()}
+    if smaller is not None:
+        found |= _of_proxy(move_constants(smaller))
     return found
+
+
+def _moved_one_by_one(acting: Sequence[str], theta: Mapping[str, float]) -> Iterator[dict[str, float]]:
+    """Yields what `_moved` returns with each factor of `acting` DERIVATIVE_STEP further than in `theta`: the constants
+    that the factor does not move are computed once."""
+    before, (own, smaller) = _moved(theta), _of_proxies(theta)
+    for name in acting:
+        factor, at = name.removeprefix(PROXY_PREFIX), theta[name] + DERIVATIVE_STEP
+        further = {} if factor != name else move_constants_of(factor, {**own, name: at})
+        if smaller is not None:
+            off = at + theta.get(PROXY_PREFIX + factor, 0.0) if factor == name else own.get(factor, 0.0) + at
+            further |= _of_proxy(move_constants_of(factor, {**smaller, factor: off}))
+        yield before | further
+
+
+def _of_proxies(theta: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float] | None]:
+    """Returns the factors of targets, and those of proxies; None for these if they do not differ."""
+    own = {name: at for name, at in theta.items() if not name.startswith(PROXY_PREFIX)}
+    if len(own) == len(theta):
+        return own, None
+    further = {name.removeprefix(PROXY_PREFIX): at for name, at in theta.items() if name.startswith(PROXY_PREFIX)}
+    return own, {**own, **{name: own.get(name, 0.0) + at for name, at in further.items()}}
+
+
+def _of_proxy(values: Mapping[str, float]) -> dict[str, float]:
+    return {PROXY_PREFIX + name: value for name, value in values.items()}
 
 
 def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
@@ -263,7 +287,7 @@ def slopes_of(
 ) -> Floats:
     """Returns the derivatives of a prediction [M] by each factor of `acting`, [M, F], by differences from `now`, the
     prediction at `theta`."""
-    there = [_moved({**theta, name: theta[name] + DERIVATIVE_STEP}) for name in acting]
+    there = list(_moved_one_by_one(acting, theta))
     together = max(1, MAX_ROWS_PER_CALL // len(now))
     parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
     return (np.concatenate(parts) - now).T / DERIVATIVE_STEP

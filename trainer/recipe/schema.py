@@ -129,10 +129,11 @@ class Recipe(Section):
         cannot have its value.
         """
         kept = {"cluster": self.cluster, "burst": self.burst, "tune": self.tune}  # sections without knobs
-        data = self.model_dump(exclude=set(kept)) | kept
+        data = self.model_dump(exclude={*kept, "knobs"}) | kept | {"knobs": {}}  # of `knobs` only what is new
         for name, value in changes.items():
             data[KNOBS[name].section if name in KNOBS else "knobs"][name] = value
-        return validated(Recipe, Source(name=self.name, data=data))
+        replaced = validated(Recipe, Source(name=self.name, data=data))
+        return replaced.model_copy(update={"knobs": self.knobs | replaced.knobs})
 
     def diff(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """Returns {knob: (value here, value in `other`)} for every knob whose value differs, defaults included."""

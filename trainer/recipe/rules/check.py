@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
@@ -32,13 +32,13 @@ def check(recipe: Recipe) -> list[Finding]:
     return _errors_first(finding for rule in GENERAL if (finding := rule.finding(recipe)))
 
 
-def check_moved(before: Recipe, recipe: Recipe, moved: Container[str]) -> list[Finding]:
+def check_moved(before: Recipe, recipe: Recipe, moved: Collection[str]) -> list[Finding]:
     """Returns the findings of `recipe`, which differs from `before` in the knobs `moved`.
 
     Only rules that read one of these knobs are evaluated again: a search derives hundreds of recipes from one.
     """
     known = tuple(
-        _evaluated(rule, recipe) if any(name in moved for name in answer.read) else answer
+        answer if answer.read.isdisjoint(moved) else _evaluated(rule, recipe)
         for rule, answer in zip(GENERAL, _answers(before), strict=True)
     )
     _keep(recipe, known)
