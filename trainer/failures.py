@@ -101,12 +101,12 @@ def _rank_failures(evidence: Evidence) -> Iterator[_RankFailure]:
         if rank.report is not None and rank.report.error is not None:
             words, line = _words_of_error(rank.report.error, rank.log)
             yield _RankFailure(rank=rank, at_s=rank.report.error.at_s, words=words, line=line)
-        elif rank.report is None and rank.death is not None and not _fell_with_launcher(rank.death, evidence):
+        elif rank.report is None and rank.death is not None and not _killed_with_launcher(rank.death, evidence):
             words, line = _words_of_death(rank, rank.death, evidence)
             yield _RankFailure(rank=rank, at_s=rank.death.at_s, words=words, line=line)
 
 
-def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
+def _killed_with_launcher(death: Death, evidence: Evidence) -> bool:
     """Returns whether a rank was killed together with the process that started it, which the kernel or a scheduler
     killed."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0

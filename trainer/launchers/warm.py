@@ -108,7 +108,7 @@ class WarmRanks:
         except ToolError:
             self.end()
             raise
-        self._idle = watch.all_replied and not watch.in_trouble
+        self._idle = watch.all_replied and not watch.is_failing
         launcher_code = self.processes.code
         if not self._idle:
             watch.ask_for_stacks()
@@ -164,8 +164,8 @@ class WarmRanks:
     def _cause_is_known(self, watch: Watch) -> bool:
         """Returns whether a failure has lasted long enough for its cause to be reported, by the ranks and, if one was
         killed, by the process that started it."""
-        unsure = watch.saw_a_kill and self.processes.code is None
-        return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
+        unsure = watch.has_killed_rank and self.processes.code is None
+        return watch.failing_for_s > (_KILLED_S if unsure else _GRACE_S)
 
     def end(self) -> None:
         """Ends the ranks, see `Ranks.end`. Idle ranks are asked to end first."""

@@ -48,7 +48,7 @@ class Watch:
             if rank not in self.reports:
                 self._look_at(rank)
         self._looked_at_s = began_s
-        if self._trouble_began is None and self.in_trouble:
+        if self._trouble_began is None and self.is_failing:
             self._trouble_began = time.monotonic()
 
     def _look_at(self, rank: int) -> None:
@@ -70,12 +70,12 @@ class Watch:
         return all(rank in self.reports for rank in self._ranks)
 
     @property
-    def in_trouble(self) -> bool:
+    def is_failing(self) -> bool:
         """Returns whether a rank died or replied with an error, so that the burst will fail."""
         return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
 
     @property
-    def saw_a_kill(self) -> bool:
+    def has_killed_rank(self) -> bool:
         """Returns whether a rank was killed, or is gone without its end having been observed."""
         return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
 
@@ -94,8 +94,8 @@ class Watch:
         self._processes.rank_observer.kill(self._killed)
 
     @property
-    def troubled_for_s(self) -> float:
-        """Returns the seconds since `in_trouble`; 0 while nothing is wrong."""
+    def failing_for_s(self) -> float:
+        """Returns the seconds since `is_failing`; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
 
     def ask_for_stacks(self) -> None:

@@ -14,7 +14,7 @@ from trainer.errors import ToolError
 from trainer.launchers.hosts.connect import Connection, Connections, connections_path
 from trainer.launchers.hosts.monitor import HostsMonitor
 from trainer.launchers.nodes import folder
-from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.avoid import avoided, unneeded
 from trainer.launchers.nodes.leftovers import end_leftovers
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.nodes.start import keeper_argv, prepare_start
@@ -88,7 +88,7 @@ class HostsLauncher:
                 [sys.executable, "-m", "trainer.launchers.hosts.connect", str(control)],
                 control=control,
                 env=prepared.variables,
-                last_words=[],
+                last_command=[],
                 stays=False,
             ),
         )
@@ -107,7 +107,7 @@ class HostsLauncher:
             )
         if shutil.which("ssh") is None:
             raise ToolError("launcher hosts needs ssh, and this machine has none", hint="install an OpenSSH client")
-        bad = spared(avoided(self.home), known, nodes)
+        bad = unneeded(avoided(self.home), known, nodes)
         return [host for host in known if host not in bad][:nodes]
 
 

@@ -30,10 +30,10 @@ class HostsMonitor:
     def log(self) -> str:
         return tail(agent_log(self.control))
 
-    def look(self, *, came: bool, ended: bool) -> None:
+    def look(self, *, started: bool, ended: bool) -> None:
         log = self.log
         lost = LOST.search(log)
-        if lost and not came and not ended and (refused := REFUSED.search(log)):
+        if lost and not started and not ended and (refused := REFUSED.search(log)):
             raise ToolError(
                 f"no keeper can be started on {lost['host']}: {refused[0].strip()}",
                 hint=f"`ssh {lost['host']} true` has to work without a password, and the host to have the same Python "

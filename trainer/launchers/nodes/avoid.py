@@ -22,12 +22,12 @@ def avoid(home: Path, node: str, why: str) -> None:
         file.write(json.dumps({"node": node, "why": why}) + "\n")
 
 
-def spared(avoid: list[str], there: list[str], needed: int) -> list[str]:
-    """Returns the nodes in `avoid` that can be left out so that `needed` of the nodes `there` remain; those that failed
-    last are left out first."""
-    spare = len(there) - needed
-    meant = [node for node in reversed(avoid) if node in there]
-    return meant[: max(0, spare)]
+def unneeded(avoid: list[str], available: list[str], needed: int) -> list[str]:
+    """Returns the nodes in `avoid` that can be left out so that `needed` of the nodes `available` remain; those that
+    failed last are left out first."""
+    spare = len(available) - needed
+    avoidable = [node for node in reversed(avoid) if node in available]
+    return avoidable[: max(0, spare)]
 
 
 def _path(home: Path) -> Path:

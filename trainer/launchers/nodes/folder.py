@@ -134,5 +134,5 @@ def read(path: Path, kind: type[Note]) -> Note | None:
 
 def started_nodes(control: Path, nodes: int) -> Iterator[KeeperStarted]:
     for number in range(nodes):
-        if (came := read(keeper_started_path(control, number), KeeperStarted)) is not None:
-            yield came
+        if (started := read(keeper_started_path(control, number), KeeperStarted)) is not None:
+            yield started

@@ -49,13 +49,13 @@ def main(control: Path, token: str, number: int, name: str) -> int:
     if request is None:
         print(unseen(name, control), file=sys.stderr, flush=True)
         return UNSEEN
-    came = _report_started(control, number, name, request)
+    started = _report_started(control, number, name, request)
     first = _await_first(control, parent)
     if first is None:
         return 1
     keeper = Keeper(control=control, number=number, start=request, parent=parent)
     _write_to(agent_log(folder.node_folder(control, number)))
-    os.environ.update(environment(request, came, first))
+    os.environ.update(environment(request, started, first))
     command = torchrun_command(
         request.argv,
         ranks=request.ranks_per_node,
@@ -89,7 +89,7 @@ def _report_started(control: Path, number: int, name: str, request: folder.Start
     """Reports that this node has started, with its address; returns the report."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
     own = address_of(request.interface) if request.interface else None
-    came = folder.KeeperStarted(
+    started = folder.KeeperStarted(
         number=number,
         host=name,
         job=os.environ.get("SLURM_JOB_ID", ""),
@@ -98,8 +98,8 @@ def _report_started(control: Path, number: int, name: str, request: folder.Start
         port=free_port(),
         at_s=time.time(),
     )
-    folder.write(folder.keeper_started_path(control, number), came)
-    return came
+    folder.write(folder.keeper_started_path(control, number), started)
+    return started
 
 
 def _who_started() -> str:
@@ -117,10 +117,10 @@ def _await_first(control: Path, parent: int) -> folder.KeeperStarted | None:
     return None
 
 
-def environment(request: folder.Start, came: folder.KeeperStarted, first: folder.KeeperStarted) -> dict[str, str]:
+def environment(request: folder.Start, started: folder.KeeperStarted, first: folder.KeeperStarted) -> dict[str, str]:
     """Returns the environment of the agent and its ranks: the requested variables, their owner on this machine, and the
     network interface between the nodes, which gloo would otherwise derive from a host name that may not resolve."""
-    own = came.address if came.number == first.number or request.interface else address_towards(first.address)
+    own = started.address if started.number == first.number or request.interface else address_towards(first.address)
     interface = request.interface or interface_with(own)
     network = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     network |= {"NCCL_SOCKET_IFNAME": request.interface} if request.interface else {}
@@ -210,9 +210,9 @@ class Keeper:
         self._answer_stacks()
         self._start_module()
         self._count_kills()
-        return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
+        return folder.stop_path(self.control).exists() or self._is_abandoned() or self._other_agent_failed()
 
-    def _is_forsaken(self) -> bool:
+    def _is_abandoned(self) -> bool:
         """Returns whether the lease was not renewed for too long, or the time allowed without a tuner is over, by this
         node's clock."""
         if self.start.outlives_s is not None:
@@ -227,7 +227,7 @@ class Keeper:
         self._asked_at = now
         return now - self._lease[1] > self.lease_s
 
-    def _others_fell(self) -> bool:
+    def _other_agent_failed(self) -> bool:
         """Returns whether the agent of another node has ended with an error, at least `_OTHERS_S` ago."""
         if self._fell_at is None:
             others = (n for n in range(self.start.nodes) if n != self.number)

@@ -36,5 +36,5 @@ def _controls(home: Path) -> Iterator[Path]:
 def _runs(control: Path) -> bool:
     """Returns whether a keeper that reported its node has not reported its end."""
     start = folder.read(folder.start_path(control), folder.Start)
-    came = folder.started_nodes(control, start.nodes) if start else ()
-    return any(not folder.node_end_path(control, each.number).exists() for each in came)
+    started = folder.started_nodes(control, start.nodes) if start else ()
+    return any(not folder.node_end_path(control, each.number).exists() for each in started)

@@ -38,10 +38,10 @@ class Monitor(Protocol):
         """Returns the end of the monitor's own log."""
         ...
 
-    def look(self, *, came: bool, ended: bool) -> str | None:
+    def look(self, *, started: bool, ended: bool) -> str | None:
         """Returns in words what is being waited for before anything starts; None once it has.
 
-        Raises ToolError if waiting cannot help. `came`: a node has started; `ended`: everything has ended.
+        Raises ToolError if waiting cannot help. `started`: a node has started; `ended`: everything has ended.
         """
         ...
 
@@ -119,8 +119,8 @@ class NodesProcesses:
                 hint="keep the study on a file system that all nodes mount (--study DIR), "
                 "and mount it in the container too (container_mounts)",
             )
-        came = any(folder.started_nodes(self.control, self.nodes))
-        self._pending = self.monitor.look(came=came, ended=self._ended)
+        started = any(folder.started_nodes(self.control, self.nodes))
+        self._pending = self.monitor.look(started=started, ended=self._ended)
 
     @property
     def code(self) -> int | None:
@@ -146,10 +146,10 @@ class NodesProcesses:
     @property
     def ran_s(self) -> float:
         """Returns the time from the start of the first node to the end of the last, or to now while one runs, s."""
-        came = [each.at_s for each in folder.started_nodes(self.control, self.nodes)]
+        started = [each.at_s for each in folder.started_nodes(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
-        return max(0.0, last_s - min(came)) if came else 0.0
+        return max(0.0, last_s - min(started)) if started else 0.0
 
     @property
     def log(self) -> str:
@@ -188,7 +188,7 @@ class NodesProcesses:
     def _node_at_fault(self, failure: Failure) -> str | None:
         """Returns the failed rank's node; else the one that the monitor names; else that of an agent that was
         killed."""
-        hosts = {came.number: came.host for came in folder.started_nodes(self.control, self.nodes)}
+        hosts = {node.number: node.host for node in folder.started_nodes(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
         if named := self.monitor.at_fault(list(hosts.values())):
@@ -200,7 +200,7 @@ class NodesProcesses:
     def run_on_every_node(self, module: str, *words: str, timeout_s: float) -> None:
         number, self._modules = self._modules, self._modules + 1
         folder.write(folder.module_path(self.control, number), folder.ModuleAsked(module=module, words=list(words)))
-        waited = {came.number for came in folder.started_nodes(self.control, self.nodes)}
+        waited = {node.number for node in folder.started_nodes(self.control, self.nodes)}
         give_up = time.monotonic() + timeout_s
         while self.running and time.monotonic() < give_up:
             if all(folder.module_done_path(self.control, number, node).exists() for node in waited):

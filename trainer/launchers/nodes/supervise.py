@@ -1,6 +1,6 @@
 """The process between a tuner and what it started on other nodes. It outlives the tuner, so that nothing else does.
 
-`python -m trainer.launchers.nodes.supervise <tuner's pid> <control folder> <last words> <stays> <command…>` runs the
+`python -m trainer.launchers.nodes.supervise <tuner's pid> <control folder> <last command> <stays> <command…>` runs the
 command (srun, ssh, or a program that submits a job) until it ends, until it is asked to end it (TERM) or until the
 tuner is gone. It renews the lease without which the keepers on the nodes end. At the end it asks them to end, writes
 the command's exit code, then runs the last command, if any, given as one word for a shell (scancel). With `stays`, if
@@ -26,11 +26,11 @@ from trainer.launchers.supervisor import AWAITED, LOOK_S, adopt_orphans, exit_pa
 
 POLITE_S = 8.0  # time for the keepers to end everything on their nodes, and for the command to notice
 _RENEW_S = 1.0
-_LAST_WORDS_S = 80.0
+_LAST_COMMAND_S = 80.0
 STAYS, GOES = "stays", "goes"
 
 
-def main(owner: int, control: Path, last_words: list[str], stays: bool, command: list[str]) -> None:
+def main(owner: int, control: Path, last_command: list[str], stays: bool, command: list[str]) -> None:
     adopt_orphans()
     if os.getppid() != owner:
         return
@@ -47,11 +47,11 @@ def main(owner: int, control: Path, last_words: list[str], stays: bool, command:
     end_all(family)
     if code is not None:
         write_whole(exit_path(control), str(code).encode())
-    if last_words:
-        run_last(last_words)
+    if last_command:
+        run_last(last_command)
 
 
-def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
+def run_last(words: Sequence[str], *, limit_s: float = _LAST_COMMAND_S) -> None:
     """Runs the last command within a time limit, since programs of Slurm may hang."""
     try:
         subprocess.run(words, timeout=limit_s, check=False)
@@ -60,13 +60,13 @@ def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
 
 
 def start_supervise(
-    command: Sequence[str], *, control: Path, env: Mapping[str, str], last_words: Sequence[str], stays: bool
+    command: Sequence[str], *, control: Path, env: Mapping[str, str], last_command: Sequence[str], stays: bool
 ) -> subprocess.Popen[bytes]:
     """Starts `main` as a process of its own; its output and the command's go to the agent log of the control folder."""
     own = [sys.executable, "-m", "trainer.launchers.nodes.supervise", str(os.getpid()), str(control)]
     with agent_log(control).open("ab") as log:
         return subprocess.Popen(
-            [*own, shlex.join(last_words), STAYS if stays else GOES, *command],
+            [*own, shlex.join(last_command), STAYS if stays else GOES, *command],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,

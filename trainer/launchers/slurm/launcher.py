@@ -18,7 +18,7 @@ from pathlib import Path
 from trainer.errors import ToolError
 from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
-from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.avoid import avoided, unneeded
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.nodes.start import keeper_argv, prepare_start
 from trainer.launchers.nodes.supervise import start_supervise
@@ -87,8 +87,8 @@ class SlurmLauncher:
         if self.keeps_ranks or folder.read(folder.start_path(control), folder.Start) is None:
             return None
         clients.require("scancel", "squeue", "scontrol")
-        came = [each.job for each in folder.started_nodes(control, nodes)]
-        jobs = [*(each for each in clients.named(self._name(control)) if "." not in each), *came]
+        started = [each.job for each in folder.started_nodes(control, nodes)]
+        jobs = [*(each for each in clients.named(self._name(control)) if "." not in each), *started]
         if not jobs:
             return None
         mark = uuid.uuid4().hex
@@ -118,7 +118,7 @@ class SlurmLauncher:
                 command,
                 control=control,
                 env=env,
-                last_words=[sys.executable, "-m", "trainer.launchers.slurm.clients", name],
+                last_command=[sys.executable, "-m", "trainer.launchers.slurm.clients", name],
                 stays=job is None,
             ),
         )
@@ -166,7 +166,7 @@ class SlurmLauncher:
         bad = avoided(self.home)
         if job is not None:
             there = clients.hostnames(self.environ.get("SLURM_JOB_NODELIST", ""))
-            bad = spared([*self.settings.exclude, *bad], there, nodes)
+            bad = unneeded([*self.settings.exclude, *bad], there, nodes)
         else:
             bad = [*self.settings.exclude, *bad]
         return words.StartRequest(

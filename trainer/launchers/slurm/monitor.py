@@ -50,14 +50,14 @@ class SlurmMonitor:
     def queued_s(self) -> float:
         return self._waited_s
 
-    def look(self, *, came: bool, ended: bool) -> str | None:
+    def look(self, *, started: bool, ended: bool) -> str | None:
         log = self.log
-        if not came and not ended and (refused := states.refusal(log)):
+        if not started and not ended and (refused := states.refusal(log)):
             if self.job is not None:
                 refuse_over(self.job)
             raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
-        waiting = self._reason(None if came else self._waits_for(log))
-        return waiting or (self._suspended() if came and not ended else None)
+        waiting = self._reason(None if started else self._waits_for(log))
+        return waiting or (self._suspended() if started and not ended else None)
 
     def _suspended(self) -> str | None:
         """Returns why all processes are stopped now, if Slurm suspended the job; this time counts towards no deadline.

@@ -19,7 +19,7 @@ def test_how_the_command_ended_is_left_before_the_last_words(tmp_path: Path) -> 
         [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"],
         control=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        last_words=["cat", str(exit_path(tmp_path))],
+        last_command=["cat", str(exit_path(tmp_path))],
         stays=False,
     )
     assert killed.wait() == 0

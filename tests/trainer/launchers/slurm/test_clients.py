@@ -12,7 +12,7 @@ import pytest
 
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder
-from trainer.launchers.nodes.avoid import avoid, avoided, spared
+from trainer.launchers.nodes.avoid import avoid, avoided, unneeded
 from trainer.launchers.slurm import clients
 from trainer.launchers.slurm.clients import (
     cancel,
@@ -227,5 +227,5 @@ def test_nodes_that_failed_are_remembered_and_spared_as_far_as_the_allocation_al
     for node in ("n2", "n3", "n2"):
         avoid(tmp_path / "home", node, "ECC")
     assert avoided(tmp_path / "home") == ["n2", "n3"]
-    assert spared(["n2", "n3", "n9"], ["n1", "n2", "n3", "n4"], 3) == ["n3"]
-    assert spared(["n2", "n3"], ["n1", "n2"], 2) == []
+    assert unneeded(["n2", "n3", "n9"], ["n1", "n2", "n3", "n4"], 3) == ["n3"]
+    assert unneeded(["n2", "n3"], ["n1", "n2"], 2) == []
