@@ -47,10 +47,12 @@ class Links(Section):
 class Overlap(Section):
     """Interference between concurrent CUDA streams."""
 
-    sm_contention: Factor = Field(1.0, description="compute lost beside communication, over the SMs it occupies")
-    ep: Share = Field(1.0, description="share of EP communication that can run beside compute, with EP overlap")
-    dp: Share = Field(1.0, description="share of DP communication that can run beside compute, with its overlaps")
-    slowed: Factor = Field(1.0, description="time of communication beside compute, relative to rates.csv")
+    sm_contention: Factor = Field(
+        1.0, description="compute lost to concurrent communication, relative to the share of SMs it occupies"
+    )
+    ep: Share = Field(1.0, description="share of EP communication that can overlap with compute, with EP overlap")
+    dp: Share = Field(1.0, description="share of DP communication that can overlap with compute, with its overlaps")
+    slowed: Factor = Field(1.0, description="time of communication concurrent with compute, relative to rates.csv")
 
 
 class Host(Section):
@@ -82,30 +84,32 @@ class Memory(Section):
 
 
 class Noise(Section):
-    """Noise of measurements, as relative standard deviations."""
+    """Noise of measurements."""
 
-    step: Share = Field(0.004, description="of a step around its burst's mean")
-    burst: Share = Field(0.003, description="of a burst's mean around the truth")
+    step: Share = Field(0.004, description="relative standard deviation of a step around its burst's mean")
+    burst: Share = Field(0.003, description="relative standard deviation of a burst's mean around the noise-free value")
 
 
 class Straggler(Section):
     """Slowdown of some ranks: of one rank, or of every rank of a node."""
 
-    rank: int | None = Field(None, ge=0, description="one rank")
-    node: int | None = Field(None, ge=0, description="or every rank of one node")
-    compute: Factor = Field(1.0, description="its compute takes so many times as long")
-    host: Factor = Field(1.0, description="its host takes so many times as long")
-    network: Factor = Field(1.0, description="its links to other domains take so many times as long")
+    rank: int | None = Field(None, ge=0, description="the slow rank; without it, those of `node`")
+    node: int | None = Field(None, ge=0, description="the node whose ranks are slow, if `rank` is not given")
+    compute: Factor = Field(1.0, description="factor on the time of its compute")
+    host: Factor = Field(1.0, description="factor on the time of its host's work")
+    network: Factor = Field(1.0, description="factor on the time of its links to other domains")
 
 
 class Fault(Section):
     """Failure injected at one rank and step, in bursts chosen by chance."""
 
-    kind: Literal["dies", "hangs", "nan", "node_lost"] = Field(description="what happens")
-    rank: int = Field(0, ge=0, description="to which rank, or to the node that it is on")
-    step: int = Field(0, ge=0, description="in which step, counted from 0, warm-up included")
-    chance: Share = Field(1.0, description="probability that a burst meets it")
-    bursts: int | None = Field(None, gt=0, description="only the first N bursts of a study can meet it")
+    kind: Literal["dies", "hangs", "nan", "node_lost"] = Field(description="kind of the failure")
+    rank: int = Field(0, ge=0, description="rank that fails; for node_lost, any rank of the node")
+    step: int = Field(0, ge=0, description="step in which it fails, counted from 0, warm-up included")
+    chance: Share = Field(1.0, description="probability that the failure happens in a burst")
+    bursts: int | None = Field(
+        None, gt=0, description="number of first bursts of a study in which it can happen; by default all"
+    )
 
 
 class Startup(Section):
@@ -129,4 +133,4 @@ class Machine(Section):
     noise: Noise = Noise()
     startup: Startup = Startup()
     stragglers: Annotated[tuple[Straggler, ...], Field(strict=False)] = Field((), description="ranks that are slower")
-    faults: Annotated[tuple[Fault, ...], Field(strict=False)] = Field((), description="what goes wrong")
+    faults: Annotated[tuple[Fault, ...], Field(strict=False)] = Field((), description="failures that may happen")

@@ -25,8 +25,8 @@ class Estimate(Section):
 
     source: str = Field(description="the study or the probe")
     trials: int = Field(0, ge=0, description="measured recipes of the study")
-    gpu: str = Field(description="the GPU it was learned on; factors hold for no other")
-    versions: dict[str, str] = Field({}, description="software it was learned with")
+    gpu: str = Field(description="the GPU on which the factors were fitted; they hold for no other")
+    versions: dict[str, str] = Field({}, description="software with which the factors were fitted")
     factors: dict[str, Learned] = Field({}, description="factors on the constants of the step time, by name")
     memory: dict[str, Learned] = Field({}, description="factors on the parts of the memory estimate, by name")
 
@@ -34,7 +34,7 @@ class Estimate(Section):
 class MachineFile(Machine):
     """A machine file with both sections."""
 
-    estimate: Estimate | None = Field(None, description="what was learned of the cluster, for the closed forms")
+    estimate: Estimate | None = Field(None, description="factors fitted on the cluster, for the closed forms")
 
     @property
     def machine(self) -> Machine:

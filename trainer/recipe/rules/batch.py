@@ -24,7 +24,7 @@ def _batch_broken(recipe: Settings) -> bool:
     return grid_fits(recipe) and recipe.training.global_batch_size % together != 0
 
 
-def _cuts(recipe: Settings, cp: int) -> bool:
+def _splits_evenly(recipe: Settings, cp: int) -> bool:
     """Returns True if every context rank can get two equal chunks, one from each end, which balances causal
     attention."""
     return cp == 1 or recipe.training.seq_length % (2 * cp) == 0
@@ -55,9 +55,9 @@ ROWS = (
     Rule(
         id="sequence-over-cp",
         knobs=(CP, "seq_length"),
-        broken=lambda recipe: not _cuts(recipe, layout_of(recipe).cp),
+        broken=lambda recipe: not _splits_evenly(recipe, layout_of(recipe).cp),
         message="sequence {seq_length} is not a multiple of 2·CP {cp}",
-        nearest=size_where(CP, _cuts),
+        nearest=size_where(CP, _splits_evenly),
         source="megatron/training/arguments.py:1337; src/megatron/bridge/training/config.py:1576",
         breaking=example(seq_length=4098, context_parallel_size=2),
         passing=example(context_parallel_size=2),

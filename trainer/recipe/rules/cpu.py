@@ -35,15 +35,15 @@ def _row(
     )
 
 
-def _switched_off(knob: str, why: str, source: str = TRIED, **beside: Any) -> Rule:
+def _switched_off(knob: str, why: str, source: str = TRIED, **others: Any) -> Rule:
     """Returns the rule of a bool knob that must be false on CPUs."""
     return _row(
         knob.replace("_", "-"),
         when=on(knob),
         why=f"{knob} {why}",
-        breaking={knob: True} | beside,
+        breaking={knob: True} | others,
         nearest=fixed(**{knob: False}),
-        passing=beside,
+        passing=others,
         source=source,
     )
 

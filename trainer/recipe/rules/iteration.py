@@ -20,7 +20,7 @@ _WHOLE: dict[str, Any] = {
 }
 
 
-def _beside_parts(recipe: Settings) -> bool:
+def _with_other_scopes(recipe: Settings) -> bool:
     return len(recipe.knob(SCOPE) or ()) > 1
 
 
@@ -66,7 +66,7 @@ ROWS = (
     Rule(
         id="graph-iteration-alone",
         knobs=(IMPL, SCOPE),
-        broken=all_of(among(IMPL, "none", "local"), lists(SCOPE, "full_iteration"), _beside_parts),
+        broken=all_of(among(IMPL, "none", "local"), lists(SCOPE, "full_iteration"), _with_other_scopes),
         message="graph scope {cuda_graph_scope}: full_iteration includes the others, which are refused with it",
         nearest=fixed(cuda_graph_scope=("full_iteration",)),
         source="megatron-core 0.18.0 transformer_config.py:2238; scripts/performance/utils/overrides.py:140",

@@ -40,9 +40,9 @@ def _unknown_capability(recipe: Settings) -> bool:
     return recipe.hardware.compute_capability is None
 
 
-def _nvidia_only(knob: str, why: str, **beside: Any) -> Rule:
+def _nvidia_only(knob: str, why: str, **others: Any) -> Rule:
     """Returns the rule of a switch that uses an NVIDIA library: its effect on any other GPU is unknown."""
-    value = beside.pop(knob, True)
+    value = others.pop(knob, True)
     return Rule(
         id=f"nvidia-{knob.lower().replace('_', '-')}",
         binds=OURS,
@@ -52,8 +52,8 @@ def _nvidia_only(knob: str, why: str, **beside: Any) -> Rule:
         message=f"{knob} on {{gpu}}: {why}; whether it acts on a GPU that is not NVIDIA's is unknown",
         hint="a burst shows whether it acts; leave it out until then",
         source="Transformer Engine and NCCL document it for NVIDIA GPUs",
-        breaking=example(cluster=_AMD, **{knob: value}, **beside),
-        passing=example(cluster=_AMD, **beside),
+        breaking=example(cluster=_AMD, **{knob: value}, **others),
+        passing=example(cluster=_AMD, **others),
     )
 
 

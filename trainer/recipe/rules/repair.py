@@ -61,10 +61,10 @@ class Repair:
         """Yields the changes extended by one repair of any error, without knobs that are back at their old value."""
         here = moved(recipe, changes)
         for error in errors:
-            for cure in self._cures(here, error):
+            for cure in self._repairs(here, error):
                 yield {name: value for name, value in (changes | cure).items() if recipe.knob(name) != value}
 
-    def _cures(self, recipe: Recipe, error: Finding) -> Iterator[Suggestion]:
+    def _repairs(self, recipe: Recipe, error: Finding) -> Iterator[Suggestion]:
         """Yields changes that repair this error, the rule's own suggestion first. No frozen knob changes."""
         rule = self.rules[error.rule]
         if not (error.suggestion or rule.wanted(recipe)):

@@ -170,7 +170,7 @@ class Rule:
             rule=self.id,
             kind=self.kind,
             message=self.message.format_map(_Facts(recipe)),
-            hint=_thaw_hint(wanted, frozen) if frozen else set_hint(wanted) if wanted else self.hint,
+            hint=_unfreeze_hint(wanted, frozen) if frozen else set_hint(wanted) if wanted else self.hint,
             knobs=self.knobs,
             source=self.source,
             binds=self.binds,
@@ -185,7 +185,7 @@ def set_hint(suggestion: Suggestion) -> str:
     return "set " + " and ".join(f"{knob} to {_plain(value)}" for knob, value in suggestion.items())
 
 
-def _thaw_hint(wanted: Suggestion, frozen: list[str]) -> str:
+def _unfreeze_hint(wanted: Suggestion, frozen: list[str]) -> str:
     names = ", ".join(frozen)
     return f"{names} {'is' if len(frozen) == 1 else 'are'} frozen: take it out of tune.freeze and {set_hint(wanted)}"
 
