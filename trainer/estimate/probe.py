@@ -142,7 +142,7 @@ def _copy(rows: _Rows) -> Floats:
     return US * seconds
 
 
-def _beside(rows: _Rows) -> Floats:
+def _overlapped_layer(rows: _Rows) -> Floats:
     return US * rows.layer(is_moe=True).device
 
 
@@ -175,7 +175,7 @@ KINDS: dict[str, Callable[[_Rows], Floats]] = {
     "dispatch": _dispatch,
     "notify": lambda rows: US * notify_s(rows.candidates, rows.values),
     "copy": _copy,
-    "beside": _beside,
+    "beside": _overlapped_layer,
     "contention": _filled(lambda rows: 1 + rows.values["ep_contention"]),
     "slowed": _filled(lambda rows: rows.values["ep_slowed"]),
     "dp_beside": _filled(lambda rows: 1 - np.asarray(rows.values["dp_exposed"])),

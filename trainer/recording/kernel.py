@@ -92,7 +92,7 @@ def make_read_only(folder: str) -> None:
     _checked(_LIBC.syscall(442, -100, os.fsencode(folder), 0x8000, attributes, 32), f"mount_setattr {folder}")
 
 
-def give_up_privileges() -> None:
+def drop_capabilities() -> None:
     """Drops all capabilities for good, also for programs executed later."""
     for capability in range(64):
         _LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails where there are fewer
@@ -147,7 +147,7 @@ def filter_calls(*, changes_done: bool) -> None:
     _checked(_LIBC.prctl(22, 2, program, 0, 0), "seccomp")
 
 
-def take_in_orphans() -> None:
+def adopt_orphans() -> None:
     """Makes this process the new parent of descendants whose parent has ended."""
     _checked(_LIBC.prctl(36, 1, 0, 0, 0), "subreaper")
 

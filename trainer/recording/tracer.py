@@ -74,7 +74,7 @@ class Tracer:
         os.waitpid(first, 0)
         options = kernel.TRACE_FORKS | kernel.TRACE_SECCOMP | kernel.TRACE_EXIT_KILLS
         kernel.ptrace(kernel.PTRACE_SETOPTIONS, first, options)
-        kernel.give_up_privileges()  # from now on this process may read and write no more than the script
+        kernel.drop_capabilities()  # from now on this process may read and write no more than the script
         kernel.ptrace(kernel.PTRACE_CONT, first)
         self.alive, begun = {first}, {first}
         while True:

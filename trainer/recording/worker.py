@@ -106,7 +106,7 @@ def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...],
         os.kill(os.getpid(), signal.SIGSTOP)
         child = os.fork()
         if child:
-            kernel.take_in_orphans()
+            kernel.adopt_orphans()
             os._exit(_last_of(child))
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for at, output in enumerate(outputs, start=1):
@@ -116,7 +116,7 @@ def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...],
         for each in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
             signal.signal(each, signal.SIG_DFL)
         limits()
-        kernel.give_up_privileges()
+        kernel.drop_capabilities()
         if isolation == Isolation.LANDLOCK:
             kernel.landlock([scratch, "/dev/null", "/dev/zero", "/dev/full"])
         kernel.filter_calls(changes_done=isolation != Isolation.NAMESPACES)

@@ -125,8 +125,8 @@ class _End:
         each, speed, until, free = whole_us / len(ready), self._overlapped_share(), self.run.until_us(self.rank), 0.0
         for moment in ready:
             start = max(free, moment)
-            beside = max(0.0, min(until - start, each / speed))
-            free = start + beside + max(0.0, each - beside * speed)
+            concurrent_us = max(0.0, min(until - start, each / speed))
+            free = start + concurrent_us + max(0.0, each - concurrent_us * speed)
         left = max(0.0, free - until)
         return left + self._lost(whole_us - left)
 

@@ -64,7 +64,7 @@ class Layers:
             parts.value,
         )
 
-    def beside_copies(self, segment: Segment, kind: Kind, load: float, *, back: bool) -> Segment:
+    def with_copies(self, segment: Segment, kind: Kind, load: float, *, back: bool) -> Segment:
         """Returns a segment with the copies of a layer's offloaded tensors to the host (`back`: from it) concurrent
         with its longest part."""
         gb = self._offloaded_gb(kind, load)
@@ -104,7 +104,7 @@ class Layers:
     def forward(self, kind: Kind, load: float) -> Segments:
         if kind.feed != "moe":
             before = [*self.mixer(kind), *(self.feeds.feed_forward(kind) if kind.feed == "dense" else ())]
-            return Segments(before=self.beside_copies(before, kind, load, back=False), send=(), middle=(), back=())
+            return Segments(before=self.with_copies(before, kind, load, back=False), send=(), middle=(), back=())
         shared = self.feeds.shared(kind)
         apart = self.parts.on("moe_shared_expert_overlap") and shared
         before = [
@@ -115,7 +115,7 @@ class Layers:
         ]
         dispatch, combine = self.routed.exchange("dispatch", load), self.routed.exchange("combine", load)
         return Segments(
-            before=self.beside_copies(before, kind, load, back=False),
+            before=self.with_copies(before, kind, load, back=False),
             send=[Concurrent(dispatch, shared)] if apart and dispatch else [*dispatch, *(shared if apart else ())],
             middle=self.routed.experts(kind, load),
             back=combine,
@@ -128,12 +128,12 @@ class Layers:
         late = self.parts.on("delay_wgrad_compute")
         if kind.feed != "moe":
             backwards = [*self._feed_backward(kind), *self.mixer_backward(kind)]
-            before = self.beside_copies([*again, *backwards], kind, load, back=True)
+            before = self.with_copies([*again, *backwards], kind, load, back=True)
             return Segments(before=before, send=(), middle=(), back=())
         before = [*again, *self._reversed(self.routed.unpermute(load))]
         data, weights = self.routed.experts_backward(kind, load)
         dispatch = self._reversed(self.routed.exchange("dispatch", load)[-1:])
-        beside = self.parts.on("overlap_dispatch_backward_with_experts_wgrad") and dispatch
+        concurrent = self.parts.on("overlap_dispatch_backward_with_experts_wgrad") and dispatch
         tail = [
             *self._reversed(self.routed.permute(load)),
             *self._reversed(self.feeds.shared(kind), twice=True),
@@ -143,9 +143,9 @@ class Layers:
         return Segments(
             before=before,
             send=self._reversed(self.routed.exchange("combine", load)),
-            middle=data if late or beside else [*data, *weights],
-            back=[Concurrent(dispatch, weights)] if beside and not late else dispatch,
-            after=self.beside_copies(tail, kind, load, back=True),
+            middle=data if late or concurrent else [*data, *weights],
+            back=[Concurrent(dispatch, weights)] if concurrent and not late else dispatch,
+            after=self.with_copies(tail, kind, load, back=True),
             late=weights if late else (),
         )
 

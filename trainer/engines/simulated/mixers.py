@@ -197,7 +197,7 @@ class Mixers:
             gb=hops * kv_gb,
             launches=2 * hops,
         )
-        beside, last = (
+        overlapped, last = (
             replace(core, us=core.us * share, launches=core.launches * share) for share in (hops / steps, 1 / steps)
         )
-        return [Concurrent([ring], [beside]), last]
+        return [Concurrent([ring], [overlapped]), last]

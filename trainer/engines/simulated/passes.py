@@ -117,17 +117,17 @@ class Passes:
 
     def _shared_out(self, segment: Segment) -> tuple[list[Op | Concurrent], list[Op | Concurrent]]:
         """Splits an exchange into a part that can overlap with compute and a part that cannot and delays it."""
-        beside: list[Op | Concurrent] = []
+        overlapped: list[Op | Concurrent] = []
         alone: list[Op | Concurrent] = []
         for item in segment:
             if isinstance(item, Concurrent) or not item.us:
-                beside.append(item)
+                overlapped.append(item)
                 continue
-            beside.append(replace(item, us=self._overlapped_share * item.us))
+            overlapped.append(replace(item, us=self._overlapped_share * item.us))
             if self._overlapped_share < 1:
                 left = (1 - self._overlapped_share) * item.us
                 alone.append(replace(item, us=left, launches=0.0, gb=0.0, stream=Stream.COMPUTE, sms=0.0))
-        return beside, alone
+        return overlapped, alone
 
     def _loads(self, kind: Kind) -> Sequence[float]:
         return LOADS if kind.feed == "moe" and self.recipe.parallelism.expert_model_parallel_size > 1 else LOADS[:1]

@@ -180,7 +180,7 @@ def _notify(alone: _Alone) -> float:
     return rates.values["link.notify"] * alone.machine.links.latency * far + rates.sync_us
 
 
-def _beside(alone: _Alone) -> float:
+def _overlapped_layer(alone: _Alone) -> float:
     """Returns the time of a layer, forward and backward, with its exchange overlapped, if the host is never late."""
     passes = _never_late(alone)
     return passes.line("merged", alone.kind).even
@@ -194,15 +194,15 @@ def _never_late(alone: _Alone) -> Passes:
 
 def _contention(alone: _Alone) -> float:
     """Returns the time of a GEMM beside a longer exchange, relative to its time alone."""
-    return _beside_each_other(alone, product_us=SHORT_US, exchange_us=LONG_US)[0] / SHORT_US
+    return _concurrent(alone, product_us=SHORT_US, exchange_us=LONG_US)[0] / SHORT_US
 
 
 def _slowed(alone: _Alone) -> float:
     """Returns the time of an exchange beside a longer GEMM, relative to its time alone."""
-    return _beside_each_other(alone, product_us=LONG_US, exchange_us=SHORT_US)[1] / SHORT_US
+    return _concurrent(alone, product_us=LONG_US, exchange_us=SHORT_US)[1] / SHORT_US
 
 
-def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) -> tuple[float, float]:
+def _concurrent(alone: _Alone, *, product_us: float, exchange_us: float) -> tuple[float, float]:
     """Returns the times, µs, of a GEMM and an exchange that start together."""
     sms = alone.layers.routed.exchange("dispatch", 1.0)[-1].sms
     ops = [
@@ -214,7 +214,7 @@ def _beside_each_other(alone: _Alone, *, product_us: float, exchange_us: float) 
     return product, exchange
 
 
-def _dp_beside(alone: _Alone) -> float:
+def _concurrent_reduction(alone: _Alone) -> float:
     """Returns the rate of a gradient reduction beside compute, relative to its rate alone."""
     return alone.rates.values["overlap.dp"] * alone.machine.overlap.dp
 
@@ -245,10 +245,10 @@ KINDS: dict[str, Callable[[_Alone], float | None]] = {
     "dispatch": _dispatch,
     "notify": _notify,
     "copy": lambda alone: alone.rates.copy_us(alone.row.sizes["gb"]),
-    "beside": _beside,
+    "beside": _overlapped_layer,
     "contention": _contention,
     "slowed": _slowed,
-    "dp_beside": _dp_beside,
+    "dp_beside": _concurrent_reduction,
     "layer_kept": lambda alone: layer_kept_gib(alone.recipe, alone.machine, moe=alone.kind.feed == "moe"),
     "layer_peak": lambda alone: layer_peak_gib(alone.recipe, alone.machine, moe=alone.kind.feed == "moe"),
     "outside": _outside,

@@ -158,14 +158,14 @@ class Recorder:
         for op in before:
             at = self._place(found, op, at, op.us)
         for block in blocks:
-            at = self._lay(found, block, at, waiting * block.us)
+            at = self._add_layer(found, block, at, waiting * block.us)
         for op in behind:
             at = self._place(found, op, at, op.us)
         if len(found.placed) > first:
             found.passes.append((MARKS[way], first, len(found.placed) - 1))
         return at
 
-    def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
+    def _add_layer(self, found: Recording, block: Block, at: float, waiting: float) -> float:
         """Adds a layer from `at`, whose last collective, if any, is longer by `waiting`; returns when it ends."""
         later = max(0.0, waiting) if block.meets is not None else 0.0
         start, end = block.start_us + at, block.end_us + at

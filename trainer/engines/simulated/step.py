@@ -162,8 +162,8 @@ class Simulation:
         once = self.rates.ring_us(gb, float(self.layout.dp * self.layout.cp), stride=float(self.layout.tp))
         comm = once * {"forward": 1.0, "backward": 3.0, "merged": 4.0}[way]
         room = sum(self.passes[rank].line(way, self.kinds[layer]).even for layer in stage.layers)
-        beside = self.rates.values["overlap.dp"] * self.machine.overlap.dp
-        return max(0.0, comm - beside * room) + self.rates.collective_sms() * min(comm, room)
+        speed = self.rates.values["overlap.dp"] * self.machine.overlap.dp
+        return max(0.0, comm - speed * room) + self.rates.collective_sms() * min(comm, room)
 
     def _turn_us(self, rank: int, shape: Shape) -> float:
         if len(shape) == 1:

@@ -143,12 +143,12 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
     loss = np.maximum(_loss(candidates) - held.gone_at_loss, 0.0)
     parameters = held_parameters(candidates)
     # The loss's tensors are free when the first layer runs backward; a CPU's factor was measured for the sum of both.
-    beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
+    workspace = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
     moving = {
         "activations": held.eager + uneven,
         "cuda_graphs": held.graphed,
         "logits": loss,
-        "workspace": beside,
+        "workspace": workspace,
     }
     factor = unfused(candidates)
     moving = {name: size * factor for name, size in moving.items()}

@@ -12,7 +12,7 @@ from trainer.estimate.candidates import Flags, Integers, one
 from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.familiar import Familiar, familiar_to
-from trainer.estimate.plan.legality import kept_to
+from trainer.estimate.plan.legality import rules_of_plan
 from trainer.estimate.plan.scored import Scored
 from trainer.estimate.plan.search import Search, of_sizes
 from trainer.estimate.plan.stages import balanced_layouts
@@ -144,7 +144,7 @@ def as_counted(recipe: Recipe) -> Recipe:
 
 def broken(recipe: Recipe, unavoidable: frozenset[str] = frozenset()) -> list[Finding]:
     """Returns the findings that exclude a recipe from the choices, except those of the rules in `unavoidable`."""
-    rules = (rule for rule in kept_to(recipe) if rule.id not in unavoidable)
+    rules = (rule for rule in rules_of_plan(recipe) if rule.id not in unavoidable)
     return [finding for rule in rules if (finding := rule.finding(recipe))]
 
 

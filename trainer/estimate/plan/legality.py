@@ -26,7 +26,7 @@ BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)
 FAILING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is Effect.FAILS and rule not in BINDING)
 
 
-def kept_to(recipe: Recipe) -> tuple[Rule, ...]:
+def rules_of_plan(recipe: Recipe) -> tuple[Rule, ...]:
     """Returns the rules that a plan of the recipe keeps to. Those of FAILING hold for every framework and release that
     the recipe may be run with: of one that its trainer names, else of all."""
     return BINDING + tuple(rule for rule in FAILING if _may_meet(rule, recipe.trainer))

@@ -18,9 +18,9 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.estimate import memory_of
-from trainer.estimate.plan.legality import BINDING, broken, kept_to
+from trainer.estimate.plan.legality import BINDING, broken, rules_of_plan
 from trainer.estimate.plan.scored import Figures, Scored, best_first, best_of_each_layout
-from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, leanest, settings
+from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, settings, with_least_memory
 from trainer.estimate.time.estimate import time_of
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
@@ -79,7 +79,7 @@ def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABL
     Pure. Offload to the host, which slows a step, is searched for every layout only where nothing fits without it, else
     where the memory that it frees may be worth more. What a release is known to fail with comes last.
     """
-    kept = kept_to(recipe)
+    kept = rules_of_plan(recipe)
     first = _outline(recipe, room, learned, rules=kept)
     if first.scored.fits.any():
         return with_offload(first, room, learned)
@@ -94,7 +94,7 @@ def outline(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABL
 
 def can_fit(recipe: Recipe, *, room: float = 1.0, learned: LearnedCluster = TABLES) -> bool:
     """Returns whether any layout fits with the settings that need least memory."""
-    return bool(_outline(leanest(recipe), room, learned, rules=BINDING).scored.fits.any())
+    return bool(_outline(with_least_memory(recipe), room, learned, rules=BINDING).scored.fits.any())
 
 
 def _outline(

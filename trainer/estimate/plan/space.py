@@ -247,9 +247,9 @@ def _micro_batches(base: Recipe) -> list[int]:
     return _sizes(base, MBS, [size for size in MICRO_BATCHES if size <= base.training.global_batch_size])
 
 
-def _sizes(base: Recipe, name: str, worth: Sequence[int]) -> list[int]:
+def _sizes(base: Recipe, name: str, values: Sequence[int]) -> list[int]:
     own = int(base.knob(name))
-    return [own] if name in base.tune.freeze else sorted({own, *worth})
+    return [own] if name in base.tune.freeze else sorted({own, *values})
 
 
 def _powers(most: int) -> list[int]:
@@ -287,7 +287,7 @@ def is_outlined(name: str) -> bool:
     return name.startswith("recompute") or name in OFFLOAD
 
 
-def leanest(recipe: Recipe) -> Recipe:
+def with_least_memory(recipe: Recipe) -> Recipe:
     """Returns the recipe with recompute frozen to full and the optimizer frozen to host memory, as far as they are free
     and legal. A layout that does not fit with these fits with no other setting."""
     lean = _frozen_to(foundation(recipe), full_recompute())

@@ -80,8 +80,8 @@ def layer_time(
     ep = ep * (1 + merged * (values["ep_slowed"] - 1))
     most = np.where(candidates.whole_iteration, values["ep_hidden_captured"], values["ep_hidden"])
     hidden = merged * np.minimum(most * ep, values["ep_reach"] * compute)
-    beside = np.where(_beside_weights(candidates, is_moe=is_moe), np.minimum(one_way, forward.grouped), 0.0)
-    ep_exposed = ep - hidden - beside
+    with_weights = np.where(_overlaps_weights(candidates, is_moe=is_moe), np.minimum(one_way, forward.grouped), 0.0)
+    ep_exposed = ep - hidden - with_weights
     slowed = np.where(ep > 0, 1 + merged * values["ep_contention"], 1.0)
     tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
@@ -152,7 +152,7 @@ def _merged(candidates: Candidates) -> Floats:
     return result
 
 
-def _beside_weights(candidates: Candidates, *, is_moe: bool) -> Flags:
+def _overlaps_weights(candidates: Candidates, *, is_moe: bool) -> Flags:
     """Returns the rows whose dispatch runs backward beside the weight gradients of the experts, which take as long as
     their forward pass (Megatron-Core's `overlap_dispatch_backward_with_experts_wgrad`)."""
     excluded = candidates.on("overlap_moe_expert_parallel_comm") | candidates.on("delay_wgrad_compute")

@@ -16,7 +16,7 @@ EXCHANGES = 4  # number of exchanges of a layer, forward and backward
 REDUCED_BYTES = 1 << 28
 
 
-def beside(bench: Bench, row: Row) -> list[float]:
+def overlapped_layer(bench: Bench, row: Row) -> list[float]:
     """Returns the µs until a layer's kernels and, in a second stream, its expert exchanges are both done."""
     recipe = row.recipe(bench.recipe)
     works = [build(bench, recipe) for build in OF_A_LAYER.values()]
@@ -42,7 +42,7 @@ def slowed(bench: Bench, row: Row) -> list[float]:
     return _over_alone(bench, dispatching(bench, row.recipe(bench.recipe)), _product(bench))
 
 
-def dp_beside(bench: Bench, row: Row) -> list[float]:
+def concurrent_reduction(bench: Bench, row: Row) -> list[float]:
     """Returns the ratio of a gradient reduction's rate during longer GEMMs to its rate alone."""
     part = bench.tensor(REDUCED_BYTES // 4 // bench.world, dtype=bench.torch.float32)
     whole = bench.tensor(len(part) * bench.world, dtype=bench.torch.float32)
@@ -59,10 +59,10 @@ def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
     ranks = range(bench.world)
     alone, one = median(bench.repeats(work, together=ranks)), median(bench.repeats(other, together=ranks))
     times = max(1, round(bench.most(LONG * alone / max(one, 1.0))))
-    return [_beside_us(bench, work, other, times) / alone for _ in range(REPEATS)]
+    return [_concurrent_us(bench, work, other, times) / alone for _ in range(REPEATS)]
 
 
-def _beside_us(bench: Bench, work: Work, other: Work, times: int) -> float:
+def _concurrent_us(bench: Bench, work: Work, other: Work, times: int) -> float:
     """Returns the µs of `work` by CUDA events while `other` runs `times` times in a second stream."""
     stream = bench.torch.cuda.Stream()
     began, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -78,4 +78,4 @@ def _beside_us(bench: Bench, work: Work, other: Work, times: int) -> float:
     return float(began.elapsed_time(ended)) * 1e-3 * US
 
 
-MEASURES = {"beside": beside, "contention": contention, "slowed": slowed, "dp_beside": dp_beside}
+MEASURES = {"beside": overlapped_layer, "contention": contention, "slowed": slowed, "dp_beside": concurrent_reduction}

@@ -57,7 +57,7 @@ def chain() -> None:
         spec.loader.exec_module(module)
 
 
-def recorder_on(out: str) -> None:
+def turn_on_recorder(out: str) -> None:
     """Turns on torch's flight recorder, which NCCL's watchdog writes when it ends the job.
 
     Variables that the user has set are kept. The older variable names are read up to torch 2.12; 2.13 warns about them.
@@ -414,16 +414,16 @@ def inject(out: str) -> None:
     import signal
 
     rank = Rank(out, int(os.environ["RANK"]))
-    recorder_on(out)
+    turn_on_recorder(out)
     sys.meta_path.insert(0, PatchOnImport(rank))
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # writes the stacks of all threads on request
 
-    def last_words() -> None:
+    def at_exit() -> None:
         rank.write_phase()
         if "torch" in sys.modules:
             rank.write_usage()
 
-    atexit.register(last_words)
+    atexit.register(at_exit)
 
 
 if OUT and "RANK" in os.environ:

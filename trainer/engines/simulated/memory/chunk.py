@@ -57,7 +57,7 @@ class Chunk:
     def backward(self) -> float:
         return max((moment.backward for moment in self.moments), default=0.0)
 
-    def beside(self, other: Chunk, *, early: bool) -> float:
+    def peak_with(self, other: Chunk, *, early: bool) -> float:
         """Returns the peak bytes while this chunk runs forward and `other` runs backward, counted from both starts.
 
         `early`: attention's tensors of one are freed before those of the other are allocated.

@@ -308,8 +308,8 @@ def _chain(tape: Tape, sizes: Sizes, widths: Mapping[str, float]) -> None:
     _last_projection(tape, sizes, names[-1], ATTENTION)
 
 
-def _save_and_write(tape: Tape, read: str, write: str, *beside: str) -> None:
-    tape.op(Op(reads=(read,), writes=(write,), saves=(read, *beside)))
+def _save_and_write(tape: Tape, read: str, write: str, *others: str) -> None:
+    tape.op(Op(reads=(read,), writes=(write,), saves=(read, *others)))
 
 
 def _last_projection(tape: Tape, sizes: Sizes, read: str, modules: Modules) -> None:

@@ -111,8 +111,8 @@ class _Stages:
         first = self.schedule.warm_up(rank)
         pairs = self.schedule.vpp * self.schedule.microbatches - first
         ones = first + 2 * np.arange(pairs)
-        beside = np.array([[one.beside(two, early=self.early) - two.kept for two in chunks] for one in chunks])
-        peaks[ones] = start[ones] + beside[chunk[ones], chunk[ones + 1]]
+        together = np.array([[one.peak_with(two, early=self.early) - two.kept for two in chunks] for one in chunks])
+        peaks[ones] = start[ones] + together[chunk[ones], chunk[ones + 1]]
         peaks[ones + 1] = peaks[ones]
 
 
