@@ -52,7 +52,7 @@ class DryRun:
     parameters: dict[str, int]  # numbers of dense and of expert parameters
     by_part_gib: dict[str, float]
     closed_form_gib: dict[str, float]  # the closed form's figures for the same parts and substituted knobs
-    difference_pct: float | None  # of the parts' sum from the closed form's; None if a part was not reached
+    difference_pct: float | None  # excess of the parts' sum over the closed form's; None if a part was not reached
     peak_gib: float
     peak_phase: str
     microbatches: int

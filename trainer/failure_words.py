@@ -28,7 +28,7 @@ class Words:
     phases: frozenset[BurstPhase] | None = None
 
 
-# Of two rows that match the same text the upper one counts.
+# If two rows match the same text, the upper one counts.
 CAUSES = (
     Words(_OOM, r"DefaultCPUAllocator: can't allocate memory", "torch c10/core/impl/alloc_cpu.cpp"),
     Words(_OOM, r"CUDA out of memory|OutOfMemoryError", "torch c10/cuda/CUDACachingAllocator.cpp"),

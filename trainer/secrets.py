@@ -25,14 +25,14 @@ _VALUES = re.compile(
 )
 _PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>(?:[^,]|,(?![A-Za-z_]\w*=))*)")
 
-# The same inside running text, where hf_config and sk-learn are words: only whole keys, and values after unambiguous
-# names
+# keys and passwords inside running text, where hf_config and sk-learn are words: only keys of full length, and values
+# after unambiguous names
 _KEYS_IN_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?<![\w-])(?:(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|nvapi-)[\w-]{16,}"
     r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w.-]{8,})|(?<=Bearer )[\w.~+/-]{8,}"
 )
 _WORDS_OF_NAMES = _SURE.replace("_?", "[_-]?").replace(")_TOKEN", ")[_-]TOKEN")
-_TOLD_BY_NAME = re.compile(
+_NAMED_VALUES = re.compile(
     rf"(?P<name>(?:(?i:(?<![A-Za-z0-9])(?:{_WORDS_OF_NAMES}))|(?<![A-Za-z0-9])(?:TOKEN|PAT))"
     r"(?![\w-]*(?i:PATH|FILE|DIR)\b)(?:[_-]\w+)*[\"']?)"
     r"(?P<between>\s*[=:]\s*[\"']?|\s+\.{2,}\s*|(?<=\w)\s+[\"']?(?=\S{20}))(?P<value>[^\s\"',;&)}\]]+)"
@@ -94,7 +94,7 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
     what follows a name such as WANDB_API_KEY."""
     for value in _values(os.environ if environment is None else environment):
         text = text.replace(value, LEFT_OUT)
-    return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
+    return _NAMED_VALUES.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
 
 
 def mask_file(path: Path) -> None:

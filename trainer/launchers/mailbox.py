@@ -75,7 +75,7 @@ def arrive(control: Path, rank: int) -> None:
     Ends the process at once if its parent is already gone. Call it first, from the main thread.
     """
     die_with_parent(int(os.environ.get(AGENT, os.getppid())))
-    atexit.register(gc.freeze)  # else the interpreter's end searches all of torch for garbage: one CPU second
+    atexit.register(gc.freeze)  # without it, Python searches all of torch for garbage at exit: 1 s of CPU time
     faulthandler.register(STACKS, file=2, all_threads=True)  # a file number: follows the redirection to a burst's log
     me = this_process()
     write_whole(control / f"rank{rank}.pid", f"{me.pid} {me.started}".encode())

@@ -62,7 +62,7 @@ def measured(row: Row, repeats_by_rank: dict[int, list[float]], *, slow: float |
     value, slow_rank, slow_by = of_rank[middle], None, None
     if slow is not None and len(of_rank) > 1 and value > 0:
         slowest = max(of_rank, key=lambda rank: min(repeats_by_rank[rank]))
-        # its best repeat decides, so that a single disturbed one does not
+        # decided by the rank's best repeat, so that one disturbed repeat does not name it
         if min(repeats_by_rank[slowest]) > slow * value:
             slow_rank, slow_by = slowest, of_rank[slowest] / value
     return msgspec.structs.replace(

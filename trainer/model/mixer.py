@@ -35,7 +35,7 @@ class SavedSizes:
 class TensorModules:
     """Modules, as named in a list knob, that recompute, offload or capture a saved tensor."""
 
-    recompute: str = ""  # here and below: words separated by spaces
+    recompute: str = ""  # words separated by spaces, as in the next two fields
     offload: str = ""
     graph: str = ""
 

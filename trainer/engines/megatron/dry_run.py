@@ -243,5 +243,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    atexit.register(gc.freeze)  # else the end of this process searches all of torch for garbage: one CPU second
+    atexit.register(gc.freeze)  # without it, Python searches all of torch for garbage at exit: 1 s of CPU time
     main()

@@ -51,7 +51,7 @@ def import_megatron() -> None:
         from trainer.engines.megatron.cpu import import_uncompiled
 
         import_uncompiled()
-    importlib.import_module("torch._dynamo")  # else torch's optimizers do in the first, counted burst
+    importlib.import_module("torch._dynamo")  # else imported in the first burst, whose memory counts
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
@@ -125,7 +125,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
         phase.enter(BurstPhase.TRACE)  # outside the limit: memory of a profiler is not the recipe's
         _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
         phase.enter(BurstPhase.CHECK)
-        if not recipe.knob("use_megatron_fsdp"):  # its ranks hold shards, so that no parameters must be equal
+        if not recipe.knob("use_megatron_fsdp"):  # ranks of Megatron-FSDP hold shards: none must be equal
             measured.diverged = replicas.find_divergence(model.chunks)
         steps.end()
 

@@ -237,7 +237,8 @@ class _Priced:
             yield Level(
                 name=LevelName.MEASURED, time=Interval(s=step_s, deviation_s=question.measured.deviation * step_s)
             )
-        if not (question.scaled_to_own and question.measured is not None):  # else it is the measured step
+        # an estimate that is scaled to the measured step equals it
+        if not (question.scaled_to_own and question.measured is not None):
             yield Level(name=LevelName.OWN, time=self._estimated(self.own))
         if question.reference is not None:
             rate = question.reference.tokens_per_s_per_gpu

@@ -44,7 +44,7 @@ from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.schema import Recipe
 
-CLASSES = ("gemm", "grouped", "attention", "permute", "quantize", "memory_bound")  # of compute
+CLASSES = ("gemm", "grouped", "attention", "permute", "quantize", "memory_bound")  # classes of compute
 SENT = tuple(f"{kind}{side}" for kind in ("ep", "tp", "cp", "offload") for side in ("", "_exposed"))
 LAYER_PARTS = (*CLASSES, "compute", "recompute", *SENT)
 PARTS = tuple(name for name in (*LAYER_PARTS, "head", "loss", "host") if name not in CLASSES)
@@ -312,7 +312,8 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     narrow, bf16 = quantizes_head(candidates), np.minimum(rate, sustained * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
     head = flops * model.vocab_size * model.hidden_size / np.where(narrow, rate, bf16)
-    elements = candidates.tokens / candidates.tp * (model.hidden_size + model.vocab_size)  # of input and gradient
+    # both the head's input and the gradient of the logits are quantized
+    elements = candidates.tokens / candidates.tp * (model.hidden_size + model.vocab_size)
     quantize = values["quantize_time"] * elements * quantized_bytes(candidates) / memory_rate(candidates, values)
     head = head + narrow * quantize
     projection = flops * 2 * model.hidden_size**2 / rate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Of TimeTable.by_part, those that add up to the step; the others count hidden communication too.
+# the parts of TimeTable.by_part that add up to the step; the others include hidden communication
 STEP_PARTS = {
     "compute_s": "compute",
     "head_s": "output head and loss",

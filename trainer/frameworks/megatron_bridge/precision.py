@@ -26,7 +26,7 @@ NAMES = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-# What Megatron-Core trains in by precision; the amax history of delayed scaling is that of Bridge's own recipe.
+# precision -> Megatron-Core's settings of its format; the amax history of delayed scaling is that of Bridge's recipe
 FORMATS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {},

@@ -38,7 +38,7 @@ ALSO = {
     "gated_linear_unit": ("swiglu", "quick_geglu"),
     "num_query_groups": ("group_query_attention",),
 }
-# its default changes with the release: if it is not written, the recipe leaves it open
+# knob whose default differs between releases: the recipe leaves it open if its flag is not written
 OPEN = "moe_hybridep_num_sms_preprocessing"
 TOKENIZER = frozenset({"vocab_size"})  # names whose flags stay in the command, since the tokenizer decides
 LATENT = (

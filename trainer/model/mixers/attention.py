@@ -107,30 +107,24 @@ MIXER = Mixer(
     flops=_flops,
     saved=_saved,
     modules={
-        "latent_norm": TensorModules(
-            recompute="layernorm", offload="qkv_linear", graph="attn"
-        ),  # output of MLA's own first norm: input of both down projections; each quantizes its own copy
+        # output of MLA's first norm: input of both down-projections, each of which quantizes a copy
+        "latent_norm": TensorModules(recompute="layernorm", offload="qkv_linear", graph="attn"),
         # MLA's compressed queries and keys-values
         "latents": TensorModules(graph="attn"),
-        "latents_normed": TensorModules(
-            recompute="mla_up_proj", graph="attn"
-        ),  # their norms' outputs: inputs of the up projections
+        # outputs of the norms of the latents: inputs of the up-projections
+        "latents_normed": TensorModules(recompute="mla_up_proj", graph="attn"),
         # inputs of attention
         "queries_keys_values": TensorModules(offload="core_attn", graph="attn"),
-        "up_projected": TensorModules(
-            recompute="mla_up_proj", offload="core_attn", graph="attn"
-        ),  # inputs of MLA's attention: queries and keys after the rotation, and values
+        # inputs of MLA's attention: queries and keys after the rotation, and values
+        "up_projected": TensorModules(recompute="mla_up_proj", offload="core_attn", graph="attn"),
         # queries and keys before their own norms (QK layernorm)
         "unrotated": TensorModules(graph="attn"),
-        "scores": TensorModules(
-            recompute="core_attn", offload="core_attn", graph="attn"
-        ),  # softmax of every pair of tokens and its dropout: kept by unfused attention only
-        "attention_output": TensorModules(
-            offload="attn_proj", graph="attn"
-        ),  # output of attention and its log-sum-exp: input of the output projection
-        "attention_quantized": TensorModules(
-            graph="attn"
-        ),  # the projection's own quantized copy of it: delayed scaling only
+        # softmax of every pair of tokens and its dropout: kept by unfused attention only
+        "scores": TensorModules(recompute="core_attn", offload="core_attn", graph="attn"),
+        # output of attention and its log-sum-exp: input of the output projection
+        "attention_output": TensorModules(offload="attn_proj", graph="attn"),
+        # quantized copy of attention's output for the output projection: delayed scaling only
+        "attention_quantized": TensorModules(graph="attn"),
         "attention_dropout_mask": TensorModules(graph="attn"),
     },
     attends=True,

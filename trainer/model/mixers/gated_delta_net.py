@@ -65,9 +65,8 @@ MIXER = Mixer(
     flops=_flops,
     saved=_saved,
     modules={
-        "delta_convolved": TensorModules(
-            graph="attn"
-        ),  # into the convolution of the gated delta net, and its queries and keys before their norms
+        # inputs of the convolution, and queries and keys before their norms
+        "delta_convolved": TensorModules(graph="attn"),
         # inputs of the gated delta rule
         "delta_read": TensorModules(graph="attn"),
         # output of the rule and its gate

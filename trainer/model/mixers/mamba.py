@@ -66,9 +66,8 @@ MIXER = Mixer(
     flops=_flops,
     saved=_saved,
     modules={
-        "mamba_projected": TensorModules(
-            graph="mamba"
-        ),  # output of Mamba's first projection: input of its convolution and scan
+        # output of Mamba's first projection: input of its convolution and scan
+        "mamba_projected": TensorModules(graph="mamba"),
         # output of the scan and after its gate
         "mamba_scanned": TensorModules(graph="mamba"),
         # output of Mamba's own norm: input of its last projection

@@ -52,7 +52,7 @@ def _layer_pattern_broken(recipe: Settings) -> bool:
 def _mla_incomplete(recipe: Settings) -> bool:
     model = recipe.architecture
     if model.experimental_attention_variant == "dsv4_hybrid":
-        return False  # its single key and value has no rank
+        return False  # this variant has no rank of keys and values
     needed = (model.kv_lora_rank, model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim)
     return model.multi_latent_attention and None in needed
 
