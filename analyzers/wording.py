@@ -32,7 +32,7 @@ PART_NAMES = {  # classes with an uninformative name
     "compute": "compute of every class (a slower device?)",
     "gemm": "GEMMs",
     "dense": "compute that does not depend on the routing",
-    "routed": "what is done with the routed tokens",
+    "routed": "compute on the routed tokens",
     "indexing": "indexing kernels",
     "elementwise": "elementwise kernels",
     "other": "kernels of unknown class",

@@ -69,7 +69,7 @@ def _late_hosts(job: Job, waited_us: float) -> list[str]:
     late = [str(one) for one in job.lateness.late_by(LateBy.HOST)[:RANKS_NAMED] if one.cause is LateBy.HOST]
     if job.share(waited_us) < MIN_SHOWN_SHARE:
         return late
-    return [f"{job.of_step(waited_us)} more are waiting for ranks that come late through their hosts", *late]
+    return [f"{job.of_step(waited_us)} more are waiting for ranks whose hosts are late", *late]
 
 
 def own_us(step: RankStep) -> float:

@@ -81,7 +81,7 @@ def test_hosts_that_are_late_by_turns_are_host_time_and_not_waiting(tmp_path: Pa
     found = analysis.diagnosis.finding(Wall.HOST)
     assert found is not None
     assert found.recoverable_us == pytest.approx(12 * pause, rel=0.25)  # its own three pauses and the others' nine
-    assert any("waiting for ranks that come late through their hosts" in line for line in found.evidence)
+    assert any("waiting for ranks whose hosts are late" in line for line in found.evidence)
     assert _cause(analysis).name == "late_host"
     assert _cause(analysis).headline == "host on every rank by turns"
     assert sorted(analysis.diagnosis.ranks) == [0, 1, 2, 3]
