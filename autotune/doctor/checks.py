@@ -236,7 +236,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         what="optuna",
-        needed_for="the search of phase retune",
+        needed_for="the search",
         how="pip install 'optuna>=5,<6'",
         look=_package("optuna"),
     ),

@@ -132,7 +132,7 @@ def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]
         for word in (*command.argv, *command.variables.values())
         if recipe.trainer is not None and word in recipe.trainer.expand
     )
-    if command.made_up:
+    if command.on_mock_data:
         yield "#   data, tokenizer, schedule: it trains 50 steps on mock data"
     yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)
 

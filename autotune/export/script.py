@@ -22,14 +22,14 @@ from trainer.recipe import Recipe
 class Command:
     """The command of one rank.
 
-    `variables`: its environment; `lost`: settings of the recipe that it cannot express, as text; `made_up`: True if it
-    trains on mock data.
+    `variables`: its environment; `lost`: settings of the recipe that it cannot express, as text; `on_mock_data`: True
+    if it trains on mock data.
     """
 
     argv: tuple[str, ...]
     variables: dict[str, str]
     lost: tuple[str, ...]
-    made_up: bool
+    on_mock_data: bool
 
 
 def rank_command(recipe: Recipe, context: Context) -> Command:
@@ -40,7 +40,7 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
     trainer = recipe.trainer
     named = context.version or (trainer.version if trainer else None)
     found = framework_of(recipe).rank_command(recipe, named, context.bursts)
-    return Command(argv=found.argv, variables=rank_variables(recipe), lost=found.lost, made_up=trainer is None)
+    return Command(argv=found.argv, variables=rank_variables(recipe), lost=found.lost, on_mock_data=trainer is None)
 
 
 def exports(variables: dict[str, str], expand: tuple[str, ...] = ()) -> Iterator[str]:

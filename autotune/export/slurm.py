@@ -39,7 +39,7 @@ def render(recipe: Recipe, context: Context) -> str:
         *_resources(recipe),
         "#",
         *(comment(line) for line in (f"{recipe.name}: a Slurm job written by moe-autotune.", *context.origin)),
-        *_only_the_user_knows(recipe, made_up=command.made_up),
+        *_only_the_user_knows(recipe, on_mock_data=command.on_mock_data),
         *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
         *(() if apart else setup(recipe)),
         "",
@@ -92,7 +92,7 @@ def _container(settings: SlurmSettings) -> Iterator[str]:
     yield "fi"
 
 
-def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
+def _only_the_user_knows(recipe: Recipe, *, on_mock_data: bool) -> Iterator[str]:
     yield "#"
     yield "# Fill in, as options of sbatch or as #SBATCH lines above:"
     settings = slurm_settings(recipe.burst.launcher)
@@ -100,7 +100,7 @@ def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
         yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
     default = "that below" if settings.container_image or settings.prefix else "the shell's environment"
     yield f"#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); default {default}"
-    if made_up:
+    if on_mock_data:
         yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on mock data; arguments after the"
         yield "#     script's name are passed on, and the last value of a flag wins"
         yield f"#   the folder of {framework_of(recipe).title}: submit it from there"

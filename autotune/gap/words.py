@@ -26,7 +26,7 @@ from trainer.values import knob_value
 
 TRACED = {kind.key: kind.words for kind in KINDS}  # parts of a trace without a recipe
 WORDS: dict[str, str] = {
-    PartCause.ROUTER: "router: waiting for the fullest rank",
+    PartCause.ROUTER: "router: waiting for the rank with most tokens",
     PartCause.EP: "links: EP dispatch and combine",
     PartCause.TP: "links: TP collectives",
     PartCause.CP: "links: CP exchange",
@@ -105,7 +105,9 @@ def _answer(found: GapDocument) -> str:
 
 
 def _most(cause: Cause, found: GapDocument) -> str:
-    would = "most would come back with" if cause.kind == Kind.SETTING and cause.name not in WORDS else "most is lost to"
+    would = (
+        "most would be recovered by" if cause.kind == Kind.SETTING and cause.name not in WORDS else "most is lost to"
+    )
     return f"; {would} {cause_name(cause, found)}: {duration(1e3 * cause.time.ms)}"
 
 

@@ -85,7 +85,7 @@ def _taken(found: Recording, command: JobCommand, options: ImportOptions) -> Ite
         if path not in options.exists:
             yield f"line {_test_line(found, path)}: {path} is not here: assumed to exist (else --absent {path})"
     if command.cwd != (options.cwd or str(Path(options.file).resolve().parent)):
-        yield f"started in {command.cwd}: else --cwd FOLDER"
+        yield f"started in {command.cwd} (--cwd FOLDER for another)"
 
 
 def _test_line(found: Recording, path: str) -> str:

@@ -39,7 +39,7 @@ tune:
   freeze: [global_batch_size, seq_length]    # knobs that must stay as they are
   allow: training-equivalent    # or numerics-changing (FP8 and the like), or benchmark-only
   patience: 5    # proposals without a gain before the search stops
-  sampler: surrogate    # of retune: surrogate (what is learned), or Optuna's tpe, gp, random
+  sampler: surrogate    # chooses the next recipe: surrogate (learned from bursts), or Optuna's tpe, gp, random
 """
 # Comment of each knob that a starter recipe may have; other knobs have none
 WORDS = {
