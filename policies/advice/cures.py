@@ -25,20 +25,20 @@ class Cure:
     advice: str = ""
 
 
-NODE = "Look at {} first: what else runs there, its clocks, its cores' binding; then at what its host does then."
+NODE = "Check {} first: other programs there, its clocks, its binding to cores; then the activity of its host."
 CURES: Mapping[str, Cure] = {
     "late_host": Cure(wall=Wall.HOST, advice=NODE),
     "late_allocator": Cure(wall=Wall.MEMORY, fixes=("expandable_segments",)),
     "experts_load": Cure(
         wall=Wall.COMMUNICATION,
         fixes=("even_experts", "less_expert_parallel"),
-        advice="The router decides the load: a balancing loss, a capacity, or more experts on each rank even it out.",
+        advice="A balancing loss of the router, an expert capacity or more experts per rank even out the load.",
     ),
     "slow_device": Cure(
         advice="No setting of the recipe makes up for a slow device: check the clocks, power and heat of {}, and leave "
         "its node out if it stays slow."
     ),
-    "uneven_work": Cure(advice="Sequences of even length, or packed ones, would even it out."),
+    "uneven_work": Cure(advice="Sequences of equal length, or packed ones, would even out the work of the ranks."),
     "slow_links": Cure(
         wall=Wall.COMMUNICATION, advice="Check the links of {}: the same transfers take longer there than elsewhere."
     ),
@@ -46,7 +46,7 @@ CURES: Mapping[str, Cure] = {
     "bubble": Cure(
         wall=Wall.COMMUNICATION,
         fixes=("interleaved_pipeline", "micro_batch_down", "less_pipeline_parallel"),
-        advice="More micro batches a step, or more chunks a stage (VPP), shorten it; so do even stages.",
+        advice="More micro batches per step, more chunks per rank (VPP) and even stages shorten the bubble.",
     ),
     "uneven_stages": Cure(
         wall=Wall.COMMUNICATION,

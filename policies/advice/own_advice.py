@@ -50,7 +50,7 @@ STEP_GRAPHS = OwnAdvice(
         summary="CUDA graphs of a step: replay the launches of forward and backward instead of issuing them.",
         what=(
             f"`{GRAPHED_STEP}`, which captures graphs as it compiles; by hand `torch.cuda.make_graphed_callables` or "
-            "`torch.cuda.CUDAGraph`. Megatron's scopes are modules of transformer layers, which this model has not."
+            "`torch.cuda.CUDAGraph`. Megatron's scopes are modules of transformer layers; this model has none."
         ),
         shows="the device idle, waiting for launches (host wall), in a model without transformer layers.",
         costs="static shapes and addresses of inputs, memory that stays reserved for graphs, compiling at the start.",

@@ -88,7 +88,9 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
     nearer = abs(found.value - was) - abs(found.value - to)
     if nearer == 0:
         return others
-    return found if nearer > 0 else replace(found, gain=-found.gain, evidence=f"the other way: {found.evidence}")
+    return (
+        found if nearer > 0 else replace(found, gain=-found.gain, evidence=f"of the opposite change: {found.evidence}")
+    )
 
 
 def gained(recipe: Recipe, knob: str) -> bool:

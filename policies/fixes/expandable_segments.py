@@ -47,7 +47,7 @@ FIX = Fix(
             wall=Wall.MEMORY,
             parts=("allocator",),
             fraction=0.9,
-            source="retries end with the fragmentation behind them",
+            source="retries end when the fragmentation that causes them is gone",
         ),
     ),
     knobs=("PYTORCH_CUDA_ALLOC_CONF",),

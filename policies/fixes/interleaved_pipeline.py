@@ -36,7 +36,7 @@ FIX = Fix(
             wall=Wall.COMMUNICATION,
             parts=BUBBLE,
             fraction=0.5,
-            source="the bubble divides by VPP: with 2 chunks per rank half of it goes",
+            source="the bubble divides by VPP: with 2 chunks per rank it is half as long",
         ),
     ),
     knobs=("virtual_pipeline_model_parallel_size",),

@@ -24,7 +24,7 @@ FIX = Fix(
         what="`tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where legal.",
         shows="out of memory that sharding experts and stages does not fix.",
         costs=(
-            "the most of all parallelism: two collectives per layer each way, inside the step's critical path. Weights "
+            "more than any other parallelism: two collectives per layer in forward and in backward, exposed. Weights "
             "divide by TP, and activations with sequence parallel."
         ),
         not_when="heads or ranks do not divide; it should stay inside the fast domain.",
