@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=CASES, help="planted cases")
     cases = parser.parse_args().cases
     single = min(cases, SINGLE_CASES)
-    print("bursts are beside one of each end")
+    print("bursts do not count the first of each end")
     for informed, words in ((True, "predicted"), (False, "not predicted")):
         draw_one = lambda seed, informed=informed: one_culprit(seed, informed=informed)  # noqa: E731
         for line in rows(f"{single} with one culprit of 20, {words}", draw_one, single):

@@ -138,7 +138,10 @@ def main() -> None:
     given = parser.parse_args()
     found = list(results(given.cases, show=given.show))
     counts = sorted(count for count, _ in found)
-    print(f"{len(found)} pairs of recipes with {counts[0]} to {counts[-1]} differences, bursts beside one of each end")
+    print(
+        f"{len(found)} pairs of recipes with {counts[0]} to {counts[-1]} differences, "
+        "bursts without the first of each end"
+    )
     print(figures([result for _, result in found]))
 
 

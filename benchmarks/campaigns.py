@@ -191,8 +191,12 @@ def report_of(found: Replay) -> str:
     """Returns a line with the rate of the tuner's last recipe relative to the expert's last one."""
     end, last = found.expert[-1], found.tuned[-1]
     reached = found.bursts_to_expert
-    when = "never as fast as the expert's end" if reached is None else f"as fast as the expert's end after {reached}"
-    best = f"{last / end:.3f} of the expert's end" if end else "the expert's end does not fit here"
+    when = (
+        "never as fast as the expert's last recipe"
+        if reached is None
+        else f"as fast as the expert's last recipe after {reached}"
+    )
+    best = f"{last / end:.3f} of the expert's last recipe" if end else "the expert's last recipe does not fit here"
     return f"tuner: {best} after {len(found.tuned) - 1} bursts, {when}"
 
 

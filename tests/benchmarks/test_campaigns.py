@@ -39,5 +39,7 @@ def test_the_table_has_a_row_for_each_step_whether_a_knob_can_express_it_or_not(
     text = console.export_text()
     assert all(step.change in text for step in case.steps)
     assert "no knob" in text
-    assert report_of(found) == "tuner: 1.100 of the expert's end after 2 bursts, as fast as the expert's end after 2"
+    assert report_of(found) == (
+        "tuner: 1.100 of the expert's last recipe after 2 bursts, as fast as the expert's last recipe after 2"
+    )
     assert "never" in report_of(replace(found, tuned=[2.0, 2.5]))
