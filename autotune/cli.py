@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from autotune.doctor.installation import shadowed
@@ -214,6 +214,7 @@ def _encoded(document: Any) -> str:
     return msgspec.json.encode(document).decode()
 
 
+@lru_cache(maxsize=64)  # signatures take long to read, and a program may run many commands
 def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
     """Adds the option `--json` to a command; `main` has read it before the command is parsed."""
     from cyclopts import Parameter

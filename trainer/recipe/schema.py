@@ -137,7 +137,9 @@ class Recipe(Section):
 
     def diff(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """Returns {knob: (value here, value in `other`)} for every knob whose value differs, defaults included."""
-        pairs = {name: (self.knob(name), other.knob(name)) for name in KNOBS}
+        written = {**self.knobs, **other.knobs}
+        named = (name for name, knob in KNOBS.items() if knob.section != "knobs" or name in written)
+        pairs = {name: (self.knob(name), other.knob(name)) for name in named}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def digest(self) -> str:

@@ -79,11 +79,14 @@ def source_file(path_or_example: str) -> Path:
 
 def parse_source(text: str, *, name: str) -> Source:
     """Parses YAML text as a `Source`. Raises BadInputError if it is not a YAML mapping with distinct keys."""
+    lines: dict[KeyPath, int] = {}
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
         if values_in(root) > MOST_VALUES:
             raise refused(name, "its aliases expand to more values than a recipe has", "write them out")
-        data = yaml.safe_load(text)
+        problems = [] if root is None else _walk(root, (), lines, name)  # before values take in what `<<` refers to
+        data = None if root is None else loader.construct_document(root)
     except RecursionError:
         what = "it is nested too deeply to be read, or an alias contains itself"
         raise refused(name, what, "flatten it, without aliases") from None
@@ -97,8 +100,6 @@ def parse_source(text: str, *, name: str) -> Source:
         raise refused(name, "the file is empty", "start from `moe-autotune init`, or name a packaged example")
     if not isinstance(root, yaml.MappingNode):
         raise refused(name, "it has no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
-    lines: dict[KeyPath, int] = {}
-    problems = _walk(root, (), lines, name)
     if problems:
         raise BadInputError(*problems)
     return Source(name=name, data=data, lines=lines)
