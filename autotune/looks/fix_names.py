@@ -13,7 +13,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
 NAMED = 3  # most parts named in a heading
-SEARCH = "search"  # the fix of most steps in journals of versions before `fixes`
+SEARCH = "search"  # the name that journals without `fixes` give to most changes
 LEAST_GIB = 0.001  # GiB; less is shown as 0
 UNKNOWN = "not known"  # shown for the share of a part that cannot be removed by itself
 

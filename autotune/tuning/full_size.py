@@ -1,5 +1,5 @@
-"""Runs bursts at full size in a study that searches with proxies (fewer nodes and layers): which are owed, when there
-is room, and the bursts themselves.
+"""Runs the bursts at full size of a study that searches with proxies (fewer nodes and layers), and decides which of
+them are still missing and whether the limits leave room for them.
 
 The loop (`autotune.tuning.loop`) asks here before each proposal and after each search.
 """
@@ -88,7 +88,7 @@ class FullSize:
         return self._run(choice, best=True)
 
     @property
-    def owes_the_best(self) -> bool:
+    def best_comes_first(self) -> bool:
         """Returns whether the best recipe should run at full size before any other: it informs most of the other
         predictions."""
         best = self._history.best
@@ -98,16 +98,16 @@ class FullSize:
 
     @property
     def leaves_room(self) -> bool:
-        """Returns whether after another burst the limits still allow the bursts at full size that the study owes."""
+        """Returns whether after another burst the limits still allow the missing bursts at full size."""
         if self.sizing is None or self._history.best is None:
             return True
         pair = (self._history.best, self._history.reference)
-        owed = {t.number for t in pair if t is not None and self._history.at_full_size(t.recipe) is None}
-        if not owed or not self.bench.affords(self.base, bursts=len(owed)):
+        missing = {t.number for t in pair if t is not None and self._history.at_full_size(t.recipe) is None}
+        if not missing or not self.bench.affords(self.base, bursts=len(missing)):
             return True
         left = self.bench.budget - self.bench.spent
-        return left > len(owed) and self.bench.affords(
-            self.base, bursts=len(owed), more_gpu_hours=self.bench.burst_gpu_hours
+        return left > len(missing) and self.bench.affords(
+            self.base, bursts=len(missing), more_gpu_hours=self.bench.burst_gpu_hours
         )
 
     def _run(self, trial: Trial, *, best: bool) -> bool:

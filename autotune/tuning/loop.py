@@ -196,7 +196,7 @@ class Loop:
         proposal = self.policy.propose(self.best, phase, self._history.trials)
         if proposal is None or self._tried(proposal.recipe) or self._too_expensive(proposal):
             return None
-        if proposal.fidelity is None and self._full_size.owes_the_best:
+        if proposal.fidelity is None and self._full_size.best_comes_first:
             return None
         if self._out_of_patience and not self._beats_noise(proposal):
             return None
