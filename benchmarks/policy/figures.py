@@ -27,21 +27,21 @@ class Row:
     name: str
     scenarios: int
     tuned: dict[int, tuple[float, float]]
-    ooms: float  # a study
+    ooms: float  # mean out-of-memory bursts per study
     most_ooms: int
     without: int  # studies that end without a recipe
-    bursts: float  # median to NEAR of the best; inf if most never reach it
-    reached: float  # share that reach GOAL and stay there
-    hours: float  # median GPU-hours to it over those that do; nan if none does
+    bursts: float  # median bursts until NEAR of the best throughput; inf if most studies never reach it
+    reached: float  # share of the studies that reach GOAL of the best throughput and keep it
+    hours: float  # median GPU-hours until GOAL over the studies that reach it; nan if none does
     cluster_hours: float  # `hours` as hours of the whole cluster
     predicted: int
     error: float  # median |log| of predicted over true throughput; nan without predictions
     early: float  # `error` of the third and fourth trial
     covered: float  # share of true gains within their bound
-    inside: float  # within their 90 % interval
-    refused: float  # share of the recipes that fit
-    died: float  # share of the recipes admitted
-    cpu_s: float  # a study
+    inside: float  # share of true gains within their 90 % interval
+    refused: float  # share of the recipes that fit and are predicted not to
+    died: float  # share of the recipes predicted to fit that run out of memory
+    cpu_s: float  # CPU seconds per study
     knobs_changed: float  # median number of knobs that differ between the base and the exported recipe
 
 

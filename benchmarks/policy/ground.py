@@ -17,7 +17,7 @@ from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 
-SEEDS_APART = 1000  # more than there are scenarios
+SEEDS_APART = 1000  # distance of the seeds of one scenario: larger than the number of scenarios
 TRIES = 2  # attempts of a burst that the machine lost, as in the product
 
 

@@ -60,7 +60,7 @@ OTHERS: dict[str, tuple[float, float]] = {  # bounds between which a value is dr
     "noise.burst": (0.004, 0.012),
     "noise.step": (0.006, 0.015),
 }
-MOVED, MOVED_OTHERS = (5, 9), (1, 4)  # how many keys of a drawn machine
+MOVED, MOVED_OTHERS = (5, 9), (1, 4)  # least and most keys of a drawn machine that differ: of FACTORS, and of OTHERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ COLUMNS = (
 DEVELOPMENT, JUDGED = 40, 60
 FAR = math.log(2.5)  # log distance of a moved key at most
 NEAR = math.log(1.1)
-MOVED, MOVED_OTHERS = (4, 9), (2, 5)  # keys of a machine
+MOVED, MOVED_OTHERS = (4, 9), (2, 5)  # least and most keys of a machine that differ: of the factors, and of OTHERS
 OTHERS: dict[str, tuple[float, float]] = {  # bounds between which a value is drawn evenly
     "overlap.ep": (0.3, 1.0),
     "overlap.dp": (0.3, 1.0),
@@ -82,9 +82,9 @@ LARGE = (1536, 2048, 3072, 4096)
 LENGTHS = (2048, 4096, 4096, 8192, 16384, 32768)
 LONG = (65536, 131072)
 TOKENS_PER_GPU = (8192, 16384, 32768)
-STATE_BYTES = 10.0  # a parameter, of what a rank holds at least: BF16 weights, sharded moments, gradients
+STATE_BYTES = 10.0  # least bytes per parameter of a rank: BF16 weights, sharded moments, gradients
 STATE_SHARE = 0.4  # largest share of the cluster's memory for model states, so that something fits
-TRIES = 400  # draws of sizes until the rules have nothing against them
+TRIES = 400  # most draws of sizes in search of a legal recipe
 
 
 def wide_scenarios(table: Path = TABLE) -> list[Scenario]:
