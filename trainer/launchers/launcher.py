@@ -120,7 +120,7 @@ class Processes(Protocol):
         ...
 
     def end(self) -> None:
-        """Ends every process, whatever its state. May be called twice."""
+        """Ends every process, in any state. May be called twice."""
         ...
 
 
@@ -153,5 +153,5 @@ class Ranks(Protocol):
         ...
 
     def end(self) -> None:
-        """Ends every process of these ranks, whatever its state. May be called twice."""
+        """Ends every process of these ranks, in any state. May be called twice."""
         ...

@@ -107,7 +107,7 @@ def landlock(writable: Sequence[str]) -> None:
     version = _checked(_LIBC.syscall(444, None, 0, 1), "landlock")
     if version < 3:
         raise OSError(_ENOSYS, "Landlock cannot forbid to truncate files before Linux 6.2")
-    changes = 0x7FF2  # write, remove and make whatever kind, refer, truncate
+    changes = 0x7FF2  # write, remove and make files of any kind, refer, truncate
     rules = _checked(_LIBC.syscall(444, struct.pack("=Q", changes), 8, 0), "landlock")
     for path in writable:
         folder = os.open(path, os.O_PATH)

@@ -40,7 +40,7 @@ class JobCommand:
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     limit_s: int = LIMIT_S
-    fixed: Mapping[str, str] = field(default_factory=dict)  # variables that keep a value whatever the script assigns
+    fixed: Mapping[str, str] = field(default_factory=dict)  # variables that keep this value if the script assigns one
 
 
 @dataclass(frozen=True, kw_only=True)

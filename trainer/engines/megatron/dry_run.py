@@ -1,7 +1,7 @@
 """A dry run: the real model, DDP, optimizer and schedule of Megatron-Core for one rank, on fake tensors, in this
 process. `python -m trainer.engines.megatron.dry_run` reads {"recipe", "pp_rank"} on stdin and writes one JSON document
-to stdout; `trainer.dry_run` starts it. Bytes are those of one pipeline rank, whose tensor, context and data ranks are
-alike."""
+to stdout; `trainer.dry_run` starts it. Bytes are those of one pipeline rank, whose tensor, context and data ranks hold
+as many."""
 
 from __future__ import annotations
 

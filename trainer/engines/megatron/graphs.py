@@ -26,7 +26,7 @@ Schedule = Callable[..., Any]
 class Graphs:
     """The driver of a recipe without CUDA graphs; subclasses drive one kind of graphs each."""
 
-    settled_after = 0  # steps before all later ones are alike; they are not measured
+    settled_after = 0  # number of first steps, not measured, after which steps take a constant time
 
     def around(self, schedule: Schedule) -> Schedule:
         return schedule

@@ -79,7 +79,7 @@ class OneLayer:
 
 @contextlib.contextmanager
 def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer]:
-    """Builds the layer for the block, with experts or without; all ranks must call it alike.
+    """Builds the layer for the block, with experts or without; all ranks must call it with the same arguments.
 
     Nothing of it is left at the end.
     """

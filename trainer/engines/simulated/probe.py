@@ -193,12 +193,12 @@ def _never_late(alone: _Alone) -> Passes:
 
 
 def _contention(alone: _Alone) -> float:
-    """Returns the time of a GEMM beside a longer exchange, relative to its time alone."""
+    """Returns the time of a GEMM during a longer exchange, relative to its time alone."""
     return _concurrent(alone, product_us=SHORT_US, exchange_us=LONG_US)[0] / SHORT_US
 
 
 def _slowed(alone: _Alone) -> float:
-    """Returns the time of an exchange beside a longer GEMM, relative to its time alone."""
+    """Returns the time of an exchange during a longer GEMM, relative to its time alone."""
     return _concurrent(alone, product_us=LONG_US, exchange_us=SHORT_US)[1] / SHORT_US
 
 
@@ -215,7 +215,7 @@ def _concurrent(alone: _Alone, *, product_us: float, exchange_us: float) -> tupl
 
 
 def _concurrent_reduction(alone: _Alone) -> float:
-    """Returns the rate of a gradient reduction beside compute, relative to its rate alone."""
+    """Returns the rate of a gradient reduction during compute, relative to its rate alone."""
     return alone.rates.values["overlap.dp"] * alone.machine.overlap.dp
 
 

@@ -116,7 +116,7 @@ def memory_of(
 def estimate_memory(
     recipe: Recipe, *, imbalance: float | None = None, learned: LearnedMemory = NO_MEMORY
 ) -> MemoryEstimate:
-    """Returns the estimate for the pipeline rank that needs most; its tensor, context and data ranks are alike.
+    """Returns the estimate for the pipeline rank that needs most; its tensor, context and data ranks need the same.
 
     `imbalance`, `learned`: as in `memory_of`.
     """

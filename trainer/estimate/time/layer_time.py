@@ -142,8 +142,8 @@ def notify_s(candidates: Candidates, values: Constants) -> Floats:
 
 
 def _merged(candidates: Candidates) -> Floats:
-    """Returns the share of micro batches that EP overlap runs beside another one; 0 without it. The forward passes that
-    warm a pipeline up, and as many backward ones at its end, run alone: with one micro batch all of them."""
+    """Returns the share of micro batches that EP overlap runs concurrently with another one; 0 without EP overlap. The
+    warm-up forward passes of a pipeline, and as many backward passes at its end, run alone."""
     passes, written = candidates.microbatches * candidates.vpp, candidates.number("microbatch_group_size_per_vp_stage")
     group = np.where(written > 0, written, candidates.pp)
     alone = 1 + (candidates.pp - 1) + (candidates.vpp - 1) * group  # the mean over pipeline ranks
@@ -153,7 +153,7 @@ def _merged(candidates: Candidates) -> Floats:
 
 
 def _overlaps_weights(candidates: Candidates, *, is_moe: bool) -> Flags:
-    """Returns the rows whose dispatch runs backward beside the weight gradients of the experts, which take as long as
+    """Returns the rows whose backward dispatch is concurrent with the experts' weight gradients, which take as long as
     their forward pass (Megatron-Core's `overlap_dispatch_backward_with_experts_wgrad`)."""
     excluded = candidates.on("overlap_moe_expert_parallel_comm") | candidates.on("delay_wgrad_compute")
     result: Flags = candidates.on("overlap_dispatch_backward_with_experts_wgrad") & ~excluded & bool(is_moe)

@@ -119,7 +119,8 @@ def over(record: Mapping[str, str], now: datetime) -> str | None:
 
 
 def reports_an_end(log: str) -> bool:
-    """Returns whether Slurm's lines report that the allocation is being ended, whatever its state so far."""
+    """Returns whether Slurm's lines report that the allocation is being ended, even if its state does not show it
+    yet."""
     return _ENDING.search(log) is not None
 
 

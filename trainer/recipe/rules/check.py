@@ -22,7 +22,7 @@ def _discovered() -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = _discovered()
-# rules for every recipe, whatever runs it; slight inaccuracies are reported only for a known framework and release
+# rules for every framework and release; slight inaccuracies are reported only for a known framework and release
 GENERAL: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is not Effect.INACCURATE)
 ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 
