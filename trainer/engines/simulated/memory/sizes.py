@@ -128,7 +128,7 @@ class Sizes:
 
     @cached_property
     def acting_load(self) -> float:
-        """Returns the load for which buffers are allocated: the rank capacity, if one is set, for any number of tokens."""
+        """Returns the load for which buffers are allocated: the rank capacity if set, however many tokens arrive."""
         allotted = self.recipe.knob("moe_expert_rank_capacity_factor")
         return float(allotted) if allotted else self._free_load
 
