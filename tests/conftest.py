@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.places import LIGHT
+
 # The workers share the cores, and threads that wait for each other spin. Set before anything imports NumPy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What is imported and collected stays until the end: searching it for garbage is a fifth of the collection's time.
@@ -81,6 +83,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _row(PurePath(file).stem) or file
 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture
+def light_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts of this test have an agent that imports no torch, and neither can their ranks."""
+    monkeypatch.setenv("PYTHONPATH", str(LIGHT), prepend=os.pathsep)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ from benchmarks.places import DATA, ROOT, TRACES
 
 FACTS = DATA
 TRAINER_LOGS = ROOT.parent / "shared" / "facts" / "trainer_logs"
+LIGHT = ROOT / "tests/trainer/launchers/light"  # ahead in PYTHONPATH: torchrun's agent is a stand-in without torch
 WITHOUT_SHARED = "without ../shared"  # why tests of real traces skip
 
-__all__ = ["FACTS", "ROOT", "TRACES", "TRAINER_LOGS", "WITHOUT_SHARED"]
+__all__ = ["FACTS", "LIGHT", "ROOT", "TRACES", "TRAINER_LOGS", "WITHOUT_SHARED"]

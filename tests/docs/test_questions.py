@@ -99,7 +99,7 @@ def is_like(shown: str, line: str) -> bool:
 
 
 def test_every_command_on_the_page_of_bisect_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    light_agent: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(TOY, "pretrain_gpt.py")

@@ -13,7 +13,7 @@ import yaml
 from autotune.cli import main
 from tests.conftest import HANG_S
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("light_agent")]
 TOY = str(Path(__file__).with_name("toy_trainer.py"))
 INERT = ["--log-throughput", "--timing-log-level", "1"]
 

@@ -13,6 +13,7 @@ from tests.conftest import HANG_S
 from tests.policies.drawn import cpu_recipe
 from trainer.recipe.dump import yaml_text
 
+pytestmark = pytest.mark.usefixtures("light_agent")
 FAKE = Path(__file__).parents[2] / "trainer/engines/command/fake_trainer.py"
 HELD, SAID = "correct-horse-battery", "hf_" + "k" * 24
 

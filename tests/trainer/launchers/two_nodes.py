@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import HANG_S
+from tests.places import LIGHT
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import Launcher
 from trainer.launchers.nodes.avoid import avoided
@@ -30,9 +31,12 @@ def until(done: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def fake_ranks(launcher: Launcher, folder: Path, *, nodes: int = 2, **how: Any) -> WarmRanks:
-    """Starts fake ranks in the folder of a study; `how` as of `start_ranks`."""
-    env = {"PYTHONPATH": str(WORKERS)}
+def fake_ranks(launcher: Launcher, folder: Path, *, nodes: int = 2, torch: bool = False, **how: Any) -> WarmRanks:
+    """Starts fake ranks in the folder of a study; `how` as of `start_ranks`.
+
+    `torch`: by torchrun's own agent, and ranks can import it; else by the stand-in.
+    """
+    env = {"PYTHONPATH": str(WORKERS) if torch else f"{WORKERS}:{LIGHT}"}
     return start_ranks(
         launcher, nodes=nodes, ranks_per_node=2, env=env, folder=folder / "home/ranks", module="fake_worker", **how
     )
@@ -47,8 +51,8 @@ def starting(
     """
     started: list[WarmRanks] = []
 
-    def start(*, nodes: int = 2, **settings: Any) -> WarmRanks:
-        started.append(fake_ranks(launcher_with(**settings), folder, nodes=nodes))
+    def start(*, nodes: int = 2, torch: bool = False, **settings: Any) -> WarmRanks:
+        started.append(fake_ranks(launcher_with(**settings), folder, nodes=nodes, torch=torch))
         return started[-1]
 
     yield start

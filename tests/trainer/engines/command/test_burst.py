@@ -22,6 +22,8 @@ from trainer.engines.command.job import KEPT_BYTES
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe
 
+pytestmark = pytest.mark.usefixtures("light_agent")  # torchrun's own starts such a trainer in test_setup
+
 OF_THE_RECIPE = ("burst.json", "command.txt")  # these files quote the recipe
 FAKE = Path(__file__).with_name("fake_trainer.py")
 SLOW = {"name": "toy", "bf16_tflops": 5.0, "memory_gib": 40.0, "hbm_tb_s": 1.0, "nvlink_gb_s": 100.0}

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slurm
 def test_ranks_of_two_hosts_stay_up_between_bursts(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
-    ranks = launch_on_hosts()
+    ranks = launch_on_hosts(torch=True)
     stay_up(ranks, make_burst)
     came = list(notes.started_nodes(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
@@ -144,7 +144,9 @@ def test_a_host_that_is_down_is_the_machines_fault(
     assert failure.node in ("h1", "h2")  # no ssh answers on either: the one that is refused first
 
 
-def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(
+    light_agent: None, hosts: Hosts, tmp_path: Path
+) -> None:
     launcher = {"hosts": hosts.names, "ssh": list(hosts.ssh)}
     acts = json.dumps({"tell": ["MODULE", "PYTHONPATH"]})
     command = [sys.executable, os.path.relpath(TRAINER), acts]  # counted from where the tuner is

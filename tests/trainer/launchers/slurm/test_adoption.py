@@ -31,12 +31,12 @@ TUNER = """
 import sys
 from pathlib import Path
 from tests.trainer.launchers.slurm.conftest import launcher_at
-from tests.trainer.launchers.two_nodes import WORKERS
+from tests.trainer.launchers.two_nodes import LIGHT, WORKERS
 from trainer.launchers.warm import start_ranks
 
 folder, job = Path(sys.argv[1]), sys.argv[2]
 launcher = launcher_at(folder / "home", job=job)
-env = {"PYTHONPATH": str(WORKERS)}
+env = {"PYTHONPATH": f"{WORKERS}:{LIGHT}"}
 ranks = start_ranks(
     launcher, nodes=2, ranks_per_node=2, env=env, folder=folder / "jobs", name="0001", module="fake_worker"
 )

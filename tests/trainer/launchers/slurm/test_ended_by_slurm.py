@@ -20,7 +20,7 @@ import yaml
 from autotune.tuning.events import BurstFinished, BurstLost
 from autotune.tuning.journal import events_of, read_study
 from tests.conftest import HANG_S
-from tests.places import ROOT
+from tests.places import LIGHT, ROOT
 from tests.trainer.launchers.slurm.cluster import NODES, POLITE, USUAL, Cluster
 from tests.trainer.launchers.slurm.conftest import left_of
 from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
@@ -172,7 +172,7 @@ def tuner(folder: Path, *more: str, budget: int, env: dict[str, str]) -> subproc
     argv = ["run", str(folder / "night.yaml"), "--study", str(folder / "study"), "--budget", str(budget), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "autotune.cli", *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{LIGHT}", "PYTHONUNBUFFERED": "1", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -260,7 +260,7 @@ def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachab
     argv = [sys.executable, "-m", "autotune.cli", "run", "night.yaml", "--study", "study", "--budget", "1"]
     job = reachable.run(
         *("sbatch", "--parsable", f"--nodes={NODES}", "--mem=4000", f"--chdir={tmp_path}", "--output=tuner.log"),
-        *("--wrap", f"export PYTHONPATH={ROOT}; exec {shlex.join(argv)}"),
+        *("--wrap", f"export PYTHONPATH={ROOT}:{LIGHT}; exec {shlex.join(argv)}"),
     ).strip()
     until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/*/node1/**/stdout.log")))
     reachable.change("scontrol", "suspend", job, job=job)

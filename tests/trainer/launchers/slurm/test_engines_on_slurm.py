@@ -81,13 +81,15 @@ def test_a_trainer_of_the_users_runs_on_two_nodes(allocated: Cluster, tmp_path: 
     ]
 
 
-def test_the_rank_of_the_second_node_that_runs_out_of_memory_is_named(allocated: Cluster, tmp_path: Path) -> None:
+def test_the_rank_of_the_second_node_that_runs_out_of_memory_is_named(
+    light_agent: None, allocated: Cluster, tmp_path: Path
+) -> None:
     failure = trained(tmp_path, with_trainer({"at": {"3": "oom"}})).failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.phase) == (FailureKind.OOM, 1, BurstPhase.BACKWARD)
 
 
-def test_a_trainer_that_hangs_is_ended_on_both_nodes(allocated: Cluster, tmp_path: Path) -> None:
+def test_a_trainer_that_hangs_is_ended_on_both_nodes(light_agent: None, allocated: Cluster, tmp_path: Path) -> None:
     failure = trained(tmp_path, with_trainer({"at": {"4": "hang"}})).failure
     assert failure is not None
     assert failure.kind is FailureKind.HANG
@@ -95,7 +97,7 @@ def test_a_trainer_that_hangs_is_ended_on_both_nodes(allocated: Cluster, tmp_pat
         assert "most recent call first" in (tmp_path / f"0001/log/rank{rank}.log").read_text()
 
 
-def test_a_job_a_burst_runs_a_trainer_of_the_users(reachable: Cluster, tmp_path: Path) -> None:
+def test_a_job_a_burst_runs_a_trainer_of_the_users(light_agent: None, reachable: Cluster, tmp_path: Path) -> None:
     """Behind the lines that prepare the shell of every rank."""
     launcher = {"slurm": {"job": "per-burst", "sbatch": ["--comment=tuning"]}}
     outcome = trained(tmp_path, with_trainer({"tell": ["MODULE"]}, launcher, setup=module_loaded(tmp_path)))
@@ -109,7 +111,9 @@ def module_loaded(folder: Path) -> list[str]:
     return [f". {folder}/modules.sh", "module load cuda"]
 
 
-def test_a_node_whose_shell_cannot_be_prepared_is_the_machines_fault(allocated: Cluster, tmp_path: Path) -> None:
+def test_a_node_whose_shell_cannot_be_prepared_is_the_machines_fault(
+    light_agent: None, allocated: Cluster, tmp_path: Path
+) -> None:
     waits = 'until grep -q done "$MOE_AUTOTUNE_OUT/rank0.setup"; do sleep 0.1; done'
     line = f'if [ "$RANK" = 1 ]; then {waits}; ls /no/mount; fi'
     failure = trained(tmp_path, with_trainer({"step_s": 2.0}, setup=[*module_loaded(tmp_path), line])).failure
@@ -120,6 +124,8 @@ def test_a_node_whose_shell_cannot_be_prepared_is_the_machines_fault(allocated: 
     assert "cannot access '/no/mount'" in failure.evidence
 
 
-def test_lines_that_no_node_gets_through_end_the_study_with_their_words(allocated: Cluster, tmp_path: Path) -> None:
+def test_lines_that_no_node_gets_through_end_the_study_with_their_words(
+    light_agent: None, allocated: Cluster, tmp_path: Path
+) -> None:
     with pytest.raises(ToolError, match=r"`module load cuda` ended with 127: .*not found"):
         trained(tmp_path, with_trainer({}, setup=["module load cuda"]))

@@ -51,7 +51,7 @@ def failed(ranks: WarmRanks, folder: Path, *, deadline_s: float = HANG_S) -> Fai
 def test_ranks_of_two_nodes_stay_up_between_bursts(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
-    ranks = launch_on_nodes()
+    ranks = launch_on_nodes(torch=True)
     stay_up(ranks, make_burst)
     came = list(notes.started_nodes(ranks.control, 2))
     assert [each.host for each in came] == allocated.nodes
@@ -78,7 +78,7 @@ CASES = (
 def test_a_fault_on_a_node_is_named_and_leaves_nothing(
     case: Case, allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
 ) -> None:
-    ranks = launch_on_nodes()
+    ranks = launch_on_nodes(torch=case in FAULTS.values())
     failure = failed(ranks, make_burst(case.acts), deadline_s=case.deadline_s)
     case.holds(failure, folder=tmp_path, nodes=allocated.nodes)
 
@@ -213,7 +213,7 @@ def test_more_nodes_than_the_allocation_has_are_refused(allocated: Cluster, laun
 def test_a_job_a_burst_is_submitted_followed_and_gone(
     reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
 ) -> None:
-    ranks = launch_on_nodes(job="per-burst")
+    ranks = launch_on_nodes(job="per-burst", torch=True)
     folder = make_burst({rank: [["meet"]] for rank in range(4)})
     assert ranks.run(folder, deadline_s=HANG_S).failure is None
     assert not launcher_at(tmp_path, job="per-burst").keeps_ranks

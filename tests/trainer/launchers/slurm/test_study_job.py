@@ -16,7 +16,7 @@ from autotune.looks.reasons import end_text
 from autotune.tuning.events import TunerStarted
 from autotune.tuning.journal import events_of, read_study
 from tests.conftest import HANG_S
-from tests.places import ROOT
+from tests.places import LIGHT, ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
 from tests.trainer.launchers.two_nodes import until
@@ -127,7 +127,7 @@ def tuner(folder: Path, *more: str, budget: int) -> subprocess.Popen[str]:
     argv = ["run", str(folder / "night.yaml"), "--study", str(folder / "study"), "--budget", str(budget), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "autotune.cli", *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{LIGHT}", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
