@@ -15,9 +15,8 @@ CPU = f"""\
 name: cpu-tiny
 model: {{num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, num_moe_experts: 4,
   moe_router_topk: 2, moe_ffn_hidden_size: 64}}
-cluster: {{gpu: cpu, nodes: 1, gpus_per_node: 2}}
+cluster: {{gpu: cpu, nodes: 1, gpus_per_node: 1}}
 training: {{seq_length: 64, global_batch_size: 4, precision: fp32}}
-parallelism: {{expert_model_parallel_size: 2}}
 burst: {{engine: megatron, warmup_steps: 1, measure_steps: 4, trace_steps: 0, deadline_s: {HANG_S}}}
 """
 

@@ -58,6 +58,11 @@ def limited(recipe: Recipe, memory_gib: float) -> Recipe:
     return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"memory_gib": memory_gib})})
 
 
+def on_one_rank(recipe: Recipe) -> Recipe:
+    """Returns the recipe for a test that needs no second rank: each takes seconds to start."""
+    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"gpus_per_node": 1})})
+
+
 class Ranks:
     """Ranks that the tests of this file share: importing Megatron-Core takes as long as five bursts.
 
@@ -109,6 +114,8 @@ def selective(*modules: str) -> dict[str, Any]:
 
 # what runs on a CPU, several settings together where they do not meet: (knobs, model fields)
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # first: its environment is of its own ranks, which the others would have to start again after it
+    "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
     "dp": ({}, {}),
     "ep": (EP2, {}),
     "ep allgather": ({**EP2, "moe_token_dispatcher_type": "allgather"}, {}),
@@ -131,7 +138,6 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**EP2, "micro_batch_size": 2, "manual_gc": True, "manual_gc_interval": 1},
         {"num_query_groups": 2},
     ),
-    "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
     "shared experts overlapped": (
         {**EP2, "moe_shared_expert_overlap": True},
         {"moe_shared_expert_intermediate_size": 64},
@@ -221,7 +227,7 @@ def test_expert_replicas_that_train_apart_are_a_failure(ranks: Ranks) -> None:
 
 @pytest.mark.cold
 def test_what_megatron_refuses_is_a_bad_configuration(ranks: Ranks) -> None:
-    outcome = ranks.run(tiny({**EP2, **selective("moe_act")}))
+    outcome = ranks.run(on_one_rank(tiny(selective("moe_act"))))
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.CONFIG
     assert "moe_act" in outcome.failure.evidence
@@ -267,7 +273,7 @@ def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks, name: str) -> None:
 @pytest.mark.cold
 def test_a_loss_that_is_not_a_number_is_a_failure_with_its_step(tmp_path: Path) -> None:
     engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.nan_worker")
-    outcome = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "burst"))
+    outcome = engine.run(Burst(number=1, recipe=on_one_rank(tiny()), folder=tmp_path / "burst"))
     engine.close()
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.NAN
@@ -282,11 +288,12 @@ def test_no_secret_that_a_rank_prints_is_in_what_a_burst_leaves(
     monkeypatch.setenv("MY_HUB_TOKEN", "correct-horse")
     monkeypatch.setenv("MOE_AUTOTUNE_TEST_FAILS", str(tmp_path / "fails"))
     engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.telling_worker")
-    first = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "0001"))
+    recipe = on_one_rank(tiny())
+    first = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
     assert first.failure is None
-    assert "logged in with <left out>" in (tmp_path / "0001/log/rank1.log").read_text()
+    assert "logged in with <left out>" in (tmp_path / "0001/log/rank0.log").read_text()
     (tmp_path / "fails").touch()
-    second = engine.run(Burst(number=2, recipe=tiny(EP2), folder=tmp_path / "0002"))
+    second = engine.run(Burst(number=2, recipe=recipe, folder=tmp_path / "0002"))
     engine.close()
     assert second.failure is not None
     assert "401 for <left out>" in second.failure.evidence

@@ -81,7 +81,8 @@ def test_two_cpu_ranks_measure_every_group(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.megatron
 def test_a_probe_ends_at_its_deadline_with_what_it_has(tmp_path: Path) -> None:
-    recipe = load_recipe("cpu-moe")
+    base = load_recipe("cpu-moe").replace({"expert_model_parallel_size": 1})
+    recipe = base.model_copy(update={"cluster": base.cluster.model_copy(update={"gpus_per_node": 1})})
     found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe), within_s=0.0)
     assert found.failure is None
     assert {row.failure for row in found.rows} == {"no time was left"}
