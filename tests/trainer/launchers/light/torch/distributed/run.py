@@ -57,7 +57,7 @@ def watch(ranks: list[subprocess.Popen[bytes]]) -> None:
     while any(rank.poll() is None for rank in ranks) or any(rank.returncode for rank in ranks):
         for local, rank in enumerate(ranks):
             if code := rank.poll():
-                sys.exit(f"failed (exitcode: {code}) local_rank: {local} (pid: {rank.pid}) of binary: {rank.args}")
+                sys.exit(f"failed (exitcode: {code}) local_rank: {local} (pid: {rank.pid})")
         time.sleep(LOOK_S)
 
 
