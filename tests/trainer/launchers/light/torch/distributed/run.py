@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-LOOK_S = 0.1
+ENDING_S = 0.1  # between two looks at ranks that were asked to end
 TERM_S = 30.0  # torchrun's time between SIGTERM and SIGKILL of the other ranks
 
 
@@ -22,7 +22,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("nnodes", "node-rank", "nproc-per-node", "master-port", "max-restarts", "redirects"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("master-addr", "monitor-interval", "log-dir"):
+    parser.add_argument("--monitor-interval", type=float, required=True)
+    for name in ("master-addr", "log-dir"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--no-python", action="store_true", required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -30,7 +31,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     ranks = [start(asked, local) for local in range(asked.nproc_per_node)]
     try:
-        watch(ranks)
+        watch(ranks, look_s=asked.monitor_interval)
     finally:
         end(ranks)
 
@@ -52,13 +53,14 @@ def start(asked: argparse.Namespace, local: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(asked.command, env=env, stdout=stdout, stderr=stderr, start_new_session=True)
 
 
-def watch(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Waits until all ranks have ended well; exits with 1 once one has not."""
+def watch(ranks: list[subprocess.Popen[bytes]], *, look_s: float) -> None:
+    """Waits until all ranks have ended well; exits with 1 once one has not. Until it looks, a dead rank is a zombie,
+    whose exit code the supervisor reads."""
     while any(rank.poll() is None for rank in ranks) or any(rank.returncode for rank in ranks):
         for local, rank in enumerate(ranks):
             if code := rank.poll():
                 sys.exit(f"failed (exitcode: {code}) local_rank: {local} (pid: {rank.pid})")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
 
 
 def end(ranks: list[subprocess.Popen[bytes]]) -> None:
@@ -67,6 +69,6 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
         rank.terminate()
     give_up = time.monotonic() + TERM_S
     while any(rank.poll() is None for rank in left) and time.monotonic() < give_up:
-        time.sleep(LOOK_S)
+        time.sleep(ENDING_S)
     for rank in left:
         rank.kill()
