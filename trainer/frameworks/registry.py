@@ -22,8 +22,8 @@ def frameworks() -> tuple[Framework, ...]:
 
 
 def framework_of(recipe: Recipe) -> Framework:
-    """Returns the framework of the user's trainer; for a recipe without a trainer, the one whose own program can train
-    it."""
+    """Returns the framework of the user's trainer; for a recipe without one, the framework whose own program can train
+    the recipe."""
     return framework_named(recipe.trainer.kind if recipe.trainer else DEFAULT)
 
 

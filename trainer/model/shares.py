@@ -1,5 +1,5 @@
 """Counts the layers of a class (with experts, or without) by mixer and by feed-forward block; a layer of a hybrid model
-may have only one of both. What differs within a class is averaged over it, so that the mean times the number of layers
+may have only one of both. Figures are averaged over the layers of a class, so that the mean times the number of layers
 is exact."""
 
 from __future__ import annotations

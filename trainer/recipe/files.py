@@ -1,4 +1,4 @@
-"""Reads files that users name: only regular files up to a size limit; anything else is refused before it is read."""
+"""Reads files that users name: regular files up to a size limit; others are refused before they are read."""
 
 from __future__ import annotations
 

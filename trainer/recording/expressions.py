@@ -52,7 +52,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
 
 
 def _stands(value: str, text: str, at: int) -> bool:
-    """Returns whether the value is at this position of the text; a number must not be part of a longer one."""
+    """Returns whether the text has the value at this position; a number must not be part of a longer number."""
     if not text.startswith(value, at):
         return False
     around = text[at - 1 : at] * (at > 0) + text[at + len(value) : at + len(value) + 1]

@@ -195,8 +195,8 @@ def _none(verdicts: dict[str, Flags], count: int) -> Flags:
 
 
 def _fastest_exchange(places: Candidates, rows: Integers, learned: LearnedCluster) -> Integers:
-    """Returns, of rows that differ only in how context ranks exchange, the fastest of each: their memory is the
-    same."""
+    """Returns the fastest row of each group of rows that differ only in the exchange between context ranks, and thus
+    need the same memory."""
     if not set(EXCHANGE) & places.columns.keys() or not rows.size:
         return rows
     step = _steps(places.take(rows), learned)

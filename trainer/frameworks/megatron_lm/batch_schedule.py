@@ -1,7 +1,7 @@
 """A batch size that grows in steps: `--step-batch-size-schedule "0:768 250B:1536"`, which no recipe can express.
 
 Each part is a threshold in tokens and the batch size from there on. The parser refuses the flag together with
-`--global-batch-size` (megatron/training/arguments.py:700), so a command keeps one of them.
+`--global-batch-size` (megatron/training/arguments.py:700), so a command keeps only one of the two.
 """
 
 from __future__ import annotations

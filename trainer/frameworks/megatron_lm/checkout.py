@@ -12,8 +12,10 @@ _NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def version_beside(command: Sequence[str], setup: Sequence[str] = ()) -> str | None:
-    """Returns the version of Megatron-Core in the folder of the program that is run, or above it; None if there is
-    none. `setup`: the lines before the command, of which `cd` gives the folder."""
+    """Returns the version of the Megatron-Core checkout that contains the command's program; None if none does.
+
+    `setup`: the lines before the command, whose `cd` sets the folder.
+    """
     program = next((Path(word) for word in command if word.endswith(".py")), None)
     if program is None:
         return None

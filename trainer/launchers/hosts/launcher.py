@@ -97,8 +97,8 @@ class HostsLauncher:
         """Returns None: ranks over ssh end with their tuner."""
 
     def hosts(self, nodes: int) -> list[str]:
-        """Returns the hosts to use, without those that failed as far as enough others are left; of these the latest to
-        fail are left out first."""
+        """Returns `nodes` hosts, in the recipe's order: those that have not failed and, if these are too few, those
+        that failed first."""
         known = list(self.settings.hosts)
         if len(known) < nodes:
             raise ToolError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def avoided(home: Path) -> list[str]:
-    """Returns the nodes so far, in the order in which they failed."""
+    """Returns the nodes that the study avoids, in the order in which they failed."""
     try:
         lines = _path(home).read_text().splitlines()
     except FileNotFoundError:

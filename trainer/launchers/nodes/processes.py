@@ -39,7 +39,7 @@ class Monitor(Protocol):
         ...
 
     def look(self, *, started: bool, ended: bool) -> str | None:
-        """Returns in words what is being waited for before anything starts; None once it has.
+        """Returns, in words, what the start waits for; None once a node has started.
 
         Raises ToolError if waiting cannot help. `started`: a node has started; `ended`: everything has ended.
         """

@@ -43,8 +43,8 @@ def prepare_start(
     passed: Mapping[str, str] = MappingProxyType({}),
     outlives_s: float | None = None,
 ) -> PreparedStart:
-    """Prepares the control folder; empties it if an earlier start of that name left something, none of which runs any
-    more. `passed` are variables of the tuner that a node does not have; see `folder.Start` for the rest."""
+    """Prepares the control folder; removes files of an earlier start of that name, whose processes have all ended.
+    `passed` are variables of the tuner that a node does not have; see `folder.Start` for the rest."""
     shutil.rmtree(control, ignore_errors=True)
     control.mkdir(parents=True, mode=0o700)  # the ranks' environment is written there
     mark, token = uuid.uuid4().hex, uuid.uuid4().hex

@@ -1,7 +1,7 @@
 """The job that the tuner runs in: whether it is over or about to end, and why.
 
-A job that reaches its time limit or is preempted ends its steps. The tuner in it is killed with them, unless salloc
-started it, which leaves it alone, or it gets a signal before (`sbatch --signal`).
+Slurm ends the steps of a job that reaches its time limit or is preempted, and kills the tuner in the job, unless salloc
+started the tuner or the tuner ends at a signal that it gets before (`sbatch --signal`).
 """
 
 from __future__ import annotations

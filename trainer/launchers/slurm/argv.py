@@ -37,8 +37,8 @@ _SHORT = {
 class StartRequest:
     """One start: its name, number of nodes, excluded nodes and keeper command.
 
-    `gpus_per_node`: None if Slurm is not asked for GPUs. In a job with --gpus-per-task or --gpus, a step that does not
-    ask gets one of them.
+    `gpus_per_node`: None if Slurm is not asked for GPUs. In a job with --gpus-per-task or --gpus, a step that
+    requests no GPUs gets one.
     """
 
     name: str

@@ -19,8 +19,8 @@ def layer_kept(bench: Bench, row: Row) -> list[float]:
 
 
 def layer_peak(bench: Bench, row: Row) -> list[float]:
-    """Returns the most that forward and backward of a layer need above weights and their gradients, which stay between
-    two of them."""
+    """Returns the peak memory of a layer's forward and backward, GiB, above weights and their gradients, which stay
+    allocated between passes."""
     from trainer.engines.megatron.one_layer import one_layer
 
     with one_layer(row.recipe(bench.recipe), bench.device, moe=bool(row.sizes["moe"])) as found:
