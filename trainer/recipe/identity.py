@@ -176,9 +176,17 @@ def requested_knobs(recipe: Settings) -> list[str]:
     return [name for name in named if recipe.knob(name) is not None and acts(recipe, name)]
 
 
+# knobs that have their default's canonical value wherever they are not written, with or without an effect
+_PLAIN = frozenset(
+    name
+    for name, knob in KNOBS.items()
+    if knob.section == "knobs" and name not in SPELLING and not isinstance(knob.default, tuple)
+)
+
+
 def effective(recipe: Settings, name: str) -> Any:
     """Returns the knob's canonical value; its default if it has no effect. Lists of words are sets: they are sorted."""
-    if not acts(recipe, name):
+    if (name in _PLAIN and name not in recipe.knobs) or not acts(recipe, name):
         return KNOBS[name].default
     return _spelled(recipe, name, recipe.knob(name))
 
