@@ -22,6 +22,7 @@ from trainer.recipe import Recipe, load_recipe
 pytestmark = pytest.mark.slurm
 
 TRAINER = Path(__file__).parents[2] / "engines/command/fake_trainer.py"
+SMALL = {"seq_length": 32, "global_batch_size": 2}  # of a training whose length is not tested
 SHORT = Patience(first_s=300, all_s=300, least_s=15.0, writing_s=60.0, ending_s=60.0)
 
 
@@ -48,7 +49,7 @@ def trained(folder: Path, recipe: Recipe) -> Outcome:
 @pytest.mark.megatron
 def test_our_own_worker_trains_two_bursts_on_warm_ranks_of_two_nodes(allocated: Cluster, tmp_path: Path) -> None:
     engine = MegatronEngine(tmp_path / "engine")
-    recipe = recipe_on_nodes()
+    recipe = recipe_on_nodes().replace(SMALL)
     try:
         first = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
         second = engine.run(Burst(number=2, recipe=recipe, folder=tmp_path / "0002"))
@@ -65,7 +66,7 @@ def test_our_own_worker_trains_two_bursts_on_warm_ranks_of_two_nodes(allocated: 
 @pytest.mark.megatron
 def test_a_job_a_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> None:
     engine = MegatronEngine(tmp_path / "engine")
-    recipe = recipe_on_nodes({"slurm": {"job": "per-burst"}})
+    recipe = recipe_on_nodes({"slurm": {"job": "per-burst"}}).replace(SMALL)
     outcome = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
     assert outcome.failure is None
     assert reachable.run("squeue", "-h") == ""
