@@ -95,11 +95,16 @@ class Candidates:
         """Returns a numeric knob as floats; null counts as `none`."""
         key = (name, none)
         if key not in self._known:
-            self._known[key] = self.column(name).each(lambda value: none if value is None else float(value))
+            self._known[key] = self._each(name, lambda value: none if value is None else float(value))
         return self._known[key]
 
     def where(self, name: str, holds: Callable[[Any], bool]) -> Flags:
-        return self.column(name).each(lambda value: bool(holds(value)))
+        return self._each(name, lambda value: bool(holds(value)))
+
+    def _each(self, name: str, value_of: Callable[[Any], Any]) -> NDArray[Any]:
+        """Returns `value_of` of a knob's value in every row, [N], or [] if the knob does not vary."""
+        column = self.columns.get(name)
+        return np.array(value_of(self.base.knob(name)))[()] if column is None else column.each(value_of)
 
     def on(self, name: str) -> Flags:
         """Returns [N]: true where a knob is neither null, false, zero nor empty."""
