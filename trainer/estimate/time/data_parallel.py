@@ -35,9 +35,9 @@ def data_parallel_s(
         )
         for sizes in ((dense * wide, experts * wide), gathered)
     )
-    # Between instances a shard of the gradients is all-reduced: twice the bytes of a reduce-scatter
-    shard = 2 * (dense + experts) * wide / replicas / GB
-    reduce = reduce + ring_s(candidates, values, shard, instances, stride=replicas * candidates.tp)
+    # Between instances a rank's shard of the gradients is all-reduced: twice the bytes of a reduce-scatter
+    shard = dense / replicas + experts * instances / candidates.edp
+    reduce = reduce + ring_s(candidates, values, 2 * shard * wide / GB, instances, stride=replicas * candidates.tp)
     gather = gather + _copied(candidates, values, dense + experts)
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
