@@ -65,11 +65,13 @@ def probed_in(file: Path, own: Recipe) -> Probed:
 
 
 def _shift(moved: MovedFactor) -> float:
-    """Returns the measured factor minus the tables' one, on the factor's scale (plain, log or logit)."""
+    """Returns the measured factor minus the tables' one, on the factor's scale."""
     scale = next(factor.scale for factor in factors() if factor.name == moved.factor)
     if scale is Scale.PLAIN:
         return moved.value - moved.by_tables
     if scale is Scale.LOG:
         return math.log(moved.value / moved.by_tables)
+    if scale is Scale.EXCESS:
+        return math.log((moved.value - 1) / (moved.by_tables - 1))
     here, there = (math.log(share / (1 - share)) for share in (moved.value, moved.by_tables))
     return here - there

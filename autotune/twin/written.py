@@ -20,7 +20,7 @@ name: {name}
 about: {quoted}
 """
 ESTIMATE = """\
-# Factors of the closed forms: the mean on a log or logit scale (0: the table's figure), and its standard deviation
+# Factors of the closed forms: the mean on the factor's scale (0: the table's figure), and its standard deviation
 estimate:
   source: {source}
   trials: {trials}

@@ -1,8 +1,8 @@
 """The factors on the constants of the step-time model that bursts calibrate; one per row of `factors.csv`.
 
 A factor is a number θ with prior mean 0 and prior standard deviation `spread`. It moves its constants by their scale:
-on a log scale a constant is multiplied by exp(θ), on a logit scale a share stays between 0 and 1, and to a constant
-that is 0 in the table θ is added.
+on a log scale a constant is multiplied by exp(θ), on a logit scale a share stays between 0 and 1, on the scale of an
+excess what a ratio has over 1 is multiplied by exp(θ), and to a constant that is 0 in the table θ is added.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SHARE_EPSILON = 1e-4  # least distance of a share on the logit scale from 0 and 
 class Scale(StrEnum):
     LOG = "log"
     LOGIT = "logit"
+    EXCESS = "excess"
     PLAIN = "plain"
 
 
@@ -112,5 +113,6 @@ def _logit_moved(share: float, at: float) -> float:
 MOVES: dict[Scale, Callable[[float, float], float]] = {
     Scale.LOG: lambda value, at: value * math.exp(at),
     Scale.LOGIT: _logit_moved,
+    Scale.EXCESS: lambda ratio, at: 1 + (ratio - 1) * math.exp(at),
     Scale.PLAIN: lambda value, at: max(value + at, 0.0),
 }
