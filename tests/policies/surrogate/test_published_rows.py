@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.policy.scenarios import scenarios
 from policies.surrogate.probed import row_errors
-from trainer.engines.simulated.probe import play_probe
+from trainer.engines.simulated.probe import simulate_probe
 from trainer.estimate.probe import Expected
 from trainer.microbenchmarks.groups import rows_of
 from trainer.recipe import Recipe
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.thorough
 def test_the_table_has_the_ratio_of_measured_to_closed_form_on_the_published_cluster() -> None:
     logs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for base in _published():
-        rows = play_probe(base, rows_of(base), seed=1).rows
+        rows = simulate_probe(base, rows_of(base), seed=1).rows
         for row, expected in zip(rows, Expected(rows, base).at(), strict=True):
             if row.measured and expected > 0:
                 logs[row.kind][base.cluster.gpu_name].append(float(np.log(row.measured / expected)))
