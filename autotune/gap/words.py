@@ -26,7 +26,7 @@ from trainer.values import knob_value
 
 TRACED = {kind.key: kind.words for kind in KINDS}  # parts of a trace without a recipe
 WORDS: dict[str, str] = {
-    PartCause.ROUTER: "router: waiting for the rank with most tokens",
+    PartCause.ROUTER: "router: wait for the most loaded rank",
     PartCause.EP: "links: EP dispatch and combine",
     PartCause.TP: "links: TP collectives",
     PartCause.CP: "links: CP exchange",
