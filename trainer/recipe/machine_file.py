@@ -16,7 +16,10 @@ class Learned(Section):
     """One fitted factor: its mean on the factor's scale, where 0 is the value of the tables, and its standard
     deviation."""
 
-    mean: float = Field(description="on a log scale for rates and times, on a logit scale for shares; 0: the table's")
+    mean: float = Field(
+        description="on a log scale for rates and times (of what is over 1 for the imbalance), on a logit scale for "
+        "shares; 0: the table's"
+    )
     deviation: float = Field(ge=0, description="standard deviation of the mean, on the same scale")
 
 
