@@ -68,13 +68,8 @@ def _named(pattern: str) -> list[str]:
 
 def move_constants(theta: Mapping[str, float]) -> dict[str, float]:
     """Returns the new values of the constants that the factors at `theta` move, by name."""
-    values: dict[str, float] = {}
-    for factor in factors():
-        if at := theta.get(factor.name, 0.0):
-            for name in factor.constants:
-                value = values.get(name, constants()[name])
-                values[name] = MOVES[factor.scale](value, at)
-    return values
+    moved = dict.fromkeys(name for factor in factors() if theta.get(factor.name) for name in factor.constants)
+    return {name: _value_at(name, theta) for name in moved}
 
 
 def move_constants_of(factor: str, theta: Mapping[str, float]) -> dict[str, float]:
