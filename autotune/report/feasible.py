@@ -28,10 +28,11 @@ def feasible(material: Material) -> Section | None:
 
 @lru_cache(maxsize=1)  # the search takes seconds, and a report in three formats has the same section several times
 def _paragraphs(recipe: str) -> tuple[str, ...]:
-    return tuple(_said(Recipe.model_validate_json(recipe)))
+    return tuple(_advice(Recipe.model_validate_json(recipe)))
 
 
-def _said(recipe: Recipe) -> Iterator[str]:
+def _advice(recipe: Recipe) -> Iterator[str]:
+    """Yields the paragraphs: what to change in a recipe of which nothing that was tried fits."""
     if recipe.hardware.is_cpu or recipe.memory_limit_gib is None:
         yield "Raise cluster.memory_gib or add ranks: no setting that was tried fits its memory."
         return
