@@ -17,8 +17,8 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.launches import launches
 from analyzers.timeline import Activity, Ints, Spans
 
-MOST_RANGES = 300_000  # most ranges of a trace for a tree: of more, it would show little more than the sums by name
-LEAST_SHARE = 0.001  # share of the trace: shorter nodes are left out
+MAX_RANGES = 300_000  # most ranges of a trace for a tree: of more, it would show little more than the sums by name
+MIN_SHARE = 0.001  # share of the trace: shorter nodes are left out
 MAX_EARLY_SHARE = 1e-3  # share of a range that may precede the longer range that encloses it
 ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
@@ -40,9 +40,9 @@ class Node:
 
 
 def range_tree(breakdown: Breakdown) -> list[Node]:
-    """Returns the nodes depth first, siblings longest first; [] if there are no ranges, or more than MOST_RANGES."""
+    """Returns the nodes depth first, siblings longest first; [] if there are no ranges, or more than MAX_RANGES."""
     ranges = breakdown.timeline.ranges
-    if not 0 < len(ranges) <= MOST_RANGES:
+    if not 0 < len(ranges) <= MAX_RANGES:
         return []
     ranges = _aligned(ranges)
     parent = _parents(ranges)
@@ -52,7 +52,7 @@ def range_tree(breakdown: Breakdown) -> list[Node]:
     count = np.bincount(node, minlength=len(above))
     device, kernels = _device(breakdown, ranges, node, above)
     span = breakdown.span.duration_us
-    least = LEAST_SHARE * (span if span > 0 else float(took.max(initial=0.0)))
+    least = MIN_SHARE * (span if span > 0 else float(took.max(initial=0.0)))
     children: dict[int, list[int]] = {}
     for one, over in enumerate(above.tolist()):
         if max(host[one], device[one]) >= least:

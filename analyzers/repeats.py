@@ -47,7 +47,7 @@ class Repeats:
         """Returns the duration of each stretch or event, repeats included."""
         return self.measured(_length, start, end)
 
-    def begun(self, at_us: Floats, start: Floats, end: Floats) -> Floats:
+    def count_within(self, at_us: Floats, start: Floats, end: Floats) -> Floats:
         """Returns how many of the moments (float64[N], sorted) are in each stretch, repeats included."""
 
         def between(since: Floats, until: Floats) -> Floats:

@@ -50,17 +50,17 @@ def ablated(scenario: Scenario, budget: int, bursts: int) -> Ablated | None:
     with TemporaryDirectory(prefix="ablation-") as folder:
         _, events = run_policy(ground, Path(folder) / "study", budget, ablate=bursts)
     history = History(events)
-    begun = next((each for each in events if isinstance(each, AblationStarted)), None)
-    if begun is None or history.best is None:
+    started = next((each for each in events if isinstance(each, AblationStarted)), None)
+    if started is None or history.best is None:
         return None
-    before, after = history.attempted[begun.tuned].recipe, history.best.recipe
+    before, after = history.attempted[started.tuned].recipe, history.best.recipe
     base = scenario.recipe
     return Ablated(
         name=f"{scenario.name}, {scenario.start}",
         knobs=(len(base.diff(before)), len(base.diff(after))),
         changes=(_changes(base, before), _changes(base, after)),
         lost=1 - ground.truth(after) / ground.truth(before),
-        bursts=_bursts(events, begun),
+        bursts=_bursts(events, started),
     )
 
 
@@ -68,9 +68,9 @@ def _changes(base: Recipe, tuned: Recipe) -> int:
     return len(members(base, tuned))
 
 
-def _bursts(events: Sequence[Event], begun: AblationStarted) -> int:
+def _bursts(events: Sequence[Event], started: AblationStarted) -> int:
     """Returns the bursts of the ablation, without those that confirm the smaller recipe."""
-    after = events[events.index(begun) :]
+    after = events[events.index(started) :]
     accepted = (at for at, each in enumerate(after) if isinstance(each, Judged) and each.verdict is Verdict.ACCEPTED)
     return sum(isinstance(each, BurstFinished) for each in after[: next(accepted, len(after))])
 

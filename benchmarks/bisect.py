@@ -44,7 +44,7 @@ class Case:
     needs: dict[int, int]
     predicted: tuple[Predicted, ...]
     fails: bool
-    dice: random.Random = field(compare=False)
+    rng: random.Random = field(compare=False)
 
     @property
     def guilty(self) -> Subset:
@@ -63,56 +63,54 @@ class Case:
         if self.fails:
             return Observation(subset=subset, symptom="oom") if acting else Observation(subset=subset, log_cost=0.0)
         cost = sum(acting) + sum(self.small[each] for each in subset)
-        return Observation(subset=subset, log_cost=cost + self.dice.gauss(0, NOISE))
+        return Observation(subset=subset, log_cost=cost + self.rng.gauss(0, NOISE))
 
     def expected(self) -> float:
         """Returns the standard deviation that a burst's own steps suggest; they do not show the noise between
         bursts."""
-        return expected_deviation([median_error([math.exp(self.dice.gauss(0, STEP_NOISE)) for _ in range(STEPS)])])
+        return expected_deviation([median_error([math.exp(self.rng.gauss(0, STEP_NOISE)) for _ in range(STEPS)])])
 
 
 def drawn(seed: int, *, informed: bool = True) -> Case:
     """Returns a case with 1 to 3 guilty differences."""
-    dice = random.Random(f"bisect {seed}")
-    count, fails = dice.randint(5, 30), seed % 5 == 4
-    terms = _terms(dice, count, dice.choice(KINDS))
-    return _case(dice, count, terms, informed=informed, fails=fails, rules=dice.random() < 0.3)
+    rng = random.Random(f"bisect {seed}")
+    count, fails = rng.randint(5, 30), seed % 5 == 4
+    terms = _terms(rng, count, rng.choice(KINDS))
+    return _case(rng, count, terms, informed=informed, fails=fails, rules=rng.random() < 0.3)
 
 
 def one_culprit(seed: int, *, informed: bool = True) -> Case:
     """Returns a case with one guilty difference of at least 10 % among 20."""
-    dice = random.Random(f"one culprit {seed}")
-    terms = {frozenset({dice.randrange(20)}): math.log1p(dice.uniform(0.10, EFFECTS[1]))}
-    return _case(dice, 20, terms, informed=informed, fails=False, rules=False)
+    rng = random.Random(f"one culprit {seed}")
+    terms = {frozenset({rng.randrange(20)}): math.log1p(rng.uniform(0.10, EFFECTS[1]))}
+    return _case(rng, 20, terms, informed=informed, fails=False, rules=False)
 
 
-def _terms(dice: random.Random, count: int, kind: str) -> dict[Subset, float]:
+def _terms(rng: random.Random, count: int, kind: str) -> dict[Subset, float]:
     def cost() -> float:
-        return math.log1p(math.exp(dice.uniform(*map(math.log, EFFECTS))))
+        return math.log1p(math.exp(rng.uniform(*map(math.log, EFFECTS))))
 
-    members = dice.sample(range(count), 3)
+    members = rng.sample(range(count), 3)
     if kind == "alone":
-        return {frozenset({each}): cost() for each in members[: dice.randint(1, 3)]}
+        return {frozenset({each}): cost() for each in members[: rng.randint(1, 3)]}
     if kind == "three together":
         return {frozenset(members): max(cost(), math.log1p(0.1))}
     terms = {frozenset(members[:2]): max(cost(), math.log1p(0.1))}
     if kind == "more together":
         return terms | {frozenset({each}): cost() for each in members[:2]}
-    return terms | ({frozenset({members[2]}): cost()} if dice.random() < 0.5 else {})
+    return terms | ({frozenset({members[2]}): cost()} if rng.random() < 0.5 else {})
 
 
 def _case(
-    dice: random.Random, count: int, terms: dict[Subset, float], *, informed: bool, fails: bool, rules: bool
+    rng: random.Random, count: int, terms: dict[Subset, float], *, informed: bool, fails: bool, rules: bool
 ) -> Case:
-    small = tuple(dice.gauss(0, INERT) for _ in range(count))
+    small = tuple(rng.gauss(0, INERT) for _ in range(count))
     alone = [terms.get(frozenset({each}), 0.0) + small[each] for each in range(count)]
     error = PREDICTION_ERROR
-    predicted = [
-        Predicted(log_cost=cost + dice.gauss(0, error) if informed else 0.0, deviation=error) for cost in alone
-    ]
+    predicted = [Predicted(log_cost=cost + rng.gauss(0, error) if informed else 0.0, deviation=error) for cost in alone]
     guilty = {member for term in terms for member in term}
     free = [each for each in range(count) if each not in guilty]
-    needs = {each: dice.randrange(count) for each in dice.sample(free, len(free) // 4)} if rules else {}
+    needs = {each: rng.randrange(count) for each in rng.sample(free, len(free) // 4)} if rules else {}
     return Case(
         count=count,
         terms=terms,
@@ -120,7 +118,7 @@ def _case(
         needs={each: other for each, other in needs.items() if other not in needs and other != each},
         predicted=tuple(predicted),
         fails=fails,
-        dice=dice,
+        rng=rng,
     )
 
 

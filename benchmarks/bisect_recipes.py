@@ -54,8 +54,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
     """Returns A, B and the first knob of each planted change; None if this draw has no regression."""
-    dice = random.Random(f"bisect recipes {seed}")
-    scenario = dice.choice(scenarios())
+    rng = random.Random(f"bisect recipes {seed}")
+    scenario = rng.choice(scenarios())
     machine = drawn_machine(1000 + seed)
     machine = machine.model_copy(update={"noise": machine.noise.model_copy(update={"burst": NOISE}), "faults": ()})
     burst = scenario.recipe.burst.model_copy(update={"machine": machine, "trace_steps": 0, "measure_steps": 4})
@@ -70,7 +70,7 @@ def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
         if rate:
             costs[at] = base / rate - 1
     guilty = [at for at, cost in costs.items() if cost >= GUILTY]
-    planted = dice.sample(guilty, min(len(guilty), dice.randint(1, 3)))
+    planted = rng.sample(guilty, min(len(guilty), rng.randint(1, 3)))
     inert = [at for at, cost in costs.items() if abs(cost) < INERT]
     b = a
     for at in (*planted, *inert):
@@ -93,7 +93,7 @@ def bisected(seed: int, a: Recipe, b: Recipe) -> tuple[Problem, Bisected]:
     problem = Problem(ends_of(a, b))
     with TemporaryDirectory(prefix="bisect-") as name:
         folder = Path(name) / "study"
-        study = studies.begin(
+        study = studies.create(
             a, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda *_: None, other=problem.ends.b
         )
         bench = Bench(

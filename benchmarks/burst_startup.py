@@ -94,12 +94,12 @@ def startups(way: str) -> list[float]:
             engine = MegatronEngine(folder / "engine")
             try:
                 for number in range(1, BURSTS + 1):
-                    began = time.monotonic()
+                    started = time.monotonic()
                     outcome = engine.run(Burst(number=number, recipe=base, folder=folder / f"{number:04d}"))
                     assert outcome.failure is None, outcome.failure
                     steps = base.burst.warmup_steps + base.burst.measure_steps
                     spent = outcome.setup_s + steps * median(outcome.step_us) / 1e6
-                    found.append(time.monotonic() - began - spent)
+                    found.append(time.monotonic() - started - spent)
             finally:
                 engine.close()
     return found

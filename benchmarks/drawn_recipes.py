@@ -55,12 +55,12 @@ def tuned() -> tuple[Recipe, ...]:
     return tuple(recipes[0] for recipes in cells().values())
 
 
-def draw_recipe(dice: Random) -> Recipe:
+def draw_recipe(rng: Random) -> Recipe:
     """Returns a tuned recipe with up to three groups of knobs changed."""
     for _ in range(TRIES):
-        recipe = dice.choice(tuned())
-        for name in dice.sample(sorted(MOVES), dice.randint(0, 3)):
-            moved = recipe.replace(dice.choice(MOVES[name]))
+        recipe = rng.choice(tuned())
+        for name in rng.sample(sorted(MOVES), rng.randint(0, 3)):
+            moved = recipe.replace(rng.choice(MOVES[name]))
             recipe = recipe if errors_of(moved) else moved
         if not errors_of(recipe):
             return recipe

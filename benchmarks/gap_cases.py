@@ -88,16 +88,16 @@ class Case:
 
 def drawn(seed: int) -> Case:
     """Draws a case: of five, two have one bad setting, one has two, one a skewed router and one a slow link."""
-    dice = random.Random(f"gap {seed}")
+    rng = random.Random(f"gap {seed}")
     for at in range(TRIES):
-        run = dice.choice(bases())
+        run = rng.choice(bases())
         if seed % 5 == ROUTER:
-            found = _router(dice, run)
+            found = _router(rng, run)
         elif seed % 5 == LINK:
-            found = _link(dice, run)
+            found = _link(rng, run)
         else:  # tries every setting in turn, since few cost enough in any run
             first = SETTINGS[(seed + at // TRIES_OF_ONE) % len(SETTINGS)]
-            found = _settings(run, [first, dice.choice(SETTINGS)] if seed % 5 == TWO else [first])
+            found = _settings(run, [first, rng.choice(SETTINGS)] if seed % 5 == TWO else [first])
         if found is not None:
             return found
     raise RuntimeError(f"no case for seed {seed}")
@@ -149,9 +149,9 @@ def _settings(run: Published, changes: Sequence[dict[str, Any]]) -> Case | None:
     )
 
 
-def _router(dice: random.Random, run: Published) -> Case | None:
+def _router(rng: random.Random, run: Published) -> Case | None:
     recipe = run.recipe.replace({FORCED: False})
-    machine = Machine(routing=Routing(skew=round(dice.uniform(*SKEW), 2)))
+    machine = Machine(routing=Routing(skew=round(rng.uniform(*SKEW), 2)))
     cost = 1 - _step_s(run.recipe, machine) / _step_s(recipe, machine)
     if cost < LEAST or not _is_legal(recipe):
         return None
@@ -164,9 +164,9 @@ def _router(dice: random.Random, run: Published) -> Case | None:
     )
 
 
-def _link(dice: random.Random, run: Published) -> Case | None:
-    name = dice.choice(("network", "nvlink"))
-    machine = Machine(links=Links(**{name: round(dice.uniform(*RATE), 2)}))
+def _link(rng: random.Random, run: Published) -> Case | None:
+    name = rng.choice(("network", "nvlink"))
+    machine = Machine(links=Links(**{name: round(rng.uniform(*RATE), 2)}))
     cost = 1 - _step_s(run.recipe, Machine()) / _step_s(run.recipe, machine)
     if cost < LEAST:
         return None

@@ -35,7 +35,7 @@ def main() -> None:
     asked = parser.parse_args()
     scenarios = [asked.only] if asked.only else list(SCENARIOS)
     seeds = [(scenarios[i % len(scenarios)], asked.seed + i // len(scenarios)) for i in range(asked.cases)]
-    began = time.process_time()
+    started = time.process_time()
     if asked.processes > 1:
         with ProcessPoolExecutor(asked.processes) as pool:
             judged = list(pool.map(_judge, seeds, chunksize=8))
@@ -45,7 +45,7 @@ def main() -> None:
         print(*(one for one in judged if not one.right), sep="\n")
     print(_by_scenario(judged, scenarios))
     print(_bounds(judged))
-    print(f"{time.process_time() - began:.1f} s of this process's CPU")
+    print(f"{time.process_time() - started:.1f} s of this process's CPU")
 
 
 def _judge(seed: tuple[str, int]) -> Judged:

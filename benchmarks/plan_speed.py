@@ -43,9 +43,9 @@ def plan_of(gpus: int) -> dict[str, float]:
     """Measures a whole plan as the command makes it, reasons included."""
     from autotune.plan.document import planned
 
-    began = time.perf_counter()
+    started = time.perf_counter()
     plan = planned(recipe_of(gpus), top=20)
-    elapsed = time.perf_counter() - began
+    elapsed = time.perf_counter() - started
     return _with_memory({"seconds": elapsed, "estimates": plan.found.estimated, "layouts": plan.found.legal.sum()})
 
 
@@ -59,9 +59,9 @@ def rate() -> dict[str, float]:
     base = recipe_of(1024)
     table = layouts(foundation(base))
     estimated(table.take(slice(0, 100)))
-    began = time.perf_counter()
+    started = time.perf_counter()
     estimated(table)
-    elapsed = time.perf_counter() - began
+    elapsed = time.perf_counter() - started
     single = []
     for _ in range(ONES):
         at = time.perf_counter()

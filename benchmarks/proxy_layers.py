@@ -29,7 +29,7 @@ from trainer.estimate.time.estimate import stages_of
 from trainer.fidelity import fidelities_of
 from trainer.recipe import Recipe
 
-GPUS, MOST_NODES = 256, 8
+GPUS, MAX_NODES = 256, 8
 BOUNDS = (1, 4, 8, 12, 24)  # least number of layers of each group of proxies
 LEAST = 3  # a scenario counts for a group of proxies if at least this many of its recipes have one
 
@@ -65,10 +65,10 @@ def _is_large(scenario: Scenario) -> bool:
 
 
 def _with_proxies(scenario: Scenario) -> Iterator[Recipe]:
-    """Yields recipes that fit and have a proxy, in an order drawn by dice."""
-    found, dice = search(scenario.recipe), random.Random(scenario.name)
+    """Yields recipes that fit and have a proxy, in a random order."""
+    found, rng = search(scenario.recipe), random.Random(scenario.name)
     rows = np.flatnonzero(found.finals.fits).tolist()
-    for row in dice.sample(rows, len(rows)):
+    for row in rng.sample(rows, len(rows)):
         recipe = written_out(found.finals.candidates.recipe(row))
         if not broken(recipe, found.unavoidable) and _proxies(recipe):
             yield recipe
@@ -77,7 +77,7 @@ def _with_proxies(scenario: Scenario) -> Iterator[Recipe]:
 def _proxies(recipe: Recipe) -> dict[int, Recipe]:
     """Returns the smallest proxy of every number of layers."""
     found: dict[int, Recipe] = {}
-    for _, proxy in fidelities_of(recipe, most_nodes=MOST_NODES):
+    for _, proxy in fidelities_of(recipe, most_nodes=MAX_NODES):
         found.setdefault(proxy.architecture.num_layers, proxy)
     return found
 

@@ -62,7 +62,7 @@ class KilledRun:
     folder: Path
     bursts: int
     way: str
-    dice: random.Random
+    rng: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0  # starts of the tuner
     allocations: int = 0
@@ -77,7 +77,7 @@ class KilledRun:
             while not self._over():
                 self._keep_running()
                 killing = self.kills.total() < kills and time.time() < until
-                self._wait(self.dice.uniform(*PAUSE_S) if killing else 1.0)
+                self._wait(self.rng.uniform(*PAUSE_S) if killing else 1.0)
                 if killing:
                     self._kill()
                 self._check_journal()
@@ -113,9 +113,9 @@ class KilledRun:
             said = self._slurm.run("salloc", "--nodes=2", "--mem=6000", "--no-shell", timeout_s=120)
             self._job = said.rsplit("allocation ", 1)[-1].split()[0]
             self.allocations += 1
-        began = (self.folder / "study" / JOURNAL).exists()
+        started = (self.folder / "study" / JOURNAL).exists()
         argv = ["run", str(self.folder / "run.yaml"), "--study", str(self.folder / "study")]
-        more = ["--resume"] if began else []
+        more = ["--resume"] if started else []
         self.starts += 1
         with (self.folder / "tuner.log").open("ab") as log:
             self._tuner = subprocess.Popen(
@@ -143,7 +143,7 @@ class KilledRun:
         return self._job is not None and self._job in self._slurm.run("squeue", "-h", "-t", "R", "-o", "%A").split()
 
     def _kill(self) -> None:
-        victim = self.dice.choice(VICTIMS[self.way])
+        victim = self.rng.choice(VICTIMS[self.way])
         if self._slurmd() if victim == "slurmd" else self._process(victim):
             self.kills[victim] += 1
             print(f"kill {self.kills.total()} of the run: {victim}; {len(self.known)} bursts paid for", flush=True)
@@ -153,12 +153,12 @@ class KilledRun:
         if not processes:
             return False
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.dice.choice(processes).pid, signal.SIGKILL)
+            os.kill(self.rng.choice(processes).pid, signal.SIGKILL)
         return True
 
     def _slurmd(self) -> bool:
-        with self._slurm.without_slurmd(self.dice.choice(self._slurm.nodes)):
-            self._wait(self.dice.uniform(*DOWN_S))
+        with self._slurm.without_slurmd(self.rng.choice(self._slurm.nodes)):
+            self._wait(self.rng.uniform(*DOWN_S))
         return True
 
     def _check_journal(self) -> None:
@@ -242,16 +242,16 @@ def main() -> int:
     if reason := machines.why_not() if asked.way == "hosts" else why_not():
         print(f"not run: {reason}")
         return 1
-    dice, began = random.Random(asked.seed), time.time()
-    until = began + 60 * asked.minutes
+    rng, started = random.Random(asked.seed), time.time()
+    until = started + 60 * asked.minutes
     runs: list[Ledger] = []
     while (done := sum(each.kills.total() for each in runs)) < asked.kills and time.time() < until:
         with tempfile.TemporaryDirectory() as name, place(asked.way, Path(name)) as (cluster, launcher):
             folder = Path(name)
             (folder / "run.yaml").write_text(yaml.safe_dump(recipe(launcher)))
-            run = KilledRun(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, dice=dice)
+            run = KilledRun(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, rng=rng)
             runs.append(played(run, asked.kills - done, until))
-        Console().print(table_of(runs, asked.way, time.time() - began))
+        Console().print(table_of(runs, asked.way, time.time() - started))
     return 0
 
 

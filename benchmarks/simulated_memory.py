@@ -131,9 +131,9 @@ def _estimated(rows: Sequence[dict[str, Any]]) -> None:
     found, took = [], []
     for row in rows:
         recipe = recipe_of_row(row)
-        began = time.process_time()
+        started = time.process_time()
         simulated = max(_play(recipe).peak_gib)
-        took.append(time.process_time() - began)
+        took.append(time.process_time() - started)
         estimated = estimate_memory(recipe).peak_gib
         found.append((simulated / estimated - 1, estimated, simulated, row["id"]))
     print("Tuned recipes, GiB: estimated, simulated, difference")

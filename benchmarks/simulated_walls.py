@@ -98,10 +98,10 @@ def without_memory_wall(recipe: Recipe) -> Recipe:
 
 
 def judged(seed: int) -> Case:
-    dice = Random(seed)
-    name = dice.choice(packaged_machines())
+    rng = Random(seed)
+    name = rng.choice(packaged_machines())
     machine = load_machine(name).model_copy(update={"noise": Noise(step=0.0, burst=0.0), "faults": ()})
-    recipe = _everything_fits(draw_recipe(dice), machine)
+    recipe = _everything_fits(draw_recipe(rng), machine)
     with tempfile.TemporaryDirectory() as folder:
         SimulatedEngine(Path(folder)).run(Burst(number=0, recipe=recipe, folder=Path(folder) / "0000"))
         found = analyze([Path(folder) / "0000"]).diagnosis

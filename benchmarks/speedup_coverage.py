@@ -36,19 +36,19 @@ class Machine:
 
     kind: str
     deviation: float
-    dice: random.Random
+    rng: random.Random
     level: float = field(init=False)
     bursts: int = 0
 
     def __post_init__(self) -> None:
-        self.level = self.dice.gauss(0, self.deviation)
+        self.level = self.rng.gauss(0, self.deviation)
 
     def burst(self, speed: float) -> tuple[int, Outcome]:
         keep = MEMORY if self.kind == "drifting" else 0.0
-        self.level = keep * self.level + math.sqrt(1 - keep**2) * self.dice.gauss(0, self.deviation)
+        self.level = keep * self.level + math.sqrt(1 - keep**2) * self.rng.gauss(0, self.deviation)
         self.bursts += 1
         middle = 100_000 / speed * math.exp(self.level)
-        steps = [middle * math.exp(self.dice.gauss(0, JITTER)) for _ in range(STEPS)]
+        steps = [middle * math.exp(self.rng.gauss(0, JITTER)) for _ in range(STEPS)]
         return self.bursts, Outcome(step_us=steps, tokens_per_step=2048, ranks=2)
 
 
@@ -60,19 +60,19 @@ class Case:
 
     def covered(self, seed: int, recipe: Recipe) -> bool:
         """Draws a study; returns True if the interval contains the true speed-up."""
-        dice = random.Random(f"{self} {seed}")
-        truth = math.exp(dice.uniform(0.0, 1.0))
-        machine = Machine(kind=self.machine, deviation=self.deviation, dice=dice)
+        rng = random.Random(f"{self} {seed}")
+        truth = math.exp(rng.uniform(0.0, 1.0))
+        machine = Machine(kind=self.machine, deviation=self.deviation, rng=rng)
         reference, best = [machine.burst(1.0)], []
         others = []
-        count = dice.randint(3, 8)
-        found_at = dice.randrange(count)
+        count = rng.randint(3, 8)
+        found_at = rng.randrange(count)
         for at in range(count):
             if at == found_at:
                 best.append(machine.burst(truth))
                 continue
-            speed = math.exp(dice.uniform(-0.2, 1.0))
-            others.append([machine.burst(speed) for _ in range(dice.choice((1, 1, 2, 3)))])
+            speed = math.exp(rng.uniform(-0.2, 1.0))
+            others.append([machine.burst(speed) for _ in range(rng.choice((1, 1, 2, 3)))])
         for _ in range(self.bursts - 1):
             reference.append(machine.burst(1.0))
             best.append(machine.burst(truth))

@@ -61,7 +61,7 @@ MODELS = (
 TIMES = (1, 4, 16)  # numbers of nodes, over that of the study
 OTHER_MODELS = 5
 SEQ_LENGTHS = (4096, 8192)
-MOST_BATCH = 16384
+MAX_BATCH = 16384
 KEPT_KNOBS = ("moe_router_dtype", "use_distributed_optimizer", "moe_grouped_gemm")
 EVERY = 5  # the interval is computed for one of so many recipes, since it takes one estimate per factor
 TARGET = {"median": 0.05, "p90": 0.12}
@@ -129,18 +129,18 @@ def _twin(scenario: Scenario, bursts: int) -> Twin:
 
 def _others(scenario: Scenario, count: int) -> Iterator[Other]:
     """Draws recipes evenly from the finals of `plan`: of the study's model and others, on as many nodes and more."""
-    dice = random.Random(f"others of {scenario.name}")
+    rng = random.Random(f"others of {scenario.name}")
     own = scenario.recipe
-    more = zip(dice.sample(MODELS, OTHER_MODELS), dice.choices(TIMES, k=OTHER_MODELS), strict=True)
+    more = zip(rng.sample(MODELS, OTHER_MODELS), rng.choices(TIMES, k=OTHER_MODELS), strict=True)
     kinds = [(None, times) for times in TIMES] + list(more)
     each = math.ceil(count / len(kinds))
     for model, times in kinds:
-        base = _base(own, model, times, dice)
+        base = _base(own, model, times, rng)
         found = search(base)
         rows = np.flatnonzero(found.finals.fits).tolist()
         kind = f"{'another' if model else 'its own'} model, {times} x the nodes"
         kept = 0
-        for row in dice.sample(rows, len(rows)):
+        for row in rng.sample(rows, len(rows)):
             recipe = written_out(found.finals.candidates.recipe(row))
             if kept < each and not broken(recipe, found.unavoidable):
                 kept += 1
@@ -149,13 +149,13 @@ def _others(scenario: Scenario, count: int) -> Iterator[Other]:
                 break
 
 
-def _base(own: Recipe, model: str | None, times: int, dice: random.Random) -> Recipe:
+def _base(own: Recipe, model: str | None, times: int, rng: random.Random) -> Recipe:
     """Returns the recipe whose space is searched: the study's start, or another model with the knobs they share."""
     training: dict[str, Any] = own.training.model_dump()
-    training["global_batch_size"] = min(own.training.global_batch_size * times, MOST_BATCH)
+    training["global_batch_size"] = min(own.training.global_batch_size * times, MAX_BATCH)
     knobs = {name: value for name, value in own.knobs.items() if name != "pipeline_model_parallel_layout"}
     if model is not None:
-        training |= {"micro_batch_size": 1, "seq_length": dice.choice((own.training.seq_length, *SEQ_LENGTHS))}
+        training |= {"micro_batch_size": 1, "seq_length": rng.choice((own.training.seq_length, *SEQ_LENGTHS))}
         knobs = {name: knobs[name] for name in KEPT_KNOBS if name in knobs}
     return Recipe.model_validate(
         {

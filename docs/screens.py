@@ -133,6 +133,6 @@ def _photograph(page: Path, picture: Path, size: tuple[int, int], scheme: int, p
 
 
 if __name__ == "__main__":
-    began = time.monotonic()
+    started = time.monotonic()
     for number, made in enumerate(draw(Path(sys.argv[1] if len(sys.argv) > 1 else "build/screens")), 1):
-        print(f"{number}: {made} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"{number}: {made} ({time.monotonic() - started:.0f} s)", flush=True)

@@ -156,7 +156,7 @@ def _of_device(name: str) -> bool:
 def _inside(calls: Spans, windows: Sequence[Step], repeats: Repeats) -> int:
     """Returns how many calls start in a step; calls in repeated windows count as often as these."""
     since, until = np.array([w.start_us for w in windows]), np.array([w.end_us for w in windows])
-    return round(float(repeats.begun(np.sort(calls.start_us), since, until).sum()))
+    return round(float(repeats.count_within(np.sort(calls.start_us), since, until).sum()))
 
 
 def _levels(events: MemoryEvents, *, own: bool) -> Levels:

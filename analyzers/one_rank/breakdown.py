@@ -139,7 +139,7 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
     start = min(w.start_us for w in (span, *windows))
     end = max(w.end_us for w in (span, *windows))
     if on_cpu:
-        host = Host(timeline=timeline, lanes=cpu.calculating_lanes(timeline))
+        host = Host(timeline=timeline, lanes=cpu.computing_lanes(timeline))
         causes = cpu.idle(timeline, work, start_us=start, end_us=end)
     else:
         host = Host(timeline=timeline, lanes=issuing_lanes(timeline, launch), launch=launch)

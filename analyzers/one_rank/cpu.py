@@ -71,7 +71,7 @@ def work(timeline: Timeline) -> Work:
     sends, others = (grouped(collectives.take(s), kind[s], KINDS) for s in (is_send, ~is_send))
     sending = {name: subtract(ran, receiving) for name, ran in sends.items()}
     by_kind = {name: merge((sending.get(name, EMPTY), others.get(name, EMPTY))) for name in {**sending, **others}}
-    computing = _computing(ops, calculating_lanes(timeline))
+    computing = _computing(ops, computing_lanes(timeline))
     again = recompute_by_lane(timeline)
     label = _classes(computing, ranges)
     for lane, stretches in again.items():
@@ -105,7 +105,7 @@ def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> I
     return Idle(host=subtract(gaps, bubble), bubble=bubble)
 
 
-def calculating_lanes(timeline: Timeline) -> Ints:
+def computing_lanes(timeline: Timeline) -> Ints:
     """Returns the threads that compute: the main thread (most operator time) and every thread that runs backward
     nodes."""
     ops = timeline.ops
@@ -170,7 +170,7 @@ def _launches_one_of(prefixes: tuple[str, ...], name: str) -> bool:
     return name.startswith(LAUNCH_OPERATOR) and name.removeprefix(LAUNCH_OPERATOR).startswith(prefixes)
 
 
-def _partner(launched: Floats, began: Floats) -> Ints:
-    if len(launched) == len(began) and bool(np.all(launched <= began)):
-        return np.arange(len(began))
-    return np.maximum(np.searchsorted(launched, began, side="right") - 1, 0)
+def _partner(launched: Floats, started: Floats) -> Ints:
+    if len(launched) == len(started) and bool(np.all(launched <= started)):
+        return np.arange(len(started))
+    return np.maximum(np.searchsorted(launched, started, side="right") - 1, 0)

@@ -17,9 +17,9 @@ from analyzers.diagnosis import Partition, TraceReport
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
 from analyzers.kernel_classes import ARITHMETIC, COMPUTE_CLASSES, GROUPED_GEMM, KINDS, PIPELINE, RECOMPUTE
 from analyzers.one_rank.breakdown import Breakdown
-from analyzers.one_rank.course import Course, course
 from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of
 from analyzers.one_rank.pace import Pace
+from analyzers.one_rank.progress import RankProgress, rank_progress
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.readers.losses import cut_words
 from analyzers.repeats import ONCE, Repeats
@@ -74,7 +74,7 @@ class Digest:
     steps: tuple[RankStep, ...]  # waiting is not set: it needs the traces of other ranks
     origin_us: float
     collectives: Collectives
-    course: Course
+    progress: RankProgress
     exposed_by_kind: Mapping[str, Intervals]
     repeats: Repeats = ONCE
     world_size: int | None = None
@@ -132,7 +132,7 @@ def digest(breakdown: Breakdown) -> Digest:
         steps=tuple(_rank_steps(breakdown)),
         origin_us=breakdown.timeline.origin_us,
         collectives=_collectives(breakdown),
-        course=course(breakdown),
+        progress=rank_progress(breakdown),
         exposed_by_kind=dict(breakdown.work.exposed_by_kind),
         repeats=breakdown.timeline.repeats,
         world_size=breakdown.timeline.world_size,
@@ -246,7 +246,7 @@ def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> di
 def _count_within(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
     """Returns the number of moments (float64[N], sorted) in a step; a moment in a repeated window counts once per
     repetition."""
-    return float(repeats.begun(at_us, np.array(partition.start_us), np.array(partition.end_us)))
+    return float(repeats.count_within(at_us, np.array(partition.start_us), np.array(partition.end_us)))
 
 
 def _launching(pace: Pace, partition: Partition, repeats: Repeats) -> dict[str, float]:

@@ -29,7 +29,7 @@ from analyzers.timeline import Ints, Spans
 # step's edge, and the next launch comes after it, despite rounding
 ROUNDING_US = 0.5
 # limit on the points of all passes; each pass beyond it is assumed to gain as much as one more pass
-MOST_POINTS = 100_000
+MAX_POINTS = 100_000
 NONE = -1
 
 
@@ -89,7 +89,7 @@ class Replay:
     @cached_property
     def _left(self) -> list[tuple[float, Replay]]:
         """Returns (number of passes left, a Replay with one pass more) for each of `repeats` that is not replayed in
-        full. The number left is a fraction of a pass, or the passes beyond MOST_POINTS."""
+        full. The number left is a fraction of a pass, or the passes beyond MAX_POINTS."""
         left = self.repeats.times - self._number_of_passes
         return [(us, replace(self, extra_pass=w)) for w, us in enumerate(left.tolist()) if us > 0]
 
@@ -127,7 +127,7 @@ class Replay:
     def _number_of_passes(self) -> Ints:
         """Returns int64[W]: how many times each repeated window is replayed, rounded down to whole passes."""
         first, behind = self._blocks
-        most = max(1, MOST_POINTS // max(1, int((behind - first).sum())))
+        most = max(1, MAX_POINTS // max(1, int((behind - first).sum())))
         passes: Ints = np.minimum(self.repeats.times, most).astype(np.int64)
         return passes
 

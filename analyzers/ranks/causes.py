@@ -90,7 +90,7 @@ def causes(
 
     Leaves out the sends and receives of pipelines, which are bubble.
     """
-    parts = (*dict.fromkeys(part for rank in ranks for part in rank.course.parts), UNKNOWN)
+    parts = (*dict.fromkeys(part for rank in ranks for part in rank.progress.parts), UNKNOWN)
     waits = list(_waits(ranks, shared, matches, clocks))
     progress = [_Progress(rank, steps, parts) for rank, steps in zip(ranks, shared, strict=True)]
     whys = [np.zeros((len(wait.us), len(parts))) for wait in waits]
@@ -115,10 +115,10 @@ class _Progress:
     """
 
     def __init__(self, rank: Digest, steps: Sequence[int], parts: Sequence[str]) -> None:
-        column = [parts.index(part) for part in rank.course.parts]
-        until_us = np.concatenate([rank.course.until_us, rank.course.begun_us[list(steps)]])
-        self._since, self._until = (np.zeros((len(us), len(parts))) for us in (rank.course.since_us, until_us))
-        self._since[:, column], self._until[:, column] = rank.course.since_us, until_us
+        column = [parts.index(part) for part in rank.progress.parts]
+        until_us = np.concatenate([rank.progress.until_us, rank.progress.before_step_us[list(steps)]])
+        self._since, self._until = (np.zeros((len(us), len(parts))) for us in (rank.progress.since_us, until_us))
+        self._since[:, column], self._until[:, column] = rank.progress.since_us, until_us
         self._start_us, self._end_us = rank.collectives.start_us, rank.collectives.end_us
         self._left_us = np.concatenate([self._end_us, [rank.span_of(step)[0] for step in steps]])
         kinds = [parts.index(call.kind) if call.kind in parts else NONE for call in rank.collectives.calls]
@@ -239,7 +239,7 @@ def _left_together(
             continue
         rows = [group.rank.tolist().index(place) for place in members.tolist()]
         own, until = group.event[rows], end[rows]
-        alone: Bools = np.stack([ranks[place].course.alone[own[k]] for k, place in enumerate(members.tolist())])
+        alone: Bools = np.stack([ranks[place].progress.alone[own[k]] for k, place in enumerate(members.tolist())])
         kept = (alone & (own != NONE) & ~np.isnan(until)).all(axis=0)
         ends.append(median(until[:, kept].T))
         events.append(own[:, kept])

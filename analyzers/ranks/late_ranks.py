@@ -15,9 +15,9 @@ import numpy as np
 
 from analyzers.kernel_classes import GEMM, GROUPED_GEMM, KINDS
 from analyzers.names.host_activities import ALLOCATOR
-from analyzers.one_rank.course import COPIES, DENSE, EXPERTS, ROUTED
-from analyzers.one_rank.course import unrouted as unrouted_classes
 from analyzers.one_rank.digest import Digest
+from analyzers.one_rank.progress import COPIES, DENSE, EXPERTS, ROUTED
+from analyzers.one_rank.progress import unrouted as unrouted_classes
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART, RankStep
 from analyzers.ranks.causes import UNKNOWN, Caused, Causes
 from analyzers.ranks.stragglers import MIN_GROWTH_RATIO, MIN_OTHER_WORK, Place

@@ -12,8 +12,8 @@ import numpy as np
 from analyzers.diagnosis import RankTime
 from analyzers.intervals import Floats
 from analyzers.kernel_classes import GROUPED_GEMM
-from analyzers.one_rank.course import EXPERTS, UNROUTED
 from analyzers.one_rank.digest import Digest
+from analyzers.one_rank.progress import EXPERTS, UNROUTED
 from analyzers.one_rank.rank_step import HOST_PART, RankStep, average
 from analyzers.ranks.clocks import Clock, median
 from analyzers.ranks.waiting import Waits

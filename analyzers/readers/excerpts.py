@@ -17,7 +17,7 @@ import numpy as np
 
 from analyzers.repeats import ONCE, Repeats
 
-MOST_TIMES = 1e6  # larger values are refused: no step has as many micro batches
+MAX_TIMES = 1e6  # larger values are refused: no step has as many micro batches
 Count = Annotated[int, msgspec.Meta(ge=1)]
 # bounds as for events: a larger double does not resolve microseconds
 Moment = Annotated[float, msgspec.Meta(gt=-1e16, lt=1e16)]
@@ -29,7 +29,7 @@ class Window(msgspec.Struct, frozen=True):
 
     start_us: Moment
     end_us: Moment
-    times: Annotated[float, msgspec.Meta(ge=1, le=MOST_TIMES)]
+    times: Annotated[float, msgspec.Meta(ge=1, le=MAX_TIMES)]
 
 
 KINDS: Mapping[str, Any] = {"microbatches": Count, "microbatches_traced": Count, "repeated": list[Window]}

@@ -66,7 +66,7 @@ class Problem:
     def step(self, trials: Sequence[Trial]) -> BisectStep:
         """Returns the verdict after these trials, and the subset to run next."""
         measure = self.measure(trials)
-        shown = map(measure.shown_deviation, _that_ran(trials))
+        shown = map(measure.observed_deviation, _that_ran(trials))
         question = replace(self.question, deviation=expected_deviation(shown))
         return next_step(question, self.seen(trials, measure))
 

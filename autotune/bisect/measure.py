@@ -12,7 +12,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from autotune.tuning.judge import NOISY
-from policies.bisect.question import LEAST_EFFECT
+from policies.bisect.question import MIN_EFFECT
 from policies.bisect.slowdown import HIDING_NOISE, REPEATS
 from policies.noise import (
     FIRST_LOOK_CONFIDENCE,
@@ -36,7 +36,7 @@ class Measure(StrEnum):
     def cost(self) -> Cost:
         return wall_clock_cost if self is Measure.WALL else cpu_cost
 
-    def shown_deviation(self, trial: Trial) -> float:
+    def observed_deviation(self, trial: Trial) -> float:
         """Returns the relative standard deviation of a burst, from the steps of a trial."""
         if self is Measure.WALL:
             return deviation_of_a_burst(trial)
@@ -62,7 +62,7 @@ def measure_of(a: Trial | None, b: Trial | None, trials: Sequence[Trial]) -> Mea
     wall, cpu = (_slowdown(a, b, trials, measure.cost) for measure in Measure)
     if wall is None or cpu is None or not all(_has_cpu_time(trial) for trial in trials):
         return Measure.WALL
-    too_noisy = wall.deviation > max(HIDING_NOISE * LEAST_EFFECT, NOISY * cpu.deviation)
+    too_noisy = wall.deviation > max(HIDING_NOISE * MIN_EFFECT, NOISY * cpu.deviation)
     agree = abs(wall.log_cost - cpu.log_cost) < wall.band
     return Measure.CPU if too_noisy and agree and cpu.log_cost > cpu.band else Measure.WALL
 

@@ -61,14 +61,14 @@ def planned(problem: Problem, *, seed: int) -> BisectPreview:
     )
 
 
-def _simulated_bursts(problem: Problem, dice: random.Random) -> Iterator[int]:
+def _simulated_bursts(problem: Problem, rng: random.Random) -> Iterator[int]:
     """Yields the number of bursts of each simulated bisection; its culprit is drawn with probability `guilt`."""
     question = problem.question
     for _ in range(SIMULATIONS):
-        (culprit,) = dice.choices(sorted(question.all), weights=question.guilt)
+        (culprit,) = rng.choices(sorted(question.all), weights=question.guilt)
         seen: list[Observation] = []
         while len(seen) < MAX_BURSTS and (ask := next_step(question, seen).next_subset) is not None:
-            cost = CULPRIT_LOG_COST * (culprit in ask) + dice.gauss(0, question.deviation)
+            cost = CULPRIT_LOG_COST * (culprit in ask) + rng.gauss(0, question.deviation)
             seen.append(Observation(subset=ask, log_cost=cost))
         yield len(seen)
 

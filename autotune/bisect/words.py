@@ -9,7 +9,7 @@ from autotune.bisect.measure import Measure
 from autotune.looks.quantities import counted, gain, gain_interval, percent
 
 MEASURED = {Measure.WALL: "time", Measure.CPU: "CPU time"}
-LEAST_REST = 0.01  # fraction of the time per token: a smaller effect of the other differences is not named (judged)
+MIN_SHOWN_REST = 0.01  # fraction of the time per token: a smaller effect of the other differences is not named (judged)
 
 
 def headline(found: Bisected) -> str:
@@ -50,9 +50,9 @@ def measure_text(found: Bisected) -> str:
 
 
 def _rest(found: Bisected) -> str:
-    """Returns the effect of the other differences together; empty if it is within the noise or below LEAST_REST."""
+    """Returns the effect of the other differences together; empty if it is within the noise or below MIN_SHOWN_REST."""
     rest = found.rest
-    if rest is None or max(rest.low, -rest.high) < LEAST_REST:
+    if rest is None or max(rest.low, -rest.high) < MIN_SHOWN_REST:
         return ""
     return f"; the other differences together: {time_text(rest)}"
 

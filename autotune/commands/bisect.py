@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from autotune.commands.answer import Answer, whole
-from autotune.commands.run import MOST_BURSTS, MOST_GPU_HOURS, moment_of
+from autotune.commands.run import MAX_BURSTS, MAX_GPU_HOURS, moment_of
 from autotune.exit_codes import DONE, OF_ENDS
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def bisect(
     env_b: Environment = None,
     budget: Annotated[
         int,
-        Parameter(converter=whole, validator=Number(gt=0, lte=MOST_BURSTS), help="Maximum number of bursts."),
+        Parameter(converter=whole, validator=Number(gt=0, lte=MAX_BURSTS), help="Maximum number of bursts."),
     ] = 20,
     max_gpu_hours: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0, lte=MOST_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
+        Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
     ] = None,
     until: Annotated[str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00.")] = None,
     study: Annotated[
@@ -128,7 +128,7 @@ def _opened(problem: Problem, folder: Path, seed: int | None, resume: bool, list
     a, b = problem.ends.a, problem.ends.b
     if resume:
         return study.resume(a, folder=folder, seed=seed, clock=time.time, listener=listener, other=b)
-    return study.begin(
+    return study.create(
         a,
         given=a.to_yaml().encode(),
         folder=folder,

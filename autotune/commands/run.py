@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from autotune.tuning.study import Study
     from trainer.recipe import Recipe
 
-MOST_BURSTS = 100_000
-MOST_GPU_HOURS = 1e9
+MAX_BURSTS = 100_000
+MAX_GPU_HOURS = 1e9
 
 
 def run(
@@ -31,12 +31,12 @@ def run(
     budget: Annotated[
         int,
         Parameter(
-            converter=whole, validator=Number(gt=0, lte=MOST_BURSTS), help="Maximum number of bursts, repeats included."
+            converter=whole, validator=Number(gt=0, lte=MAX_BURSTS), help="Maximum number of bursts, repeats included."
         ),
     ] = 20,
     max_gpu_hours: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0, lte=MOST_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
+        Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
     ] = None,
     until: Annotated[
         str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00, or 2026-11-23T07:00.")
@@ -45,7 +45,7 @@ def run(
         int,
         Parameter(
             converter=whole,
-            validator=Number(gte=0, lte=MOST_BURSTS),
+            validator=Number(gte=0, lte=MAX_BURSTS),
             help="Bursts of the budget kept for the end: to take out changes that the gain does not need.",
         ),
     ] = 0,
@@ -59,7 +59,7 @@ def run(
         int | None,
         Parameter(
             converter=whole,
-            validator=Number(gt=0, lte=MOST_BURSTS),
+            validator=Number(gt=0, lte=MAX_BURSTS),
             help="Tune by smaller runs on at most this many nodes, then measure the best at full size.",
         ),
     ] = None,
@@ -224,7 +224,7 @@ def _started(
     from autotune.tuning.lessons import lessons_for
 
     path = Path(given)
-    return study.begin(
+    return study.create(
         base,
         lessons=lessons_for(base, learn_from or []),
         given=path.read_bytes() if path.is_file() else base.to_yaml().encode(),

@@ -30,7 +30,7 @@ from autotune.looks.tables import Table
 KERNELS = 40
 MOVE_PX = 14
 LARGE_FIGURE = "change of the step time from A to B"
-LEAST_DRAWN = 0.002  # fraction of the step: a part that moved less has no bar
+MIN_DRAWN_SHARE = 0.002  # fraction of the step: a part that moved less has no bar
 SHOWN = 0.0005  # fraction of a step: a kernel that moved less is not listed
 
 
@@ -79,7 +79,7 @@ def _moves(found: Comparison, one: TraceReport) -> Markup | None:
     None if none did."""
     step_us = mean_step_us(one) or 1.0
     sized = [(move, move.moved_us / step_us if found.times_compare else move.moved_share) for move in found.of("part")]
-    moved = [(move, share) for move, share in sized if abs(share) >= LEAST_DRAWN]
+    moved = [(move, share) for move, share in sized if abs(share) >= MIN_DRAWN_SHARE]
     if not moved:
         return None
     ends = min([0.0, *(share for _, share in moved)]), max([0.0, *(share for _, share in moved)])

@@ -19,7 +19,7 @@ from autotune.looks.wrapping import say
 from policies.advice.advice import ADVISED, OPEN, Advice, advice
 from policies.advice.cures import NOTHING, advice_on, cure_of
 from policies.situation import Situation
-from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.estimate.plan.feasible import MAX_GPUS, fewest_nodes
 from trainer.estimate.plan.search import can_fit, outline
 from trainer.recipe import Recipe
 
@@ -153,8 +153,8 @@ def _sentences(
 
 def nodes_needed(recipe: Recipe) -> int | None:
     """Returns the fewest nodes on which a legal setting fits by estimate; None if one fits on the recipe's nodes, if
-    none fits up to MOST_GPUS, without a memory limit, and on CPUs."""
-    if recipe.hardware.is_cpu or recipe.memory_limit_gib is None or recipe.world_size > MOST_GPUS:
+    none fits up to MAX_GPUS, without a memory limit, and on CPUs."""
+    if recipe.hardware.is_cpu or recipe.memory_limit_gib is None or recipe.world_size > MAX_GPUS:
         return None
     if can_fit(recipe) and outline(recipe).scored.fits.any():
         return None

@@ -1,6 +1,6 @@
 """Packs the timeline views of all steps of all ranks, except the worst step, into the page.
 
-Traces whose events were not kept are read again, one process each; all views together stay within MOST_BYTES.
+Traces whose events were not kept are read again, one process each; all views together stay within MAX_BYTES.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analyzers.range_tree import Node, range_tree
 from autotune.diagnose.lanes import EVENTS, lanes_document
 from autotune.looks.segments import mean_step_us, steps_of
 
-MOST_BYTES = 1_000_000  # limit on all packed views together
+MAX_BYTES = 1_000_000  # limit on all packed views together
 BYTES_OF_AN_EVENT = 10  # approximate size when packed
 FEWEST_EVENTS = 400  # least number of events in a view
 VIEWS = 240
@@ -44,13 +44,13 @@ def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: 
     order.sort(key=lambda at: analysis.traces[at] is not first)
     chosen = dict(_chosen(analysis, order, first, worst))
     count = sum(map(len, chosen.values()))
-    events = min(EVENTS, max(FEWEST_EVENTS, MOST_BYTES // BYTES_OF_AN_EVENT // max(count, 1)))
+    events = min(EVENTS, max(FEWEST_EVENTS, MAX_BYTES // BYTES_OF_AN_EVENT // max(count, 1)))
     place = analysis.traces.index(first)
     read = partial(_read, analysis=analysis, chosen=chosen, first=place, worst=worst, events=events)
     found = dict(_each(read, list(chosen), kept))
     if isinstance(gone := found[place], TraceError):
         raise gone
-    room, fitting = MOST_BYTES, {}
+    room, fitting = MAX_BYTES, {}
     for at in chosen:
         one = found[at]
         if isinstance(one, TraceError):

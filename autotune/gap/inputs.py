@@ -37,7 +37,7 @@ from trainer.recipe.source import packaged_examples
 
 Source = Literal["log", "trace", "study", "recipe"]
 YAML, LOGS = (".yaml", ".yml"), (".log", ".out", ".err")
-MOST_TEXT = 2**28  # bytes of a log that is read
+MAX_LOG_BYTES = 2**28  # bytes of a log that is read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class RunOptions:
 
 
 @cache
-def unsaid_in_a_log() -> tuple[str, ...]:
+def missing_from_logs() -> tuple[str, ...]:
     """Returns the knobs without an argument of Megatron-LM, which its log cannot show: variables, core binding,
     arguments of other programs."""
     return tuple(name for name in KNOBS if not flags_of(name) and name not in SPELLED)
@@ -148,7 +148,7 @@ def _recipe(named: str, options: RunOptions, progress: Progress) -> Side:
 def _log(named: str, options: RunOptions, progress: Progress) -> Side:
     """Reads a log; a launch script or a file of arguments gives only its recipe."""
     path = Path(named)
-    if path.stat().st_size > MOST_TEXT:
+    if path.stat().st_size > MAX_LOG_BYTES:
         raise refused(named, "it is too large for a log", "name the log of rank 0 of one run")
     text = path.read_text(encoding="utf-8", errors="replace")
     log = log_of(text)
@@ -180,7 +180,7 @@ def _log(named: str, options: RunOptions, progress: Progress) -> Side:
     if recipe is not None:
         return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended)
     recipe = _imported(named, options)
-    return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=unsaid_in_a_log())
+    return Side(name=named, source="log", recipe=recipe, steps=steps, ended=ended, unsaid=missing_from_logs())
 
 
 def _out_of_memory(named: str, ended: Failure, *, says: bool, gpu: str | None) -> BadInputError:

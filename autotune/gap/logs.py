@@ -18,7 +18,7 @@ from trainer.frameworks.registry import framework_named
 from trainer.recipe.framework_names import DEFAULT
 from trainer.secrets import masked
 
-WARM_UP, MOST_WARM_UP = 3, 0.5  # iterations left out at the start, and their largest share of a short log
+WARM_UP, MAX_WARM_UP = 3, 0.5  # iterations left out at the start, and their largest share of a short log
 FEW = 3  # iterations: from so few, or fewer, no scatter is computed
 SCATTER_OF_FEW = 0.05  # relative standard deviation that is assumed for FEW iterations (judged)
 LONGEST = 200  # characters of evidence
@@ -76,7 +76,7 @@ def _ending(lines: Sequence[str]) -> Failure | None:
 
 def steps_of(times: Sequence[float]) -> Steps:
     """Returns the median of steps in seconds, given in order, without the warm-up."""
-    cold = min(WARM_UP, math.floor(MOST_WARM_UP * (len(times) - 1)))
+    cold = min(WARM_UP, math.floor(MAX_WARM_UP * (len(times) - 1)))
     left = list(times[cold:])
     deviation = median_error(left) if len(left) > FEW else SCATTER_OF_FEW
     return Steps(step_s=median(left), deviation=deviation, count=len(left), warm=cold > 0)

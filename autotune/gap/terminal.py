@@ -27,7 +27,7 @@ from autotune.looks.quantities import NONE, UNMEASURED, significant
 from autotune.looks.text_tables import Entry, print_entries, print_table, width_of
 from autotune.looks.wrapping import plain_console, say
 
-MOST_CAUSES = 8
+MAX_CAUSES = 8
 
 
 def show_gap(found: GapDocument) -> None:
@@ -54,7 +54,7 @@ def show_gap(found: GapDocument) -> None:
             below=tuple(lines),
             share=cause.time.ms / found.causes[0].time.ms,
         )
-        for cause, lines in list(zip(found.causes, advices(found), strict=True))[:MOST_CAUSES]
+        for cause, lines in list(zip(found.causes, advices(found), strict=True))[:MAX_CAUSES]
     ]
     if entries:
         console.print()
@@ -64,7 +64,7 @@ def show_gap(found: GapDocument) -> None:
             ("at most", "of the step" if found.steps_marked else "of the trace"),
             entries,
         )
-    if any(not cause.sure for cause in found.causes[:MOST_CAUSES]):
+    if any(not cause.sure for cause in found.causes[:MAX_CAUSES]):
         say(console, "?: its interval reaches 0", style="dim")
     if found.not_priced:
         console.print()

@@ -61,7 +61,7 @@ LEVELS: dict[str, str] = {
 }
 FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
 NOT_PRICED = 8  # settings that are named; more are counted
-LEAST_PART = 0.05  # share of a cause's time below which corrections are not shown
+MIN_SHOWN_CORRECTION = 0.05  # share of a cause's time below which corrections are not shown
 LONGER = 1.01  # ratio of step times; below it the words are "no longer"
 WHOLE = "whole trace"  # a trace without marked steps
 ENDINGS = {"nan": "ended in NaN", "oom": "ran out of memory"}
@@ -272,7 +272,7 @@ def _advice(cause: Cause) -> Iterator[str]:
     if facts:
         yield ", ".join(facts)
     if cause.parts_ms and cause.changes:
-        least_ms = LEAST_PART * abs(cause.time.ms)
+        least_ms = MIN_SHOWN_CORRECTION * abs(cause.time.ms)
         parts = [f"{WORDS.get(name, name)} {moved(ms)}" for name, ms in cause.parts_ms.items() if abs(ms) >= least_ms]
         if parts:
             yield f"corrected by traced parts: {', '.join(parts)}"

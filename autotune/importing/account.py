@@ -18,7 +18,7 @@ from trainer.recipe.dump import yaml_text
 from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
 
-MOST_LISTED = 40
+MAX_LISTED = 40
 LEAD = 13
 
 
@@ -218,5 +218,5 @@ def _changes(imported: Imported) -> list[str]:
 
 def _cut(names: Iterable[str]) -> list[str]:
     found = list(names)
-    more = len(found) - MOST_LISTED
-    return [*found[:MOST_LISTED], f"and {more} more"] if more > 0 else found
+    more = len(found) - MAX_LISTED
+    return [*found[:MAX_LISTED], f"and {more} more"] if more > 0 else found

@@ -16,7 +16,7 @@ from trainer.recipe.aliases import values_in
 
 ARGUMENTS = "MODEL_ARGS"
 ENVIRONMENT = "ENV_VARS"
-MOST_VALUES = 200_000  # values of a document after its aliases are expanded
+MAX_VALUES = 200_000  # values of a document after its aliases are expanded
 _VARIABLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
 )
@@ -24,7 +24,7 @@ _OPEN = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)[^}]*\}|(?<!\$)\{([A-Z][
 
 
 class TooMuchError(Exception):
-    """A YAML document whose aliases expand to more than MOST_VALUES values."""
+    """A YAML document whose aliases expand to more than MAX_VALUES values."""
 
 
 def from_text(text: str, options: ImportOptions) -> Started:
@@ -123,7 +123,7 @@ def read_yaml(text: str) -> Any:
     Raises RecursionError for a document that contains itself, TooMuchError for one with too many values.
     """
     try:
-        if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES:
+        if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MAX_VALUES:
             raise TooMuchError("its aliases expand to more values than can be read")
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):

@@ -49,14 +49,14 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
         value = _value(knob, text)
         if value is not None:
             knobs[knob] = value
-        elif not is_launchers(name) and not is_secret(name, text):
+        elif not is_set_by_launcher(name) and not is_secret(name, text):
             trainer[name] = text
     secret = tuple(name for name, text in env.items() if is_secret(name, text) and name not in knobs)
-    launcher = tuple(name for name in env if is_launchers(name))
+    launcher = tuple(name for name in env if is_set_by_launcher(name))
     return Environment(knobs=knobs, trainer=trainer, launcher=launcher, secret=secret)
 
 
-def is_launchers(name: str) -> bool:
+def is_set_by_launcher(name: str) -> bool:
     """Returns whether the launcher sets the variable."""
     return name in LAUNCHERS or name.startswith(TORCHRUNS)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from trainer.errors import refused
 from trainer.recipe.files import bytes_of
 
-MOST_MIB = 64
+MAX_MIB = 64
 
 
 def text_of(path: Path, *, known: str) -> str:
     """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is empty or not text."""
     file = str(path)
     try:
-        raw = bytes_of(path, where=file, instead=f"{known}; the start of a long log is enough", most_mib=MOST_MIB)
+        raw = bytes_of(path, where=file, instead=f"{known}; the start of a long log is enough", most_mib=MAX_MIB)
     except FileNotFoundError:
         raise refused(file, "no such file", known) from None
     text = raw.decode("utf-8", errors="replace")

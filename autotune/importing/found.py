@@ -14,7 +14,7 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.source import near
 
-MOST_SHOWN = 60  # most characters of a text in a message
+MAX_SHOWN = 60  # most characters of a text in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ def world_size(sizes: Sizes, options: ImportOptions) -> int | None:
 
 
 def short(text: str) -> str:
-    """Returns the text as one line of at most MOST_SHOWN characters."""
+    """Returns the text as one line of at most MAX_SHOWN characters."""
     one_line = " ".join(text.split())
-    return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
+    return one_line if len(one_line) <= MAX_SHOWN else f"{one_line[:MAX_SHOWN]}…"
 
 
 def check_given(options: ImportOptions, *texts: str) -> None:

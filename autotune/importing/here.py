@@ -16,7 +16,7 @@ SMI_S = 10
 _ASKS = (("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), ("rocm-smi", "--showproductname"))
 _AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 _MODEL = r"[a-z]+\d+\w*"  # h100, mi300x
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 GIB = 2**30
 
 
@@ -61,7 +61,7 @@ def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) ->
         if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):
                 with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-                    if file.stat().st_size <= MOST_BYTES and (count := _tokens(file)):
+                    if file.stat().st_size <= MAX_BYTES and (count := _tokens(file)):
                         return count, str(file)
     return None
 

@@ -199,7 +199,7 @@ def _mapping(text: str, options: ImportOptions) -> dict[str, Any] | None:
         return data if isinstance(data, dict) else None
     if text.startswith("#!") or not re.search(r"^[\w'\"-]+:(\s|$)", text, re.MULTILINE):
         return None
-    if len(text) > MOST_YAML:
+    if len(text) > MAX_YAML:
         raise refused(options.file, "it is too large for a configuration", "name the file of one training job")
     data = arguments_file.read_yaml(text)
     return data if isinstance(data, dict) else None
@@ -211,4 +211,4 @@ def _only_arguments(text: str) -> bool:
     return bool(lines) and lines[0].lstrip().startswith("--")
 
 
-MOST_YAML = 2**22  # most characters of a text that is parsed as YAML
+MAX_YAML = 2**22  # most characters of a text that is parsed as YAML

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TypedDict
 
-from autotune.importing.environment import is_launchers
+from autotune.importing.environment import is_set_by_launcher
 from autotune.importing.found import ImportOptions, Started
 from autotune.importing.scripts import program_end, started_of
 from trainer.errors import refused
@@ -70,7 +70,7 @@ def _inside(inside: Mapping[str, Any]) -> Started:
     return Started(
         program=tuple(words[:split]),
         argv=tuple(words[split:]),
-        env={name: value for name, value in env.items() if not is_launchers(name)},
+        env={name: value for name, value in env.items() if not is_set_by_launcher(name)},
         sizes=Sizes(nodes=nodes, gpus_per_node=each, tasks=tasks),
         setup=(f"cd {inside['cwd']}",),
     )

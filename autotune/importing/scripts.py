@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.importing.container import container_in
-from autotune.importing.environment import is_launchers
+from autotune.importing.environment import is_set_by_launcher
 from autotune.importing.found import ImportOptions, Started, check_given, short
 from autotune.importing.hints import of_a_script
 from autotune.importing.notes import ARGUMENTS, line_of, notes_of, training_score
@@ -34,7 +34,7 @@ from trainer.recording.programs import SUBMITTED, headers_of
 from trainer.recording.record import JobCommand, NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
 
-MOST_MISSING = 20  # runs of a script that ends too early
+MAX_MISSING = 20  # runs of a script that ends too early
 _MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
@@ -91,7 +91,7 @@ def _reaching(
     missing: dict[str, Problem] = {}
     isolation = isolated(options)
     found = record(command, isolation)
-    for _ in range(MOST_MISSING):
+    for _ in range(MAX_MISSING):
         if found.first["trains"] or found.first["why"]:
             sized = as_submitted(command, options, found.first["trains"])
             found = found if sized == command else record(sized, isolation)
@@ -297,7 +297,7 @@ def _variables(
         if (value == base.get(name) and name not in asked_for) or _OF_SHELLS.match(name) or name not in other["env"]:
             continue
         word = expression(value, other["env"][name], found.pairs)
-        if word.kind == CALCULATED and not is_launchers(name):
+        if word.kind == CALCULATED and not is_set_by_launcher(name):
             left.append(f"{name} was left out: it is calculated from what only the job knows")
             continue
         text = str(word)
@@ -305,7 +305,7 @@ def _variables(
             text = text.replace(base[name], f"${{{name}}}")
         elif name.endswith("PATH"):
             text = f"${{{name}}}" * text.startswith(":") + text + f"${{{name}}}" * text.endswith(":")
-        expanded += [text] if word.expands and not is_launchers(name) else []
+        expanded += [text] if word.expands and not is_set_by_launcher(name) else []
         env[name] = text
     return env, expanded, left
 

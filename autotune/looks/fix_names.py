@@ -14,7 +14,7 @@ from trainer.values import knob_value
 
 NAMED = 3  # most parts named in a heading
 SEARCH = "search"  # the name that journals without `fixes` give to most changes
-LEAST_GIB = 0.001  # GiB; less is shown as 0
+MIN_SHOWN_GIB = 0.001  # GiB; less is shown as 0
 UNKNOWN = "not known"  # shown for the share of a part that cannot be removed by itself
 
 
@@ -79,7 +79,7 @@ def share_text(part: FixShare) -> str:
     """Returns a part's predicted share of the gain, or the memory that it frees; `not known` if it cannot be removed by
     itself."""
     if part.frees_gib is not None:
-        if abs(part.frees_gib) < LEAST_GIB:
+        if abs(part.frees_gib) < MIN_SHOWN_GIB:
             return "frees 0 GiB"
         return f"frees {gib(part.frees_gib)}" if part.frees_gib > 0 else f"takes {gib(-part.frees_gib)}"
     return UNKNOWN if part.predicted_share is None else gain(part.predicted_share)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 # Marks are distinguished by shape, not only by colour: path data around the origin, about 10 pixels across.
-MOST_DECIMALS = 10  # decimals of a figure on an axis
+MAX_DECIMALS = 10  # decimals of a figure on an axis
 MARKS = {
     "accepted": "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0Z",
     "rejected": "M0,-6L6,0L0,6L-6,0Z",
@@ -100,8 +100,8 @@ class Axis:
         return [part for value in values for part in self._tick(value, step)]
 
     def _tick(self, value: float, step: float) -> list[Markup]:
-        exact = (places for places in range(MOST_DECIMALS) if abs(round(step, places) - step) < 1e-9 * step)
-        decimals = next(exact, MOST_DECIMALS)
+        exact = (places for places in range(MAX_DECIMALS) if abs(round(step, places) - step) < 1e-9 * step)
+        decimals = next(exact, MAX_DECIMALS)
         y = self.y(value)
         label = tag("text", f"{value:,.{decimals}f}", x="-8", y=f"{y + 4:.1f}", class_="axis end")
         return [line(0, y, 1, y, "grid"), label]

@@ -13,7 +13,7 @@ from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
 from trainer.estimate.plan.familiar import SIZES
-from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.estimate.plan.feasible import MAX_GPUS, fewest_nodes
 from trainer.estimate.plan.search import Search, search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
@@ -212,7 +212,7 @@ def unfit_words(plan: Plan) -> str:
     """Returns how many GPUs or ranks are needed, if nothing fits."""
     unit, each = share_of(plan.recipe.cluster.gpu_name), plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
-        return f"nothing fits, not even on {MOST_GPUS:,} {unit}s: the smallest peaks are shown"
+        return f"nothing fits, not even on {MAX_GPUS:,} {unit}s: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each
     return f"nothing fits on {plan.recipe.world_size:,} {unit}s; at least {gpus:,} are needed (tried by doubling)"
 

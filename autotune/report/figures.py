@@ -25,7 +25,7 @@ from policies.noise import Noise
 from policies.trial import Status, Trial
 
 CHART_PX = 260
-MEMORY_BINS, LEAST_PX = 12, 3
+MEMORY_BINS, MIN_PX = 12, 3
 MEMORY_COLUMN = 0.06  # fraction of the width; at most half of a trial's column
 MEMORY_WIDTH = 0.6  # fraction of half a column; width of the widest bin of a histogram
 
@@ -196,7 +196,7 @@ def _distribution(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, ha
     edges = [low + (high - low) * number / MEMORY_BINS for number in range(MEMORY_BINS + 1)]
     wide = MEMORY_WIDTH * half / max(bins)
     boxes = [
-        box(x - wide * ranks, axis.y(upper), x + wide * ranks, max(axis.y(lower), axis.y(upper) + LEAST_PX), "ranks",
+        box(x - wide * ranks, axis.y(upper), x + wide * ranks, max(axis.y(lower), axis.y(upper) + MIN_PX), "ranks",
             title=f"trial {trial.number}: {counted(ranks, 'rank')} of {len(peaks)} at {gib(lower)} to {gib(upper)}")
         for ranks, (lower, upper) in zip(bins, pairwise(edges), strict=True)
         if ranks

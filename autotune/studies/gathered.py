@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     study: str
-    began: str  # the day, UTC
+    started: str  # the day, UTC
     state: State
     status: str | None
     model: str
@@ -111,7 +111,7 @@ def _row(folder: Path, history: History, now: float) -> Row:
     return Row(
         folder=str(folder),
         study=document.study,
-        began=f"{datetime.fromtimestamp(history.study.at, tz=UTC):%Y-%m-%d}",
+        started=f"{datetime.fromtimestamp(history.study.at, tz=UTC):%Y-%m-%d}",
         state=status.state,
         status=status.status,
         model=recipe.model if isinstance(recipe.model, str) else f"{recipe.architecture.num_layers} layers",

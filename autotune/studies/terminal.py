@@ -12,7 +12,7 @@ def show_studies(document: Gathered) -> None:
     console = plain_console()
     for row in document.studies:
         say(console, f"{row.folder}: {gain_words(row)}, {state_words(row)}", style="bold")
-        say(console, f"{row.began} · {row.model} on {row.ran_on} · {row.cost}", lead="  ")
+        say(console, f"{row.started} · {row.model} on {row.ran_on} · {row.cost}", lead="  ")
         if row.walls:
             say(console, "; ".join(row.walls), lead="  walls    ")
         if row.changed:

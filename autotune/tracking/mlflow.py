@@ -85,8 +85,8 @@ def _make_room(client: Any, experiment: str, identity: str, again: bool) -> None
 def _write(client: Any, experiment: str, run: Run, extra: dict[str, str]) -> str:
     from mlflow.entities import Metric, Param, RunTag
 
-    began, ended = (round(1000 * at) for at in (run.began_at, run.ended_at))
-    made = client.create_run(experiment, start_time=began, run_name=run.name).info.run_id
+    started, ended = (round(1000 * at) for at in (run.started_at, run.ended_at))
+    made = client.create_run(experiment, start_time=started, run_name=run.name).info.run_id
     metrics = [Metric(name, value, ended, 0) for name, value in run.metrics.items()]
     metrics += [
         Metric(name, value, ended, step) for name, curve in run.curves.items() for step, value in enumerate(curve)

@@ -32,7 +32,7 @@ def _exported(history: History, trial: Trial, varied: list[str]) -> ExportedTria
         excess=excess(trial),
         overruled=_is_overruled(history, trial),
         attributes=_attributes(trial),
-        began=_moment(min(starts, default=proposed_at)),
+        started=_moment(min(starts, default=proposed_at)),
         ended=_moment(max(ends, default=proposed_at)),
     )
 

@@ -24,7 +24,7 @@ class Run:
     """One run. `metrics` are single figures, `curves` figures by step; times are seconds since the epoch."""
 
     name: str
-    began_at: float
+    started_at: float
     ended_at: float
     failed: bool = False
     parameters: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def _study(history: History, document: Document) -> Run:
     because = end_text(history.ended) if history.ended else ""
     return Run(
         name=document.study,
-        began_at=history.study.at,
+        started_at=history.study.at,
         ended_at=history.last_event_at,
         failed=document.status == "infeasible",
         parameters=_knobs(recipe),
@@ -100,10 +100,10 @@ def _trial(entry: TrialEntry, history: History) -> Run:
         f"{wall.wall}_ms": wall.recoverable_us / 1e3 for wall in (entry.diagnosis.walls if entry.diagnosis else [])
     }
     bursts = [event for event in history.finished if event.trial == entry.number]
-    began, ended = _times(bursts, history)
+    started, ended = _times(bursts, history)
     return Run(
         name=f"{entry.number} {short_names(trial)}",
-        began_at=began,
+        started_at=started,
         ended_at=ended,
         failed=entry.failure is not None,
         parameters={knob: knob_value(trial.recipe.knob(knob)) for knob in entry.changes},

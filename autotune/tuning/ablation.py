@@ -33,8 +33,8 @@ class AblationRun:
     def run(self) -> tuple[ChangeShare, ...]:
         """Runs the bursts, accepts the smaller recipe if it loses nothing, and returns every change with its shares."""
         granted = AblationStarted(tuned=self.tuned, bursts=self.most)
-        begun = self.bench.journal.replay_or_append(AblationStarted, lambda: granted, tuned=self.tuned)
-        last = self.bench.spent + max(begun.bursts, self.most)
+        started = self.bench.journal.replay_or_append(AblationStarted, lambda: granted, tuned=self.tuned)
+        last = self.bench.spent + max(started.bursts, self.most)
         step = self.ablation.step(self._seen)
         while step.next_removal is not None and self._may_continue(last):
             self._burst(step, step.next_removal)

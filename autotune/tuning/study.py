@@ -116,7 +116,7 @@ def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
     return max(numbered, key=lambda path: int(path.name.removeprefix(f"{name}-")))
 
 
-def begin(
+def create(
     recipe: Recipe,
     *,
     given: bytes,

@@ -84,7 +84,7 @@ class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     status: EndStatus | None
     because: str
-    began_at: float
+    started_at: float
     tuner_at: float
     last_event_at: float = msgspec.field(name="said_at")  # the name that readers of the document know
     bursts: int
@@ -121,7 +121,7 @@ def study_status(
         state=state,
         status=ended.status if ended else None,
         because=end_text(ended) if ended else "",
-        began_at=study.at if study else 0.0,
+        started_at=study.at if study else 0.0,
         tuner_at=tuner.at if tuner else study.at if study else 0.0,
         last_event_at=history.last_event_at,
         bursts=len(history.finished),

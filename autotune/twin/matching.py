@@ -33,7 +33,7 @@ PART_DEVIATIONS = {
     "optimizer": 0.1,
     "ep": 0.15,
 }
-LEAST_SHARE = 0.005  # fraction of the step; smaller parts cannot be distinguished from noise
+MIN_SHARE = 0.005  # fraction of the step; smaller parts cannot be distinguished from noise
 DERIVATIVE_STEP = 0.05  # change of a key's log
 UPDATES = 5
 
@@ -124,7 +124,7 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Returns the parts of a traced rank that are large enough to compare in both the measured and the simulated
     step."""
-    least = LEAST_SHARE * step_s
+    least = MIN_SHARE * step_s
     return tuple(
         Part(pipeline_rank=rank, work=work, measured_s=measured[work], simulated_s=simulated[work])
         for work in PART_DEVIATIONS

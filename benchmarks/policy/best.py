@@ -59,8 +59,8 @@ class Known:
 def search_best(ground: Ground, effort: Effort) -> None:
     """Evaluates the true throughput of every promising recipe; `ground.best` then is the best known."""
     space = _Legal(ground.scenario.recipe)
-    dice = random.Random(f"best {ground.scenario.name}")
-    found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(dice), effort.drawn)]
+    rng = random.Random(f"best {ground.scenario.name}")
+    found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(rng), effort.drawn)]
     for start in _best_of_layouts(ground, [ground.scenario.recipe, *found], effort.climbs):
         _climb(ground, space, start, effort.rounds)
     for _ in range(effort.pairs):
@@ -139,11 +139,11 @@ class _Legal:
             if recipe := self._recipe(int(row)):
                 yield recipe
 
-    def drawn(self, dice: random.Random) -> Iterator[Recipe]:
+    def drawn(self, rng: random.Random) -> Iterator[Recipe]:
         """Yields legal recipes predicted to fit, at random and without end; nothing if nothing fits."""
         rows = np.flatnonzero(self._fits)
         while len(rows):
-            if recipe := self._recipe(int(dice.choice(rows))):
+            if recipe := self._recipe(int(rng.choice(rows))):
                 yield recipe
 
     def _recipe(self, row: int) -> Recipe | None:

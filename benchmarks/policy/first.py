@@ -24,7 +24,7 @@ def first_choice(*, probe: bool) -> Contender:
 def _chosen(ground: Ground, budget: int, *, probe: bool) -> Study:
     started, base, seed = time.process_time(), ground.scenario.recipe, ground.scenario.seed
     with TemporaryDirectory(prefix="policy-") as folder:
-        study = studies.begin(
+        study = studies.create(
             base,
             given=b"",
             folder=Path(folder) / "study",

@@ -29,8 +29,8 @@ def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row
     its probe."""
     found = legal_space(scenario.recipe)
     count = found.finals.candidates.count
-    dice = random.Random(f"fitting {scenario.name}")
-    drawn = sorted(dice.sample(range(count), min(DRAWN, count)))
+    rng = random.Random(f"fitting {scenario.name}")
+    drawn = sorted(rng.sample(range(count), min(DRAWN, count)))
     table = found.finals.candidates.take(np.array(drawn, dtype=np.int64))
     recipes = [written_out(table.recipe(row)) for row in range(table.count)]
     legal = np.array([not broken(recipe, found.unavoidable) for recipe in recipes], dtype=bool)

@@ -123,9 +123,9 @@ def machine_named(name: str) -> Machine:
 
 def drawn_machine(seed: int, *, far: float = FAR) -> Machine:
     """Returns the machine drawn with this seed, deterministically. `far` is the maximum |log factor| of a key."""
-    dice = random.Random(f"machine {seed}")
-    drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, far)) for key in _some(dice, FACTORS, MOVED)}
-    drawn |= {key: dice.uniform(*OTHERS[key]) for key in _some(dice, tuple(OTHERS), MOVED_OTHERS)}
+    rng = random.Random(f"machine {seed}")
+    drawn = {key: math.exp(rng.choice((-1, 1)) * rng.uniform(NEAR, far)) for key in _some(rng, FACTORS, MOVED)}
+    drawn |= {key: rng.uniform(*OTHERS[key]) for key in _some(rng, tuple(OTHERS), MOVED_OTHERS)}
     data: dict[str, Any] = {"name": f"drawn-{seed}"}
     for key, value in drawn.items():
         section, name = key.split(".")
@@ -133,5 +133,5 @@ def drawn_machine(seed: int, *, far: float = FAR) -> Machine:
     return Machine.model_validate(data)
 
 
-def _some(dice: random.Random, keys: tuple[str, ...], least_and_most: tuple[int, int]) -> list[str]:
-    return dice.sample(keys, dice.randint(*least_and_most))
+def _some(rng: random.Random, keys: tuple[str, ...], least_and_most: tuple[int, int]) -> list[str]:
+    return rng.sample(keys, rng.randint(*least_and_most))

@@ -53,7 +53,7 @@ class Variation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class Trajectory:
     """Bursts of one study after the base's: (true tokens/s/GPU exported, GPU-hours, out of memory) of each; `start` is
     the throughput before them."""
 
@@ -95,9 +95,9 @@ def variations(groups: Sequence[str], names: Sequence[str], table: Mapping[str, 
     return [Variation(title=title, names=sets[title], factor=factor) for title in sets for factor in FACTORS]
 
 
-def courses(variation: Variation, numbers: Sequence[int]) -> list[Course]:
-    """Returns the course of the scenarios with these numbers. Call it once in a fresh process, before anything reads a
-    constant."""
+def trajectories(variation: Variation, numbers: Sequence[int]) -> list[Trajectory]:
+    """Returns the trajectory of the scenarios with these numbers. Call it once in a fresh process, before anything
+    reads a constant."""
     table = constants()
     for name in variation.names:
         table[name] = replace(table[name], value=moved(table[name].value, variation.factor))
@@ -114,18 +114,18 @@ def courses(variation: Variation, numbers: Sequence[int]) -> list[Course]:
         ground = Ground(developed[STRIDE * number % len(developed)], counts_fitting=False)
         study = tuned_by(SURROGATE)(ground.seeded(variation.noise), max(AFTER))
         bursts = tuple((burst.tuned, burst.gpu_hours, burst.oom) for burst in study.paid)
-        found.append(Course(scenario=study.scenario, start=study.start, bursts=bursts))
+        found.append(Trajectory(scenario=study.scenario, start=study.start, bursts=bursts))
     return found
 
 
-def compared(course: Course, base: Course) -> tuple[bool, list[float]]:
+def compared(trajectory: Trajectory, base: Trajectory) -> tuple[bool, list[float]]:
     """Returns whether any burst differs, and the log change of the exported throughput after each of AFTER.
 
     A recipe that is missing on one side counts as MISSING of the other's throughput.
     """
-    rates = [(course.after(bursts), base.after(bursts)) for bursts in AFTER]
+    rates = [(trajectory.after(bursts), base.after(bursts)) for bursts in AFTER]
     logs = [math.log((one or two * MISSING or 1) / (two or one * MISSING or 1)) for one, two in rates]
-    return course.bursts != base.bursts, logs
+    return trajectory.bursts != base.bursts, logs
 
 
 def main() -> None:
@@ -145,25 +145,25 @@ def main() -> None:
     ]
     rows = []
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        base: list[Course] = []
-        for variation, found in zip(asked, pool.map(courses, asked, repeat(numbers)), strict=True):
+        base: list[Trajectory] = []
+        for variation, found in zip(asked, pool.map(trajectories, asked, repeat(numbers)), strict=True):
             base = base or found
-            each = [compared(course, first) for course, first in zip(found, base, strict=True)]
+            each = [compared(trajectory, first) for trajectory, first in zip(found, base, strict=True)]
             print(_line(variation, found, each), flush=True)
             rows += [
-                (variation.title, variation.factor, variation.noise, course.scenario, int(changed), *logs, course.ooms)
-                for course, (changed, logs) in zip(found, each, strict=True)
+                (variation.title, variation.factor, variation.noise, one.scenario, int(changed), *logs, one.ooms)
+                for one, (changed, logs) in zip(found, each, strict=True)
             ]
     if options.csv:
         with options.csv.open("w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
 
 
-def _line(variation: Variation, found: Sequence[Course], each: Sequence[tuple[bool, list[float]]]) -> str:
+def _line(variation: Variation, found: Sequence[Trajectory], each: Sequence[tuple[bool, list[float]]]) -> str:
     title = f"{variation.title} x {variation.factor:g}" if variation.names else f"{variation.title}, {variation.noise}"
     means = [sum(logs[number] for _, logs in each) / len(each) for number in range(len(AFTER))]
     shown = ", ".join(f"after {bursts} {mean:+.2%}" for bursts, mean in zip(AFTER, means, strict=True))
-    changed, ooms = sum(changed for changed, _ in each), sum(course.ooms for course in found)
+    changed, ooms = sum(changed for changed, _ in each), sum(trajectory.ooms for trajectory in found)
     return f"{title:40} changed {changed} of {len(each)}, {shown}, {ooms} OOM"
 
 

@@ -95,7 +95,7 @@ def run_policy(
     base, seed = ground.scenario.recipe, ground.scenario.seed
     tune = base.tune.model_copy(update={"sampler": sampler, "proxy_nodes": proxy_nodes})
     base = base.model_copy(update={"tune": tune})
-    study = studies.begin(
+    study = studies.create(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
     )
     probe_before(study, budget=DEFAULT_BUDGET, max_gpu_hours=None, rows=probe)

@@ -95,26 +95,26 @@ def wide_scenarios(table: Path = TABLE) -> list[Scenario]:
 def wide_machine(name: str) -> Machine:
     """Returns the machine of a scenario's number and trait (`wide-7 slow host`), deterministically."""
     kind, _, trait = name.partition(" ")
-    dice = random.Random(f"machine {kind}")
-    chosen = dice.sample(FACTORS, dice.randint(*MOVED))
-    drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, FAR)) for key in chosen}
-    others = dice.sample(tuple(OTHERS), dice.randint(*MOVED_OTHERS))
-    drawn |= {key: dice.uniform(*OTHERS[key]) for key in others}
-    drawn |= {key: dice.uniform(*between) for key, between in TRAITS[trait].items()}
+    rng = random.Random(f"machine {kind}")
+    chosen = rng.sample(FACTORS, rng.randint(*MOVED))
+    drawn = {key: math.exp(rng.choice((-1, 1)) * rng.uniform(NEAR, FAR)) for key in chosen}
+    others = rng.sample(tuple(OTHERS), rng.randint(*MOVED_OTHERS))
+    drawn |= {key: rng.uniform(*OTHERS[key]) for key in others}
+    drawn |= {key: rng.uniform(*between) for key, between in TRAITS[trait].items()}
     data: dict[str, Any] = {"name": kind}
     for key, value in drawn.items():
         section, field = key.split(".")
         data.setdefault(section, {})[field] = round(value, 3)
     if trait == "straggler":
-        data["stragglers"] = [_straggler(dice)]
+        data["stragglers"] = [_straggler(rng)]
     return Machine.model_validate(data)
 
 
-def _straggler(dice: random.Random) -> dict[str, Any]:
-    where = dice.choice(("rank", "node"))
-    what = dice.choice(("compute", "host", "network"))
+def _straggler(rng: random.Random) -> dict[str, Any]:
+    where = rng.choice(("rank", "node"))
+    what = rng.choice(("compute", "host", "network"))
     most = {"compute": 1.25, "host": 2.0, "network": 3.0}[what]
-    return {where: dice.randint(0, 1), what: round(dice.uniform(1.05, most), 3)}
+    return {where: rng.randint(0, 1), what: round(rng.uniform(1.05, most), 3)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,22 +146,22 @@ def draw_rows() -> Iterator[dict[str, str]]:
     traits = tuple(TRAITS)
     for number in range(1, DEVELOPMENT + JUDGED + 1):
         trait = traits[number % len(traits)]
-        dice = random.Random(f"wide {number}")
-        row = next(found for _ in range(TRIES) if (found := _row(dice, trait, _job(dice, trait))))
+        rng = random.Random(f"wide {number}")
+        row = next(found for _ in range(TRIES) if (found := _row(rng, trait, _job(rng, trait))))
         yield {"machine": f"wide-{number} {trait}", "unseen": "no" if number <= DEVELOPMENT else "yes", **row}
 
 
-def _job(dice: random.Random, trait: str) -> _Job:
-    gpu = dice.choice(AMD if trait == "AMD" else GPUS)
-    model: str | dict[str, Any] = dice.choice(HYBRIDS if trait == "hybrid" else PRESETS)
-    if trait not in ("hybrid", "large") and dice.random() < 0.5:
-        model = _fields(dice)
+def _job(rng: random.Random, trait: str) -> _Job:
+    gpu = rng.choice(AMD if trait == "AMD" else GPUS)
+    model: str | dict[str, Any] = rng.choice(HYBRIDS if trait == "hybrid" else PRESETS)
+    if trait not in ("hybrid", "large") and rng.random() < 0.5:
+        model = _fields(rng)
     one = Recipe.model_validate({"name": "one", "model": model, "cluster": {"gpu": gpu}})
-    world = dice.choice(LARGE if trait == "large" else WORLDS)
-    length = dice.choice(LONG if trait == "long" else LENGTHS)
+    world = rng.choice(LARGE if trait == "large" else WORLDS)
+    length = rng.choice(LONG if trait == "long" else LENGTHS)
     nodes = max(1, world // one.hardware.gpus_per_node)
-    batch = max(world * dice.choice(TOKENS_PER_GPU) // length, 16)
-    tight = one.memory_limit_gib and dice.random() < 0.15
+    batch = max(world * rng.choice(TOKENS_PER_GPU) // length, 16)
+    tight = one.memory_limit_gib and rng.random() < 0.15
     return _Job(
         model=model,
         gpu=gpu,
@@ -169,30 +169,30 @@ def _job(dice: random.Random, trait: str) -> _Job:
         memory_gib=round(0.75 * (one.memory_limit_gib or 0.0), 1) if tight else None,
         seq_length=length,
         global_batch_size=batch,
-        precision=dice.choice(("bf16", "bf16", *one.hardware.plan_precisions[:1])),
+        precision=rng.choice(("bf16", "bf16", *one.hardware.plan_precisions[:1])),
     )
 
 
-def _fields(dice: random.Random) -> dict[str, Any]:
+def _fields(rng: random.Random) -> dict[str, Any]:
     """Draws the fields of a model that is not a preset."""
-    hidden = dice.choice((1536, 2048, 2560, 3072, 4096, 5120, 6144))
+    hidden = rng.choice((1536, 2048, 2560, 3072, 4096, 5120, 6144))
     heads = hidden // 128
-    experts = dice.choice((8, 16, 32, 48, 64, 96, 128, 160, 256))
-    topk = min(dice.choice((1, 2, 4, 6, 8)), experts // 4)
+    experts = rng.choice((8, 16, 32, 48, 64, 96, 128, 160, 256))
+    topk = min(rng.choice((1, 2, 4, 6, 8)), experts // 4)
     fields: dict[str, Any] = {
-        "num_layers": dice.randint(16, 64),
+        "num_layers": rng.randint(16, 64),
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "kv_channels": 128,
-        "vocab_size": dice.choice((32000, 64000, 102400, 151936, 200064)),
+        "vocab_size": rng.choice((32000, 64000, 102400, 151936, 200064)),
         "num_moe_experts": experts,
         "moe_router_topk": topk,
-        "moe_ffn_hidden_size": 128 * max(4, round(hidden * dice.uniform(1.5, 5.0) / topk / 128)),
+        "moe_ffn_hidden_size": 128 * max(4, round(hidden * rng.uniform(1.5, 5.0) / topk / 128)),
         "ffn_hidden_size": 3 * hidden,
     }
-    if dice.random() < 0.4:
+    if rng.random() < 0.4:
         fields["moe_shared_expert_intermediate_size"] = fields["moe_ffn_hidden_size"]
-    if dice.random() < 0.3:
+    if rng.random() < 0.3:
         latent = {
             "q_lora_rank": 1536,
             "kv_lora_rank": 512,
@@ -204,7 +204,7 @@ def _fields(dice: random.Random) -> dict[str, Any]:
     return fields | {"num_query_groups": next(groups for groups in (8, 4, 2, 1) if heads % groups == 0)}
 
 
-def _row(dice: random.Random, trait: str, job: _Job) -> dict[str, str] | None:
+def _row(rng: random.Random, trait: str, job: _Job) -> dict[str, str] | None:
     """Returns a legal starting recipe for the job as a row; None if it is too large for its cluster, or none is
     found."""
     bare = job.recipe()
@@ -212,8 +212,8 @@ def _row(dice: random.Random, trait: str, job: _Job) -> dict[str, str] | None:
     if total * STATE_BYTES > STATE_SHARE * (bare.memory_limit_gib or 0.0) * 2**30 * bare.world_size:
         return None
     for _ in range(TRIES // 4):
-        start = dice.choice([name for name in STARTS if job.precision == "bf16" or name != "untuned"])
-        sizes, pipeline = _sizes(dice, bare)
+        start = rng.choice([name for name in STARTS if job.precision == "bf16" or name != "untuned"])
+        sizes, pipeline = _sizes(rng, bare)
         recipe = _legal(job, start, sizes, pipeline)
         if recipe is not None:
             model = job.model if isinstance(job.model, str) else json.dumps(job.model)
@@ -234,18 +234,18 @@ def _row(dice: random.Random, trait: str, job: _Job) -> dict[str, str] | None:
     return None
 
 
-def _sizes(dice: random.Random, bare: Recipe) -> tuple[dict[str, int], str]:
+def _sizes(rng: random.Random, bare: Recipe) -> tuple[dict[str, int], str]:
     model, world = bare.architecture, bare.world_size
-    tp = dice.choice((1, 1, 2, 4, 8))
-    pp = dice.choice([size for size in (1, 1, 2, 3, 4, 6, 8, 12, 16) if size <= model.num_layers and world % size == 0])
+    tp = rng.choice((1, 1, 2, 4, 8))
+    pp = rng.choice([size for size in (1, 1, 2, 3, 4, 6, 8, 12, 16) if size <= model.num_layers and world % size == 0])
     long = max(1, bare.training.seq_length // 8192)
-    cp = dice.choice([size for size in (1, 2, 4, 8, 16) if size <= long])
+    cp = rng.choice([size for size in (1, 2, 4, 8, 16) if size <= long])
     experts = model.num_moe_experts or 1
-    ep = dice.choice([size for size in (1, 2, 3, 4, 6, 8, 16, 32, 64) if experts % size == 0])
+    ep = rng.choice([size for size in (1, 2, 3, 4, 6, 8, 16, 32, 64) if experts % size == 0])
     pipeline = ""
     if pp > 1 and model.num_layers % pp:
         pipeline = next(iter(balanced_layouts(model, bare.training.seq_length, pp=pp, vpp=1)), "")
-    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1, "mbs": dice.choice((1, 1, 1, 2, 4))}, pipeline
+    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1, "mbs": rng.choice((1, 1, 1, 2, 4))}, pipeline
 
 
 def _legal(job: _Job, start: str, sizes: Mapping[str, int], pipeline: str) -> Recipe | None:

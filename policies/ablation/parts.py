@@ -17,7 +17,7 @@ from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 
 COSTS_NOTHING = constant("ablation_costs_nothing")
-LEAST_CHANCE = constant("ablation_least_chance")
+MIN_CHANCE = constant("ablation_least_chance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def _kept_because(alone: Subset, predicted: Predicted, ends: Ends, knowledge: Kn
         return ChangeState.ILLEGAL
     if not _fits(ends.recipe(alone), knowledge):
         return ChangeState.MAY_NOT_FIT
-    return ChangeState.PREDICTED if predicted.exceeds(COSTS_NOTHING) > 1 - LEAST_CHANCE else None
+    return ChangeState.PREDICTED if predicted.exceeds(COSTS_NOTHING) > 1 - MIN_CHANCE else None
 
 
 def _fits(recipe: Recipe, knowledge: Knowledge) -> bool:

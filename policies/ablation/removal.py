@@ -22,7 +22,7 @@ from policies.constants import constant
 LIMIT = constant("ablation_limit")
 EFFECT = constant("ablation_effect_deviation")
 CONFIDENCE = constant("ablation_confidence")
-LEAST_EXPECTED = constant("ablation_least_expected")
+MIN_EXPECTED = constant("ablation_least_expected")
 BURSTS_EACH = 2  # bursts of a reduced recipe before it replaces the tuned one, budget permitting: one may be an outlier
 EMPTY: Subset = frozenset()
 
@@ -85,7 +85,7 @@ def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[S
     gone = len(confirmed.taken) if confirmed else 0
     larger = [each for each in found if len(each.taken) > gone]
     best = max(larger, key=lambda each: each.nothing * (len(each.taken) - gone), default=None)
-    return best if best is not None and best.nothing * (len(best.taken) - gone) >= LEAST_EXPECTED else None
+    return best if best is not None and best.nothing * (len(best.taken) - gone) >= MIN_EXPECTED else None
 
 
 def _considered(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Iterator[Subset]:

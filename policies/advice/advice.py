@@ -34,7 +34,7 @@ SIZES = ("OMP_NUM_THREADS",)  # environment variables whose values are sizes
 FP8_SINCE = (8, 9)  # compute capability of the first GPUs with FP8 tensor cores
 # parts of the host wall that no fix reduces: kernels are loaded once, at their first launch
 UNFIXABLE_PARTS = (DATA_LOADING, "module_loading")
-LEAST_WAIT = 0.01  # fraction of a step: a shorter wait for data gets no advice
+MIN_WAIT_SHARE = 0.01  # fraction of a step: a shorter wait for data gets no advice
 ADVISED: Mapping[str, Fix | OwnAdvice] = {**FIXES, **{own.name: own for own in (LOADER_WORKERS, STEP_GRAPHS)}}
 
 
@@ -84,7 +84,7 @@ def _loader_workers(analysis: Analysis, wall: Wall) -> list[Advice]:
     """Returns the advice to use more loader workers if the device waits long enough for data; else []."""
     finding = analysis.diagnosis.finding(wall)
     us = finding.parts.get(DATA_LOADING, 0.0) if finding is not None and wall is Wall.HOST else 0.0
-    waits = us > LEAST_WAIT * _step_us(analysis)
+    waits = us > MIN_WAIT_SHARE * _step_us(analysis)
     return [_own(LOADER_WORKERS, f"{WORKERS_FLAG} {OPEN}", wall, us, analysis)] if waits else []
 
 

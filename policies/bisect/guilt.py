@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from policies.bisect.question import LEAST_EFFECT
+from policies.bisect.question import MIN_EFFECT
 from policies.constants import constant
 from policies.noise import MIN_HALF_SPREAD
 
 EXPECTED_CULPRITS = constant("bisect_expected_culprits")
 # fraction of the mean probability that every difference has, however small its predicted effect (judged)
-LEAST_SHARE = 0.2
+MIN_SHARE = 0.2
 MAX_GUILT = 0.6  # upper limit, however large the predicted effect: a prediction is not evidence
 
 
@@ -35,9 +35,9 @@ class Predicted:
 def guilt_of(predicted: Sequence[Predicted]) -> tuple[float, ...]:
     """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in total, distributed by predicted
     effect."""
-    chances = [each.exceeds(LEAST_EFFECT) for each in predicted]
+    chances = [each.exceeds(MIN_EFFECT) for each in predicted]
     total = sum(chances) or 1.0
-    lowest = min(LEAST_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
+    lowest = min(MIN_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
     return tuple(min(max(EXPECTED_CULPRITS * each / total, lowest), MAX_GUILT) for each in chances)
 
 

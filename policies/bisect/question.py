@@ -15,7 +15,7 @@ from policies.noise import MIN_HALF_SPREAD
 from policies.trial import Z_90
 
 Subset = frozenset[int]
-LEAST_EFFECT = constant("bisect_least_effect")
+MIN_EFFECT = constant("bisect_least_effect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Question:
     """
 
     guilt: tuple[float, ...]
-    least: float = LEAST_EFFECT
+    least: float = MIN_EFFECT
     deviation: float
     least_deviation: float = MIN_HALF_SPREAD
     legal: Callable[[Subset], bool] = lambda subset: True

@@ -17,7 +17,7 @@ from policies.trial import Z_90
 from trainer.estimate.candidates import Floats
 
 CONFIDENCE = constant("bisect_confidence")
-LEAST_INFORMATION = constant("bisect_least_information")
+MIN_INFORMATION = constant("bisect_least_information")
 HIDING_NOISE = 3.0  # times `least`: if steps suggest more noise than this, the ends are repeated first (judged)
 REPEATS = 2  # bursts of each end in that case, and before a verdict that B is not slower
 UNRESOLVED_DEVIATION = 4.0  # times `least`: an effect with a larger deviation counts as not measured yet (judged)
@@ -169,7 +169,7 @@ def _most_informative(question: Question, posterior: Posterior, seen: Sequence[O
     failed = {each.subset for each in seen if each.log_cost is None}
     considered = [each for each in _considered(question, posterior) if each not in failed]
     information = _information(question, posterior, considered)
-    if not considered or information.max() < LEAST_INFORMATION:
+    if not considered or information.max() < MIN_INFORMATION:
         return None
     return considered[int(information.argmax())]
 
@@ -187,10 +187,10 @@ def _considered(question: Question, posterior: Posterior) -> list[Subset]:
     first = _by_set(_guilty(question, posterior), posterior.probability)
     for guilty in islice(first, TOP_HYPOTHESES // 4):
         found += [guilty, *(guilty - {member} for member in guilty)]
-    dice = np.random.default_rng(len(posterior.costs))
+    rng = np.random.default_rng(len(posterior.costs))
     suspects = suspicion >= min(0.01, float(np.sort(suspicion)[-min(4, count)]))
     for drawn in range(RANDOM_SUBSETS):
-        inside = dice.random(count) < dice.choice([0.3, 0.5, 0.7])
+        inside = rng.random(count) < rng.choice([0.3, 0.5, 0.7])
         rest = (False, True, inside)[drawn % 3]
         found.append(frozenset(np.flatnonzero(np.where(suspects, inside, rest)).tolist()))
     found += [question.all - each for each in found]

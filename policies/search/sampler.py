@@ -188,7 +188,7 @@ class ExportedTrial:
     excess: float
     overruled: bool  # measured faster than the study's best without being accepted as such: infeasible to Optuna
     attributes: Mapping[str, Any]
-    began: datetime
+    started: datetime
     ended: datetime
 
 
@@ -228,7 +228,7 @@ def _frozen(trial: ExportedTrial, distributions: Distributions) -> optuna.trial.
         user_attrs=dict(trial.attributes),
         constraints=None if failed else {"memory": trial.excess, "verdict": 1.0 if trial.overruled else -1.0},
     )
-    frozen.datetime_start, frozen.datetime_complete = trial.began, trial.ended
+    frozen.datetime_start, frozen.datetime_complete = trial.started, trial.ended
     return frozen
 
 

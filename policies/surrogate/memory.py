@@ -30,7 +30,7 @@ DISCREPANCY = constant("memory_discrepancy")  # prior standard deviation of h
 NOISE = constant("memory_noise")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 LIMIT_DEVIATION = constant("memory_edge")
-LEAST_PEAK = 0.05  # fraction of the estimate below which no peak is predicted (numerical): far below every measured one
+MIN_PEAK = 0.05  # fraction of the estimate below which no peak is predicted (numerical): far below every measured one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ def fit_probability(need_gib: Floats, deviation: Floats, limit_gib: float | Floa
 def _peaks(parts: Floats, phi: Floats) -> Floats:
     estimated = np.array([name not in EXTRA for name in GROUPS], dtype=np.float64)
     peaks, plain = (np.einsum("g,gnp->np", factors, parts) for factors in (estimated + phi[: len(GROUPS)], estimated))
-    least: Floats = np.maximum(peaks, LEAST_PEAK * plain)
+    least: Floats = np.maximum(peaks, MIN_PEAK * plain)
     return least
 
 

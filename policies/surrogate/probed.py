@@ -27,7 +27,7 @@ from trainer.recipe.tables import figure, read_table
 
 ROUNDS = 6
 TABLE = "probed.csv"
-LEAST_INFORMING_SLOPE = 0.02  # change of a row's log per unit of a factor; a row with less does not inform the factor
+MIN_INFORMING_SLOPE = 0.02  # change of a row's log per unit of a factor; a row with less does not inform the factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def expected_rows(rows: Sequence[Row], recipe: Recipe) -> list[ExpectedRow]:
             factors=tuple(
                 factor.name
                 for factor, at in zip(acting, slope, strict=True)
-                if at > LEAST_INFORMING_SLOPE and row.kind in row_errors()
+                if at > MIN_INFORMING_SLOPE and row.kind in row_errors()
             ),
         )
         for row, value, slope in zip(rows, expected, slopes, strict=True)

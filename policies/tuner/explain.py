@@ -20,7 +20,7 @@ from policies.surrogate.factors import move_constants
 from policies.surrogate.lesson import Lesson
 from policies.trial import Z_90, Phase
 from trainer.estimate.candidates import tabulate
-from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.estimate.plan.feasible import MAX_GPUS, fewest_nodes
 from trainer.estimate.time.estimate import time_of
 from trainer.estimate.time.parts import STEP_PARTS
 
@@ -93,7 +93,7 @@ class Explain:
         tried = sum(trial.proposal.phase is Phase.FIT for trial in knowledge.trials)
         nodes = fewest_nodes(knowledge.given, above=knowledge.given.cluster.nodes)
         return Reason(
-            kind=ReasonKind.NOTHING_FITS, figures={"tried": tried, "fewest_nodes": nodes, "most_gpus": MOST_GPUS}
+            kind=ReasonKind.NOTHING_FITS, figures={"tried": tried, "fewest_nodes": nodes, "most_gpus": MAX_GPUS}
         )
 
     def nothing_left(self, ranked: Sequence[Candidate]) -> Reason:

@@ -9,7 +9,7 @@ from trainer.microbenchmarks.shapes import probed_nodes
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Startup
 
-SHARE, LEAST_S = constant("probe_share"), constant("probe_least_s")
+SHARE, MIN_S = constant("probe_share"), constant("probe_least_s")
 
 
 def probe_s(recipe: Recipe, *, budget: int, max_gpu_hours: float | None) -> float | None:
@@ -24,7 +24,7 @@ def probe_s(recipe: Recipe, *, budget: int, max_gpu_hours: float | None) -> floa
     if max_gpu_hours is not None:
         study_s = min(study_s, 3600 * max_gpu_hours)
     seconds = min(SHARE * study_s / probed_ranks(recipe), PROBE_S)
-    return seconds if seconds >= LEAST_S else None
+    return seconds if seconds >= MIN_S else None
 
 
 def probed_ranks(recipe: Recipe) -> int:

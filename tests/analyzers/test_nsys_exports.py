@@ -178,7 +178,7 @@ def test_a_step_within_which_the_capture_ended_is_no_step_where_there_are_whole_
         KERNELS: [kernel(100 * k, 100 * k + 50, 1) for k in range(3)],
         RANGES: [nvtx(0, 100, STEP), nvtx(100, 200, STEP), nvtx(200, None, STEP)],
     }
-    (timeline,) = read(write(tmp_path / "begun.sqlite", tables))
+    (timeline,) = read(write(tmp_path / "started.sqlite", tables))
     assert [step.duration_us for step in break_down(timeline).steps] == [100, 100]
     assert [(lost.what, lost.count) for lost in timeline.dropped] == [("steps", 1)]
     (alone,) = read(write(tmp_path / "alone.sqlite", {**tables, RANGES: [nvtx(200, None, STEP)]}))

@@ -80,9 +80,9 @@ def test_a_cut_file_is_said_to_be_cut_wherever_that_is(tmp_path: Path) -> None:
 def test_a_file_with_damaged_bytes_is_read_or_refused_and_never_a_crash(tmp_path: Path, seed: int) -> None:
     many = {KERNELS: [kernel(10 * k, 10 * k + 5, k) for k in range(1, 300)], RANGES: [nvtx(0, 9, "x")]}
     damaged = bytearray(write(tmp_path / "whole.sqlite", many).read_bytes())
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(1 + seed % 20):
-        damaged[dice.randrange(16, len(damaged))] = dice.randrange(256)
+        damaged[rng.randrange(16, len(damaged))] = rng.randrange(256)
     path = tmp_path / "damaged.sqlite"
     path.write_bytes(damaged)
     with suppress(TraceError):

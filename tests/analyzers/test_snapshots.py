@@ -84,8 +84,8 @@ def _use(path: Path) -> MemoryUse:
 
 
 def _history() -> Allocator:
-    """Returns a history with 40 GiB allocated before it began, a peak of 50 GiB at 200 us, and 44 GiB at the end, of 60
-    GiB reserved."""
+    """Returns a history with 40 GiB allocated before it started, a peak of 50 GiB at 200 us, and 44 GiB at the end, of
+    60 GiB reserved."""
     expert = _frame("forward")
     allocator = Allocator().segment(
         1 * GIB, 60, ("active_allocated", 40, []), ("active_allocated", 4, [expert]), ("inactive", 16, [])

@@ -42,8 +42,8 @@ def test_a_signal_of_the_user_s_choice_interrupts_as_term_does(number: signal.Si
 
 
 def test_a_tuner_that_a_signal_has_stopped_is_not_said_to_run(tmp_path: Path) -> None:
-    begun = History(events(ended=False)[:9])
-    status = study_status(begun, folder="s", now=100.0, held=True, suspended=True)
+    started = History(events(ended=False)[:9])
+    status = study_status(started, folder="s", now=100.0, held=True, suspended=True)
     assert status.state == "suspended"
     assert status.ends_at is None
     assert "suspended by a signal" in dict(rows_of(status, 100.0))["state"]

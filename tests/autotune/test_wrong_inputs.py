@@ -31,7 +31,7 @@ TEXTS = {
     "nowhere_model.yaml": RECIPE.replace("deepseek-v2-lite", "./missing.json"),
     "damaged/journal.jsonl": '{"event": "x"}\nnot json\n',
     "newer/journal.jsonl": '{"event": "study", "schema": 99}\n',
-    "begun/journal.jsonl": "",
+    "started/journal.jsonl": "",
     "other_recipe/journal.jsonl": '{"event": "study", "version": "x", "name": "n", "recipe": {}, "digest": "d", '
     '"seed": 1, "environment": {}}\n',
     "null_key.yaml": RECIPE + "~: 2\n",
@@ -75,7 +75,7 @@ WRONG = {
     "compare list.json null.json": "neither a Kineto trace nor an Nsight Systems export",
     "report damaged": "restore it, or start a new study",
     "report newer": "this version reads up to 1",
-    "report begun": "just starting, or was stopped before it did",
+    "report started": "just starting, or was stopped before it did",
     "report piped": "not a study",
     "status damaged": "restore it, or start a new study",
     "watch folder": "not a study",

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.policy.screen import GROUPS, MISSING, Course, compared, moved, variations
+from benchmarks.policy.screen import GROUPS, MISSING, Trajectory, compared, moved, variations
 from policies.constants import constants
 from tests.rows import filled
 
@@ -35,8 +35,8 @@ def test_a_group_has_constants_and_an_unknown_one_is_an_error() -> None:
 
 
 def test_studies_compare_by_their_bursts() -> None:
-    base = Course(scenario="one", start=0.0, bursts=((0.0, 1.0, True), (10.0, 1.0, False), (20.0, 1.0, False)))
-    other = Course(scenario="one", start=0.0, bursts=((5.0, 1.0, False), (10.0, 1.0, False), (10.0, 1.0, False)))
+    base = Trajectory(scenario="one", start=0.0, bursts=((0.0, 1.0, True), (10.0, 1.0, False), (20.0, 1.0, False)))
+    other = Trajectory(scenario="one", start=0.0, bursts=((5.0, 1.0, False), (10.0, 1.0, False), (10.0, 1.0, False)))
     assert compared(base, base) == (False, [0.0, 0.0])
     changed, logs = compared(other, base)
     assert changed

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 EACH_S = 0.4  # seconds for the repeats of one row: fewer repeats if one takes long
-LEAST_REPEATS = 2
+MIN_REPEATS = 2
 US = 1e6
 
 
@@ -62,17 +62,17 @@ class Bench:
         self._timed(work, together)
         first = self._timed(work, together)
         longest = self.most(first) if together else first
-        count = int(max(LEAST_REPEATS, min(REPEATS, EACH_S * US / max(longest, 1.0))))
+        count = int(max(MIN_REPEATS, min(REPEATS, EACH_S * US / max(longest, 1.0))))
         return [first, *(self._timed(work, together) for _ in range(count - 1))]
 
     def _timed(self, work: Callable[[], object], together: Sequence[int]) -> float:
         if together:
             self.dist.barrier()
         self.device.synchronize()
-        began = time.perf_counter()
+        started = time.perf_counter()
         work()
         self.device.synchronize()
-        return (time.perf_counter() - began) * US
+        return (time.perf_counter() - started) * US
 
     def most(self, value: float) -> float:
         """Returns the maximum of `value` over all ranks."""

@@ -65,7 +65,7 @@ def probe(recipe: Recipe, *, home: Path, folder: Path, rows: Sequence[Row] = (),
         plan = Plan(recipe=recipe.model_dump(mode="json"), rows=list(rows), within_s=within_s)
         (folder / PLAN).write_bytes(msgspec.json.encode(plan))
     nodes = probed_nodes(recipe) if rows else recipe.cluster.nodes
-    began = time.monotonic()
+    started = time.monotonic()
     ranks = start_ranks(
         launcher,
         nodes=nodes,
@@ -79,7 +79,7 @@ def probe(recipe: Recipe, *, home: Path, folder: Path, rows: Sequence[Row] = (),
         result = ranks.run(folder, deadline_s=DEADLINE_S + (within_s + LATE_S if rows else 0.0))
     finally:
         ranks.end()
-    seconds = round(time.monotonic() - began - ranks.queued_s, 3)
+    seconds = round(time.monotonic() - started - ranks.queued_s, 3)
     return Probe(
         links=_read(folder / FOUND, Links) if result.failure is None or rows else None,
         failure=result.failure,

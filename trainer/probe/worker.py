@@ -106,7 +106,7 @@ class _Rank:
     def _bandwidth(self) -> tuple[int, float]:
         """Returns the message size in bytes with the highest rate, and the bytes per second that a rank sent at it."""
         share = 2 * (self.nodes - 1) / self.nodes
-        best, began, size = (FIRST, 0.0), time.monotonic(), FIRST
+        best, started, size = (FIRST, 0.0), time.monotonic(), FIRST
         while size <= LAST:
             data = self._data(size)
             self._timed(data)
@@ -114,7 +114,7 @@ class _Rank:
             rate = share * size / each_s
             grown = rate > best[1] * BETTER
             best = max(best, (size, rate), key=lambda found: found[1])
-            left_s = ENOUGH_S - self._slowest(time.monotonic() - began)
+            left_s = ENOUGH_S - self._slowest(time.monotonic() - started)
             if not grown or 2 * each_s * (EACH + 1) > left_s:
                 break
             size *= 2
@@ -123,10 +123,10 @@ class _Rank:
     def _timed(self, data: Tensor) -> float:
         self.dist.barrier()
         self.device.synchronize()
-        began = time.perf_counter()
+        started = time.perf_counter()
         self.dist.all_reduce(data, group=self.across)
         self.device.synchronize()
-        return time.perf_counter() - began
+        return time.perf_counter() - started
 
     def _data(self, size: int) -> Tensor:
         data: Tensor = self.torch.zeros(size // 4, dtype=self.torch.float32, device=self.device.name)
@@ -171,12 +171,12 @@ class _Rank:
 
 
 def _await(done: Callable[[], bool], otherwise: str) -> float:
-    began = time.monotonic()
+    started = time.monotonic()
     while not done():
-        if time.monotonic() - began > SEEN_S:
+        if time.monotonic() - started > SEEN_S:
             raise RuntimeError(otherwise)
         time.sleep(0.01)
-    return time.monotonic() - began
+    return time.monotonic() - started
 
 
 def _unshared() -> str:

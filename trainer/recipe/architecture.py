@@ -24,8 +24,8 @@ YARN = (
 
 
 # Limits above every trained model, and small enough to enumerate all divisors
-MOST_LAYERS = 10_000
-MOST_PARTS = 100_000  # limit on heads and on experts
+MAX_LAYERS = 10_000
+MAX_PARTS = 100_000  # limit on heads and on experts
 
 
 class Section(BaseModel):
@@ -38,14 +38,14 @@ class Section(BaseModel):
 class Architecture(Section):
     """A GPT-style MoE model in Megatron-Core's own field names (`TransformerConfig`, `MLATransformerConfig`)."""
 
-    num_layers: int = Field(gt=0, le=MOST_LAYERS)
+    num_layers: int = Field(gt=0, le=MAX_LAYERS)
     hidden_size: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0, le=MOST_PARTS)
+    num_attention_heads: int = Field(gt=0, le=MAX_PARTS)
     vocab_size: int = Field(gt=0)
     ffn_hidden_size: int | None = Field(default=None, gt=0)  # dense layers; Megatron's default 4·hidden
     num_query_groups: int | None = Field(default=None, gt=0)  # None: as many as heads
     kv_channels: int | None = Field(default=None, gt=0)  # None: hidden / heads
-    num_moe_experts: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # None: a dense model
+    num_moe_experts: int | None = Field(default=None, gt=0, le=MAX_PARTS)  # None: a dense model
     moe_router_topk: int = Field(default=2, gt=0)
     moe_ffn_hidden_size: int | None = Field(default=None, gt=0)
     moe_shared_expert_intermediate_size: int | None = Field(default=None, gt=0)
@@ -66,7 +66,7 @@ class Architecture(Section):
     qk_head_dim: int | None = Field(default=None, gt=0)
     qk_pos_emb_head_dim: int | None = Field(default=None, gt=0)
     v_head_dim: int | None = Field(default=None, gt=0)
-    mtp_num_layers: int | None = Field(default=None, gt=0, le=MOST_LAYERS)
+    mtp_num_layers: int | None = Field(default=None, gt=0, le=MAX_LAYERS)
     mtp_loss_scaling_factor: float = Field(default=0.1, ge=0.0)
     gated_linear_unit: bool = True
     activation_func: ActivationName | None = None  # None: see `activation`
@@ -129,7 +129,7 @@ class Architecture(Section):
     mamba_dt_rank: int | None = Field(default=None, gt=0)  # for Mamba-1; None: a sixteenth of the hidden size
     hybrid: str | None = None  # the layers in the letters of Megatron-Core's hybrid pattern, or in words
     mtp_hybrid_override_pattern: str | None = None  # letters of one MTP layer; None: as the last decoder layer
-    dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # heads of sparse attention's indexer
+    dsa_indexer_n_heads: int | None = Field(default=None, gt=0, le=MAX_PARTS)  # heads of sparse attention's indexer
     dsa_indexer_head_dim: int | None = Field(default=None, gt=0)
     dsa_indexer_topk: int | None = Field(default=None, gt=0)  # positions a query attends to
     # DeepSeek-V4's attention (Megatron-LM's dev branch): one ratio per layer (0: a window only), MTP's last

@@ -22,7 +22,7 @@ from trainer.recipe.tables import read_table
 
 Config = Mapping[str, Any]
 SHOWN = 60  # most characters of a value in a message
-MOST_MIB = 8  # a config.json with labels of 20,000 classes has a few MiB
+MAX_MIB = 8  # a config.json with labels of 20,000 classes has a few MiB
 _YARN = {
     "factor": "rotary_scaling_factor",
     "original_max_position_embeddings": "original_max_position_embeddings",
@@ -135,7 +135,7 @@ def read_config(path: Path, *, where: str) -> Config:
     """
     instead = "name a config.json of Hugging Face"
     try:
-        data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MOST_MIB))
+        data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MAX_MIB))
     except FileNotFoundError:
         raise refused(
             where, f"no file {path}", "check the path; in a recipe it is meant from the recipe's folder"

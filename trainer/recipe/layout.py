@@ -13,7 +13,7 @@ from functools import lru_cache
 from trainer.recipe.settings import Settings
 
 _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
-MOST_LETTERS = 100_000  # most letters of a layout with its repetitions expanded
+MAX_LETTERS = 100_000  # most letters of a layout with its repetitions expanded
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 
@@ -103,7 +103,7 @@ def _pipeline_stages(text: str) -> tuple[str, ...]:
 
 def _repeated(text: str, digits: str) -> str:
     """Returns the text repeated. Raises ValueError for more letters than any model has layers."""
-    if len(digits) > 5 or len(text) * int(digits) > MOST_LETTERS:
+    if len(digits) > 5 or len(text) * int(digits) > MAX_LETTERS:
         raise ValueError(f"*{digits} is not valid in a pipeline layout: no model has so many layers")
     return text * int(digits)
 

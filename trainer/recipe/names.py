@@ -7,7 +7,7 @@ import unicodedata
 
 SEPARATORS = "/\\"
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories of control characters, lone surrogates and line breaks
-MOST_BYTES = 200  # file systems allow 255 bytes for a folder's name, and a number is appended
+MAX_BYTES = 200  # file systems allow 255 bytes for a folder's name, and a number is appended
 UNNAMED = "recipe"
 
 
@@ -20,13 +20,13 @@ def name_problem(name: str) -> str | None:
     if name.startswith("."):
         return "the name begins with a dot"
     size = len(name.encode())
-    return f"the name has {size} bytes, {MOST_BYTES} at most" if size > MOST_BYTES else None
+    return f"the name has {size} bytes, {MAX_BYTES} at most" if size > MAX_BYTES else None
 
 
 def safe_name(text: str) -> str:
     """Returns the valid recipe name nearest to a text, such as a file name."""
     name = "".join("-" if _is_wrong(character) else character for character in text).lstrip(".")
-    cut = name.encode()[:MOST_BYTES].decode(errors="ignore")
+    cut = name.encode()[:MAX_BYTES].decode(errors="ignore")
     return cut if cut.strip() else UNNAMED
 
 

@@ -18,12 +18,12 @@ from trainer.recipe.launching import Launcher, kind_of, slurm_settings
 from trainer.recipe.machine import Machine
 
 # Limits above any cluster and any batch, and small enough to enumerate all divisors
-MOST_RANKS = 2**20
-MOST_ROWS = 10_000_000  # most sequences per step
-MOST_TOKENS = 2**30  # most tokens per sequence
-MOST_STEPS = 100_000  # most steps per burst
-Size = Annotated[int, Field(gt=0, le=MOST_RANKS)]
-Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+MAX_RANKS = 2**20
+MAX_SEQUENCES = 10_000_000  # most sequences per step
+MAX_TOKENS = 2**30  # most tokens per sequence
+MAX_STEPS = 100_000  # most steps per burst
+Size = Annotated[int, Field(gt=0, le=MAX_RANKS)]
+Steps = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 
 KnobValue = bool | int | float | str | tuple[str, ...] | tuple[int, ...] | None
 
@@ -48,8 +48,8 @@ class Cluster(Section):
     @field_validator("gpus_per_node")
     @classmethod
     def _not_too_many(cls, each: int | None, info: ValidationInfo) -> int | None:
-        if each is not None and each * info.data.get("nodes", 1) > MOST_RANKS:
-            raise PydanticCustomError("too_many_ranks", "more than {most} GPUs in all", {"most": f"{MOST_RANKS:,}"})
+        if each is not None and each * info.data.get("nodes", 1) > MAX_RANKS:
+            raise PydanticCustomError("too_many_ranks", "more than {most} GPUs in all", {"most": f"{MAX_RANKS:,}"})
         return each
 
     @model_validator(mode="after")
@@ -74,9 +74,9 @@ class Cluster(Section):
 
 
 class Training(Section):
-    seq_length: int = Field(default=4096, gt=0, le=MOST_TOKENS)
-    global_batch_size: int = Field(default=256, gt=0, le=MOST_ROWS)
-    micro_batch_size: int = Field(default=1, gt=0, le=MOST_ROWS)
+    seq_length: int = Field(default=4096, gt=0, le=MAX_TOKENS)
+    global_batch_size: int = Field(default=256, gt=0, le=MAX_SEQUENCES)
+    micro_batch_size: int = Field(default=1, gt=0, le=MAX_SEQUENCES)
     precision: Precision = "bf16"
 
     @property
@@ -98,7 +98,7 @@ class BurstSettings(Section):
     launcher: Launcher = "local"
     machine: Machine | None = None  # for engine simulated; None: as published. Read from a packaged name or a file
     warmup_steps: Steps = 3
-    measure_steps: int = Field(default=8, gt=0, le=MOST_STEPS)
+    measure_steps: int = Field(default=8, gt=0, le=MAX_STEPS)
     trace_steps: Steps = 2
     deadline_s: float = Field(default=900.0, gt=0)
     probe_links: bool = True  # true: on several nodes, measure the links between them before the first burst

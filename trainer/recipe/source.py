@@ -16,8 +16,8 @@ from trainer.recipe.aliases import values_in
 from trainer.recipe.files import text_of
 
 KeyPath = tuple[str | int, ...]
-MOST_NEAR = 3
-MOST_VALUES = 20_000  # most values of a document with its aliases expanded; a recipe with every knob has 300
+MAX_NEAR = 3
+MAX_VALUES = 20_000  # most values of a document with its aliases expanded; a recipe with every knob has 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def near(word: str, candidates: Iterable[str]) -> list[str]:
-    """Returns up to MOST_NEAR candidates similar to `word` or that share a part of its name, the most similar first."""
+    """Returns up to MAX_NEAR candidates similar to `word` or that share a part of its name, the most similar first."""
     known = list(candidates)
-    alike = difflib.get_close_matches(word.lower(), known, n=MOST_NEAR, cutoff=0.6)
+    alike = difflib.get_close_matches(word.lower(), known, n=MAX_NEAR, cutoff=0.6)
     parts = set(word.lower().replace("_", "-").split("-"))
     sharing = [name for name in known if parts & set(name.split("-"))]
-    return list(dict.fromkeys([*alike, *sharing]))[:MOST_NEAR]
+    return list(dict.fromkeys([*alike, *sharing]))[:MAX_NEAR]
 
 
 def read_source(path_or_example: str) -> Source:
@@ -83,7 +83,7 @@ def parse_source(text: str, *, name: str) -> Source:
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        if values_in(root) > MOST_VALUES:
+        if values_in(root) > MAX_VALUES:
             raise refused(name, "its aliases expand to more values than a recipe has", "write them out")
         problems = [] if root is None else _walk(root, (), lines, name)  # before values take in what `<<` refers to
         data = None if root is None else loader.construct_document(root)

@@ -18,7 +18,7 @@ from trainer.recording import kernel
 BASE = "/sys"  # a folder that exists everywhere; it is hidden in the new mount namespace only
 SCRATCH = "/.moe-autotune"  # path of the scratch layer inside the namespaces
 DEVICES = ("null", "zero", "full", "random", "urandom")
-MOST_OVERLAYS = 400
+MAX_OVERLAYS = 400
 MEMORY = 4 << 30  # bytes of address space of a process
 FILES = 256 << 20  # bytes of the scratch layer, and of a file
 
@@ -115,7 +115,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         found = list(os.scandir(folder))
     except OSError:
         return
-    yield from found if len(found) <= MOST_OVERLAYS else ()
+    yield from found if len(found) <= MAX_OVERLAYS else ()
 
 
 def _layer(path: str, place: str) -> None:

@@ -36,8 +36,8 @@ DOES = {does: frozenset(programs.split()) for does, programs in _rows(HERE / "pr
 FLAGS = {row[0] for path in (HERE.parent / "frameworks").glob("*/arguments.csv") for row in _rows(path)}
 TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
-LEAST_FLAGS = 2  # least number of a framework's flags for a program to count as a training program
-MOST_PASSED = 12
+MIN_FLAGS = 2  # least number of a framework's flags for a program to count as a training program
+MAX_PASSED = 12
 GIT_LOOKS = frozenset({"rev-parse", "log", "describe", "branch", "remote", "status", "config", "show", "ls-files"})
 # option letters with a value, before the host
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
@@ -101,7 +101,7 @@ def becomes(process: Process, values: Values) -> Replacement:
     """Decides what the program behind all launchers in front of it becomes."""
     env: list[tuple[str, str]] = []
     words, launched = process.words, process.launched
-    for _ in range(MOST_PASSED):
+    for _ in range(MAX_PASSED):
         name = os.path.basename(words[0])
         if name in DOES["ssh"]:
             inner, before = _behind_ssh(words)
@@ -232,7 +232,7 @@ def _python(words: tuple[str, ...], process: Process, values: Values) -> Replace
         return Replacement()
     launched = any(each.name in STARTS_RANKS for each in process.launched)
     flags = {word.partition("=")[0] for word in words[at:]} & FLAGS
-    if launched or TRAINS.match(program) or len(flags) >= LEAST_FLAGS or "--recipe" in words:
+    if launched or TRAINS.match(program) or len(flags) >= MIN_FLAGS or "--recipe" in words:
         return Replacement(trains=words)
     there = os.path.exists(os.path.join(process.cwd, program)) or words[at] == "-m"
     return Replacement(run=("python3", *words[1:])) if there and process.layer else Replacement(trains=words)

@@ -19,7 +19,7 @@ from trainer.recording.jail import Isolation
 from trainer.recording.programs import Values, job_environment
 
 LIMIT_S = 60  # seconds for one run of the user's script
-MOST_TESTS = 12  # most files for which the opposite answer is tried, to find the arguments that depend on them
+MAX_TESTS = 12  # most files for which the opposite answer is tried, to find the arguments that depend on them
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT = Path(__file__).parent.parent.parent
 FIRST = Values(time=1764590405, job="4242001", host="cn-a", pid=4711, seed=11353)
@@ -84,7 +84,7 @@ def record(asked: JobCommand, isolation: Isolation) -> Recording:
         if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
             second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
         decided = {path.rstrip("/") for path in (*asked.present, *asked.absent)}
-        tested = [path for path in first["tests"] if path not in decided][:MOST_TESTS]
+        tested = [path for path in first["tests"] if path not in decided][:MAX_TESTS]
         folders = {path for path, line in first["tests"].items() if line.endswith("/d")}
         flipped = pool.map(lambda path: _run(_flipped(asked, path, path in folders), runs[0], isolation), tested)
         otherwise = dict(zip(tested, flipped, strict=True))

@@ -21,7 +21,7 @@ from trainer.recording.jail import Isolation
 from trainer.recording.programs import Process, Replacement, Values, becomes, headers_of
 from trainer.recording.stop import Stop
 
-MOST_PROCESSES = 500
+MAX_PROCESSES = 500
 ABSENT, SOURCE, TEST = "/.moe-autotune-absent/", "/.moe-autotune-source/", "/.moe-autotune-test/"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 AT_FDCWD = -100 & 0xFFFFFFFF
@@ -76,7 +76,7 @@ class Tracer:
         kernel.ptrace(kernel.PTRACE_SETOPTIONS, first, options)
         kernel.drop_capabilities()  # from now on this process may read and write no more than the script
         kernel.ptrace(kernel.PTRACE_CONT, first)
-        self.alive, begun = {first}, {first}
+        self.alive, started = {first}, {first}
         while True:
             pid, status = os.waitpid(-1, 0x40000000)
             if not os.WIFSTOPPED(status):
@@ -84,12 +84,12 @@ class Tracer:
                 if pid == first:
                     return os.waitstatus_to_exitcode(status)
                 continue
-            go = self._stopped(pid, status, begun)
+            go = self._stopped(pid, status, started)
             for each, deliver in go.items():
                 with suppress(ProcessLookupError):
                     kernel.ptrace(kernel.PTRACE_CONT, each, deliver)
 
-    def _stopped(self, pid: int, status: int, begun: set[int]) -> dict[int, int]:
+    def _stopped(self, pid: int, status: int, started: set[int]) -> dict[int, int]:
         """Handles the stop of a process; returns the processes to continue, each with the signal to deliver."""
         event, given = status >> 16, os.WSTOPSIG(status)
         if event == kernel.EVENT_SECCOMP:
@@ -97,10 +97,10 @@ class Tracer:
                 self._call(Stop(pid=pid, proc=self.proc))
         elif event in kernel.EVENT_FORKS:
             child = self._child(pid)
-            if child in begun:  # the child stopped before its parent's event was seen, and waits
+            if child in started:  # the child stopped before its parent's event was seen, and waits
                 return {pid: 0, child: 0}
-        elif given == signal.SIGSTOP and pid not in begun:
-            begun.add(pid)
+        elif given == signal.SIGSTOP and pid not in started:
+            started.add(pid)
             return {pid: 0} if pid in self.parents else {}
         elif event == 0 and given != signal.SIGTRAP:
             return {pid: given}
@@ -115,8 +115,8 @@ class Tracer:
             if pid in self.apart:
                 self.apart[child] = self.apart[pid]
             self.alive.add(child)
-        if len(self.alive) > MOST_PROCESSES:
-            raise StoppedError(f"it had more than {MOST_PROCESSES} processes at once")
+        if len(self.alive) > MAX_PROCESSES:
+            raise StoppedError(f"it had more than {MAX_PROCESSES} processes at once")
         return child
 
     def _call(self, stop: Stop) -> None:

@@ -31,11 +31,11 @@ class Machine:
         """Returns when the slowest rank's host had finished each step."""
         ends = []
         for number, step in enumerate(steps):
-            begun = list(self.host)
+            started = list(self.host)
             for one in step:
                 one.run(self)
             for rank, recording in enumerate(self.recordings or ()):
-                recording.range(f"ProfilerStep#{number}", begun[rank], self.host[rank], MAIN)
+                recording.range(f"ProfilerStep#{number}", started[rank], self.host[rank], MAIN)
             ends.append(max(self.host))
         return ends
 
@@ -55,10 +55,10 @@ class Host(NamedTuple):
 
     def run(self, machine: Machine) -> None:
         for rank in machine.ranks:
-            begun = machine.host[rank]
+            started = machine.host[rank]
             machine.host[rank] += self.us[rank]
             if machine.recordings and self.name:
-                machine.recordings[rank].host(self.category, self.name, begun, machine.host[rank], self.thread)
+                machine.recordings[rank].host(self.category, self.name, started, machine.host[rank], self.thread)
 
 
 class Allocate(NamedTuple):
@@ -70,10 +70,10 @@ class Allocate(NamedTuple):
 
     def run(self, machine: Machine) -> None:
         for rank in machine.ranks:
-            begun = machine.host[rank]
-            machine.host[rank] = max(begun, *machine.free[rank]) + self.us[rank]
+            started = machine.host[rank]
+            machine.host[rank] = max(started, *machine.free[rank]) + self.us[rank]
             if machine.recordings:
-                machine.recordings[rank].host("cuda_runtime", self.name, begun, machine.host[rank], self.thread)
+                machine.recordings[rank].host("cuda_runtime", self.name, started, machine.host[rank], self.thread)
 
 
 class Kernel(NamedTuple):
@@ -123,15 +123,15 @@ class Sync(NamedTuple):
 
     def run(self, machine: Machine) -> None:
         for rank in machine.ranks:
-            begun = machine.host[rank]
+            started = machine.host[rank]
             done = max(machine.free[rank][stream] for stream in self.streams)
-            end = max(begun + 1.0, done) + self.wait_us
+            end = max(started + 1.0, done) + self.wait_us
             machine.host[rank] = end
             if machine.recordings:
                 if self.name:
-                    machine.recordings[rank].host("cuda_runtime", self.name, begun, end, self.thread)
+                    machine.recordings[rank].host("cuda_runtime", self.name, started, end, self.thread)
                 if self.around:
-                    machine.recordings[rank].range(self.around, begun, end, self.thread)
+                    machine.recordings[rank].range(self.around, started, end, self.thread)
 
 
 class Open(NamedTuple):
@@ -152,5 +152,5 @@ class Close(NamedTuple):
 
     def run(self, machine: Machine) -> None:
         for rank, recording in enumerate(machine.recordings or ()):
-            category, name, begun, thread = recording.opened.pop()
-            recording.host(category, name, begun, machine.host[rank], thread)
+            category, name, started, thread = recording.opened.pop()
+            recording.host(category, name, started, machine.host[rank], thread)

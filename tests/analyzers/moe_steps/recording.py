@@ -27,14 +27,14 @@ class Recording:
         self.opened: list[tuple[str, str, float, int]] = []
         self._correlation = 0
 
-    def host(self, category: str, name: str, begun: float, end: float, thread: int) -> None:
+    def host(self, category: str, name: str, started: float, end: float, thread: int) -> None:
         if self.operators or category != "cpu_op":
-            self._add(category, name, begun, end, thread, {})
+            self._add(category, name, started, end, thread, {})
         if self.memory and category == "cpu_op":
-            self._allocated(begun, thread)
+            self._allocated(started, thread)
 
-    def range(self, name: str, begun: float, end: float, thread: int) -> None:
-        self._add("user_annotation", name, begun, end, thread, {})
+    def range(self, name: str, started: float, end: float, thread: int) -> None:
+        self._add("user_annotation", name, started, end, thread, {})
 
     def launch(self, kernel: Kernel, launched: float, returned: float, start: float, end: float) -> None:
         if not kernel.in_graph:
@@ -49,7 +49,7 @@ class Recording:
     def _joined(self, stream: int) -> dict[str, Any]:
         return {"correlation": self._correlation, "device": self.rank, "stream": stream}
 
-    def _add(self, category: str, name: str, begun: float, end: float, thread: int, arguments: dict[str, Any]) -> None:
+    def _add(self, category: str, name: str, start: float, end: float, thread: int, arguments: dict[str, Any]) -> None:
         self.events.append(
             {
                 "ph": "X",
@@ -57,8 +57,8 @@ class Recording:
                 "name": name,
                 "pid": PROCESS,
                 "tid": thread,
-                "ts": round(self.clock_us + begun, 3),
-                "dur": round(end - begun, 3),
+                "ts": round(self.clock_us + start, 3),
+                "dur": round(end - start, 3),
                 "args": arguments,
             }
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.analyzers.drawing import ALL_TO_ALL, GEMM, Drawing
 
 Draw = Callable[..., str]
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 
 
 def two_steps(folder: Path, name: str = GEMM) -> Path:

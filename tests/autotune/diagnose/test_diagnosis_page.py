@@ -23,7 +23,7 @@ from autotune.diagnose.next_steps import next_steps
 from autotune.diagnose.page import diagnosis_page
 from autotune.diagnose.terminal import show_analysis
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
-from tests.autotune.diagnose.drawn_page import MOST_BYTES, Draw, scripted, two_steps
+from tests.autotune.diagnose.drawn_page import MAX_BYTES, Draw, scripted, two_steps
 from tests.autotune.looks.browser import count, needs_browser
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from tests.places import TRACES, WITHOUT_SHARED
@@ -65,7 +65,7 @@ def test_names_in_traces_are_text_and_nothing_else(tmp_path: Path, drawn: Draw) 
 )
 def test_real_traces_are_drawn(names: list[str], tmp_path: Path, drawn: Draw) -> None:
     page = diagnosis_page(analyze([TRACES / name for name in names]), " ".join(names))
-    assert len(page.encode()) <= MOST_BYTES
+    assert len(page.encode()) <= MAX_BYTES
     document = drawn(page)
     assert "data-error" not in document
     assert int(re.findall(r'data-lanes-drawn="(\d+)"', document)[0]) > 50

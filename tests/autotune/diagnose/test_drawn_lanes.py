@@ -18,7 +18,7 @@ from autotune.diagnose.page import diagnosis_page
 from autotune.diagnose.views import drawn_steps
 from autotune.looks.segments import slowest, steps_of
 from tests.analyzers.drawing import ALL_TO_ALL, GEMM, GLOO_THREAD, Drawing
-from tests.autotune.diagnose.drawn_page import MOST_BYTES, Draw, scripted, two_steps
+from tests.autotune.diagnose.drawn_page import MAX_BYTES, Draw, scripted, two_steps
 from tests.autotune.looks.browser import document_of, needs_browser
 
 
@@ -136,7 +136,7 @@ def many_events(number: int, *, names: int = 50) -> Lanes:
 def test_a_page_stays_small_whatever_the_step_holds() -> None:
     found = many_events(400_000, names=30_000)
     text = json.dumps(lanes_document(found), separators=(",", ":"))
-    assert len(text) <= MOST_BYTES * 0.75
+    assert len(text) <= MAX_BYTES * 0.75
 
 
 def test_merging_keeps_every_event_counted_and_the_long_ones_apart() -> None:
@@ -229,7 +229,7 @@ def test_every_step_of_every_rank_can_be_shown(tmp_path: Path) -> None:
 
 
 def test_packed_views_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.diagnose.views.MOST_BYTES", 3000)
+    monkeypatch.setattr("autotune.diagnose.views.MAX_BYTES", 3000)
     drawing = Drawing(world_size=1)
     for number in range(40):
         drawing.step(number, number * 1000, number * 1000 + 1000)

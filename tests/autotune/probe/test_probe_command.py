@@ -14,7 +14,7 @@ from autotune.probe.study import probe_before
 from autotune.probe.terminal import show_probe
 from autotune.probe.words import consequence
 from autotune.tuning.journal import read_study
-from autotune.tuning.study import begin
+from autotune.tuning.study import create
 from policies.tuner.probe_allowance import probe_s
 from policies.tuner.tuner import Tuner
 from trainer.microbenchmarks.groups import rows_of
@@ -84,7 +84,7 @@ def test_a_study_probes_once_pays_for_it_and_its_tuner_knows(tmp_path: Path) -> 
             "burst": {"engine": "simulated", "machine": {"links": {"network": 0.5}}},
         }
     )
-    study = begin(recipe, given=b"", folder=tmp_path / "s", seed=1, clock=lambda: 0.0, listener=lambda e, h: None)
+    study = create(recipe, given=b"", folder=tmp_path / "s", seed=1, clock=lambda: 0.0, listener=lambda e, h: None)
     for _ in range(2):
         probe_before(study, budget=20, max_gpu_hours=None, rows=True)
     study.close()

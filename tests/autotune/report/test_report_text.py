@@ -116,10 +116,10 @@ def test_the_report_says_where_a_burst_is_not_production() -> None:
 
 
 def test_links_that_were_measured_are_a_table_and_a_probe_that_failed_is_said() -> None:
-    began, *rest = events()
+    started, *rest = events()
     fell = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="node n2: it is gone", node="n2")
-    found = History([began, Probed(links=links(5.0), failure=None, ranks=16, seconds=30.0), *rest])
-    failed = History([began, Probed(links=None, failure=fell, ranks=16, seconds=30.0), *rest])
+    found = History([started, Probed(links=links(5.0), failure=None, ranks=16, seconds=30.0), *rest])
+    failed = History([started, Probed(links=None, failure=fell, ranks=16, seconds=30.0), *rest])
     assert document_of(found).links == links(5.0)
     text = markdown(material_of(found, document_of(found)))
     assert "## Links between the nodes" in text

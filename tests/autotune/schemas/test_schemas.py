@@ -39,7 +39,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("dry-run", "run base.yaml --dry-run"),
     ("status", "status base"),
     ("status", "status drawn"),
-    ("status", "status begun"),
+    ("status", "status started"),
     ("status", "watch base"),
     ("studies", "studies ."),
     ("check", "check base.yaml"),
@@ -101,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, text in texts.items():
             (folder / name).write_text(text)
         write_study(folder / "drawn")
-        write_study(folder / "begun", events(ended=False)[:9])
+        write_study(folder / "started", events(ended=False)[:9])
         with redirect_stdout(StringIO()):
             assert main(["run", "base.yaml", "--study", "base", "--budget", "2"]) == 0
         yield folder
@@ -121,7 +121,7 @@ def test_a_dry_run_of_megatron_is_what_its_schema_says(folder: Path, capfd: pyte
     validate(json.loads(capfd.readouterr().out), "estimate")
 
 
-@pytest.mark.parametrize("study", ["base", "drawn", "begun"])
+@pytest.mark.parametrize("study", ["base", "drawn", "started"])
 def test_every_line_of_a_journal_and_every_file_of_a_study_is_what_its_schema_says(study: str, folder: Path) -> None:
     for line in filled((folder / study / "journal.jsonl").read_text().splitlines()):
         validate(json.loads(line), "journal")

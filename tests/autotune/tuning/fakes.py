@@ -42,10 +42,10 @@ def base_recipe(**changes: Any) -> Recipe:
     return load_recipe("cpu-moe").replace(changes)
 
 
-def outcome_of(step_us: float, *, spread: float = 0.001, dice: random.Random | None = None, **fields: Any) -> Outcome:
+def outcome_of(step_us: float, *, spread: float = 0.001, rng: random.Random | None = None, **fields: Any) -> Outcome:
     """Returns an outcome whose steps are around `step_us` with that relative spread."""
-    dice = dice or random.Random(int(step_us))
-    steps = [step_us * (1 + dice.uniform(-spread, spread)) for _ in range(STEPS)]
+    rng = rng or random.Random(int(step_us))
+    steps = [step_us * (1 + rng.uniform(-spread, spread)) for _ in range(STEPS)]
     known = {"tokens_per_step": 2048, "ranks": 2, "loss": [7.0, 6.9], "peak_gib": [1.0, 1.1], **fields}
     return Outcome(step_us=steps, tokens_per_s_per_gpu=2048 / (step_us / 1e6) / 2, **known)
 
@@ -68,7 +68,7 @@ class FakeEngine:
         given = self.rule(burst.recipe)
         if isinstance(given, Outcome):
             return given
-        return outcome_of(given, dice=random.Random(f"{burst.recipe.digest()} {burst.number}"))
+        return outcome_of(given, rng=random.Random(f"{burst.recipe.digest()} {burst.number}"))
 
     def close(self) -> None:
         self.closed = True

@@ -39,8 +39,8 @@ def _recipe(empty_folder: Path) -> None:
 def test_the_smallest_change_with_the_gain_is_what_is_exported(capfd: pytest.CaptureFixture[str]) -> None:
     document = tuned(capfd)
     history, events = read_study(Path("s")), read_events(Path("s") / JOURNAL)[0]
-    begun = next(each for each in events if isinstance(each, AblationStarted))
-    before, best = history.attempted[begun.tuned], history.best
+    started = next(each for each in events if isinstance(each, AblationStarted))
+    before, best = history.attempted[started.tuned], history.best
     assert best is not None
     assert best.proposal.phase is Phase.ABLATION
     assert best.verdict_reason is not None

@@ -61,9 +61,9 @@ def test_any_line_that_is_repeated_is_found(lines: list[bytes]) -> None:
 
 
 def test_lines_in_any_order_never_end_in_an_error_of_ours(lines: list[bytes]) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(100):
-        mixed = dice.sample(lines, k=dice.randint(1, len(lines)))
+        mixed = rng.sample(lines, k=rng.randint(1, len(lines)))
         if mixed == lines[: len(mixed)]:
             continue
         write(mixed)

@@ -40,13 +40,13 @@ class Machine:
     """Bursts of one recipe on a machine where whole bursts drift by `drift` and steps by `jitter` (relative)."""
 
     def __init__(self, seed: int, *, drift: float, jitter: float) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.drift, self.jitter = drift, jitter
 
     def burst(self, speed: float = 1.0) -> Outcome:
-        level = 100_000 / speed * math.exp(self.dice.gauss(0, self.drift))
-        steps = [level * math.exp(abs(self.dice.gauss(0, self.jitter))) for _ in range(8)]
-        cpu = [180_000 / speed * math.exp(self.dice.gauss(0, 0.01)) for _ in range(8)]
+        level = 100_000 / speed * math.exp(self.rng.gauss(0, self.drift))
+        steps = [level * math.exp(abs(self.rng.gauss(0, self.jitter))) for _ in range(8)]
+        cpu = [180_000 / speed * math.exp(self.rng.gauss(0, 0.01)) for _ in range(8)]
         return Outcome(step_us=steps, cpu_us=cpu, tokens_per_step=2048, ranks=2)
 
     def verdict(self, speed: float) -> tuple[Judgement, int]:
@@ -283,7 +283,7 @@ TABLE = {
 }
 
 
-def by_the_table(freedom: int, share: float) -> float:
+def tabulated_student(freedom: int, share: float) -> float:
     return TABLE[share][max(row for row in TABLE[share] if row <= max(freedom, 2))]
 
 
@@ -296,6 +296,6 @@ def test_verdicts_are_those_of_the_printed_table_of_student(monkeypatch: pytest.
         return [(said.verdict, bursts) for said, bursts in found]
 
     exact = verdicts()
-    monkeypatch.setattr("policies.noise.student", by_the_table)
+    monkeypatch.setattr("policies.noise.student", tabulated_student)
     assert verdicts() == exact
     assert {verdict for verdict, _ in exact} == set(Verdict)

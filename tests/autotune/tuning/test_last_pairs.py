@@ -32,10 +32,10 @@ def test_at_the_end_reference_and_best_are_measured_again_in_turns(tmp_path: Pat
 
 
 def test_the_result_is_made_sure_by_three_pairs_at_most(tmp_path: Path) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
 
     def drifting(recipe: Recipe) -> Outcome:
-        return outcome_of(micro_batches(recipe) * dice.uniform(0.8, 1.2))
+        return outcome_of(micro_batches(recipe) * rng.uniform(0.8, 1.2))
 
     engine = FakeEngine(drifting)
     loop_in(tmp_path, rule=drifting, engine=engine, ideas=[FASTER]).run()

@@ -12,7 +12,7 @@ from autotune.tuning.events import Event, Probed, StudyStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.lines import line_of, links_in_words
-from autotune.tuning.study import Study, begin
+from autotune.tuning.study import Study, create
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import links
 from trainer.burst import Failure, FailureKind
@@ -22,7 +22,7 @@ from trainer.recipe import Recipe, load_recipe
 FAILED = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="node n2: it is gone", node="n2")
 
 
-def begun(recipe: Recipe) -> StudyStarted:
+def started(recipe: Recipe) -> StudyStarted:
     return StudyStarted(
         version="0", name="s", recipe=recipe.model_dump(mode="json"), digest="0", seed=1, environment={}
     )
@@ -34,7 +34,7 @@ def probed(found: bool = True) -> Probed:
 
 def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
     recipe = load_recipe("deepseek-v3-1024xh100")
-    history = History([begun(recipe), probed()])
+    history = History([started(recipe), probed()])
     (lesson,) = history.lessons
     assert lesson.mean["network"] < -1
     assert history.gpu_hours == pytest.approx(16 * 30 / 3600)
@@ -44,7 +44,7 @@ def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
 
 def test_a_failed_probe_is_reported_and_is_no_observation() -> None:
     recipe = load_recipe("deepseek-v3-1024xh100")
-    history = History([begun(recipe), probed(found=False)])
+    history = History([started(recipe), probed(found=False)])
     assert history.lessons == []
     said = line_of(probed(found=False), history)
     assert said == "the links between the nodes could not be measured: infrastructure: node n2: it is gone"
@@ -91,7 +91,7 @@ def on_two_nodes(recipe: Recipe) -> Recipe:
 
 
 def study_in(folder: Path, recipe: Recipe) -> Study:
-    return begin(recipe, given=b"", folder=folder, seed=1, clock=lambda: 0.0, listener=heard)
+    return create(recipe, given=b"", folder=folder, seed=1, clock=lambda: 0.0, listener=heard)
 
 
 def heard(event: Event, history: History) -> None: ...

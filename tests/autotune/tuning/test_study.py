@@ -27,7 +27,7 @@ def silent(event: object, history: object) -> None:
 
 
 def begin(folder: Path, recipe: Recipe | None = None) -> Study:
-    return study.begin(
+    return study.create(
         recipe or base_recipe(), given=b"name: as given", folder=folder, seed=7, clock=lambda: 0.0, listener=silent
     )
 

@@ -59,6 +59,6 @@ def test_all_rows_of_a_kind_measure_a_key_together() -> None:
 
 
 def test_a_study_in_which_nothing_ran_has_no_twin(tmp_path: Path) -> None:
-    write_study(tmp_path / "begun", events(ended=False)[:4])
+    write_study(tmp_path / "started", events(ended=False)[:4])
     with pytest.raises(BadInputError, match="no recipe has run in this study"):
-        twin_of_study(tmp_path / "begun", name="ours")
+        twin_of_study(tmp_path / "started", name="ours")

@@ -18,13 +18,13 @@ def played(
     true: list[float], predicted: list[float], *, spread: float, bursts: int, legal: frozenset[int] | None = None
 ) -> tuple[AblationStep, list[Observation]]:
     """Spends bursts on changes with these true and predicted costs of taking each out."""
-    count, dice = len(true), random.Random(1)
+    count, rng = len(true), random.Random(1)
     allowed = frozenset(range(count)) if legal is None else legal
     question = Question(guilt=(0.03,) * count, deviation=NOISE, legal=lambda subset: subset <= allowed)
     small, terms = SmallEffects(mean=np.array(predicted), deviation=np.full(count, spread)), terms_of(question.guilt)
 
     def burst(subset: Subset) -> Observation:
-        return Observation(subset=subset, log_cost=sum(true[each] for each in subset) + dice.gauss(0, NOISE))
+        return Observation(subset=subset, log_cost=sum(true[each] for each in subset) + rng.gauss(0, NOISE))
 
     seen = [burst(frozenset()), burst(frozenset())]
     step = ablation_step(question, terms, small, seen)

@@ -17,10 +17,10 @@ def played(
     question: Question, cost: float, noise: float, bursts: int, seed: int = 0
 ) -> tuple[BisectStep, list[Observation]]:
     """Returns the last step and the bursts, of at most `bursts`, with one culprit of this log cost."""
-    dice, seen = random.Random(seed), list[Observation]()
+    rng, seen = random.Random(seed), list[Observation]()
     while (step := next_step(question, seen)).next_subset is not None and len(seen) < bursts:
         seen.append(
-            Observation(subset=step.next_subset, log_cost=cost * (CULPRIT in step.next_subset) + dice.gauss(0, noise))
+            Observation(subset=step.next_subset, log_cost=cost * (CULPRIT in step.next_subset) + rng.gauss(0, noise))
         )
     return step, seen
 

@@ -30,7 +30,7 @@ from trainer.recipe.tables import read_table
 pytestmark = pytest.mark.megatron
 
 DRAWS = (range(3_000), range(3_000, 8_000))
-MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
+MAX_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
 ROWS = read_table("rules/comparison.csv")
 
 
@@ -57,7 +57,7 @@ def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
 
 def recipes(draws: range) -> list[Recipe]:
     """Examples of every rule, mutants of the plain recipe and, where they are here, of hand-tuned ones."""
-    small = [tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows() if row["num_gpus"] <= MOST_RANKS]
+    small = [tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows() if row["num_gpus"] <= MAX_RANKS]
     examples = 2 * len(RULES)
     made = list(mutants(draws.stop, seed=20261121, also=small))
     drawn = [*made[:examples], *made[examples + draws.start :]]

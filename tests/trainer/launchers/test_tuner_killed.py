@@ -54,10 +54,10 @@ def grandchildren(folder: Path) -> list[int]:
 def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: Path) -> None:
     draw = random.Random(wave)
     moments = [EACH_S * (number + draw.random()) for number in range(AT_ONCE)]
-    began = time.monotonic()
+    started = time.monotonic()
     tuners = [start(tmp_path / str(number), moment) for number, moment in enumerate(moments)]
     for tuner in tuners:
-        time.sleep(max(0.0, began + tuner.kill_at_s - time.monotonic()))
+        time.sleep(max(0.0, started + tuner.kill_at_s - time.monotonic()))
         assert tuner.popen.poll() is None
         tuner.popen.kill()
         tuner.popen.wait()

@@ -121,7 +121,7 @@ def test_the_same_recipe_has_the_same_nearest() -> None:
 def test_past_the_bound_the_suggestions_are_followed_and_idle_changes_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.recipe.rules.repair.MOST_CHECKED", 0)
+    monkeypatch.setattr("trainer.recipe.rules.repair.MAX_CHECKED", 0)
     recipe = recipe_of(example(**KNOTS["three of one dispatcher"]))
     changes = Repair(errors=errors_of, rules={rule.id: rule for rule in ERRORS}).changes(recipe)
     assert changes

@@ -47,7 +47,7 @@ class CommandEngine:
     def run(self, burst: Burst) -> Outcome:
         job = _job(burst)
         write_burst(burst)
-        began = self._clock()
+        started = self._clock()
         job.clear()
         launcher = open_launcher(burst.recipe, self._state_dir)
         processes = launcher.start(
@@ -57,7 +57,7 @@ class CommandEngine:
             ranks_per_node=burst.recipe.ranks_per_node,
             control=new_control(self._state_dir) if launcher.keeps_ranks else self._control(burst),
         )
-        return self._outcome(job, processes, lambda: self._clock() - began - processes.queued_s)
+        return self._outcome(job, processes, lambda: self._clock() - started - processes.queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
         """Takes over a job that an earlier tuner started, whether or not it still runs; reads its output again from the

@@ -84,5 +84,5 @@ def _phase(log: str, burst_folder: Path, rank: int, *, trained: bool) -> BurstPh
         return BurstPhase(left)
     if trained:
         return BurstPhase.FORWARD
-    began = raised_in or _SETTING_UP.search(log) or _USAGE.search(log)
-    return BurstPhase.INIT if began else BurstPhase.START
+    started = raised_in or _SETTING_UP.search(log) or _USAGE.search(log)
+    return BurstPhase.INIT if started else BurstPhase.START

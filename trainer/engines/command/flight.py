@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-MOST_SHOWN = 4  # most ranks and groups that are named
+MAX_SHOWN = 4  # most ranks and groups that are named
 Group = tuple[str, str]  # torch's name of a process group and its description
 
 
@@ -69,7 +69,7 @@ class Stuck:
         behind = [rank for rank in self.late if rank not in apart]
         if behind:
             text += f", which {_ranks(behind)} did not reach"
-        for rank in apart[:MOST_SHOWN]:
+        for rank in apart[:MAX_SHOWN]:
             last = self.late[rank]
             text += f", while rank {rank} is in {last.name} there" if last else ""
         return text
@@ -115,7 +115,7 @@ def flight_text(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
         return None
     waits = {rank for each in stuck for rank in each.waiting}
     missing = {rank for each in stuck for rank in each.late} - waits
-    text = "; ".join(map(str, stuck[:MOST_SHOWN]))
+    text = "; ".join(map(str, stuck[:MAX_SHOWN]))
     return f"flight recorder: {text}", min(missing) if len(missing) == 1 else None
 
 
@@ -155,5 +155,5 @@ def _members(group: Group, flights: Mapping[int, Flight], seen: Mapping[int, obj
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:MOST_SHOWN])) + (", …" if len(ranks) > MOST_SHOWN else "")
+    shown = ", ".join(map(str, ranks[:MAX_SHOWN])) + (", …" if len(ranks) > MAX_SHOWN else "")
     return f"rank {shown}" if len(ranks) == 1 else f"{len(ranks)} ranks ({shown})"

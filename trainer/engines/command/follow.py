@@ -68,7 +68,7 @@ class Follower:
 
     def follow(self) -> Followed:
         stopwatch = Stopwatch(clock=self.clock)
-        began = moved = 0.0
+        started = moved = 0.0
         first: float | None = None
         seen = 0
         world = self.processes.world_size
@@ -80,7 +80,7 @@ class Follower:
             held = self.processes.pending is not None
             now = stopwatch.look(held=held)
             if held:
-                began = now
+                started = now
             if len(self.reading.iterations) != seen:
                 seen, moved = len(self.reading.iterations), now
                 first = now if first is None else first
@@ -90,17 +90,17 @@ class Follower:
                 if now - moved > self.patience.ending_s:
                     return Followed(lingered=True)
                 continue
-            limit_s, since = self._limit(now, began, first, moved)
+            limit_s, since = self._limit(now, started, first, moved)
             if now - since > limit_s:
                 return Followed(overdue_s=round(limit_s, 1))
         self.processes.check()
         self.read()
         return Followed()
 
-    def _limit(self, now: float, began: float, first: float | None, moved: float) -> tuple[float, float]:
+    def _limit(self, now: float, started: float, first: float | None, moved: float) -> tuple[float, float]:
         """Returns how many seconds the next line may take, and from which time they count."""
         if first is None:
-            return self.patience.first_s, began
+            return self.patience.first_s, started
         steps = self.reading.iterations.values()
         median_s = statistics.median(step.ms for step in steps) / 1e3
         over = now - first > self.patience.all_s

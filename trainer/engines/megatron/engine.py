@@ -38,13 +38,13 @@ class MegatronEngine:
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
-        began = self._clock()
+        started = self._clock()
         ranks, warm = self._ranks_for(burst)
         result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
         queued_s = 0.0 if warm else ranks.queued_s
         if result.failure is not None or not open_launcher(burst.recipe, self._state_dir).keeps_ranks:
             self.close()
-        return _outcome(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
+        return _outcome(burst, result, warm=warm, cost_s=self._clock() - started - queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
         """Takes over a job that an earlier tuner started, or the reports of its ranks if only the tuner ended."""

@@ -14,7 +14,7 @@ from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.stages import Stage
 from trainer.recipe.layout import layout_of
 
-MOST_BUCKETS = 24  # most buckets that are simulated; more of them would only be smaller
+MAX_BUCKETS = 24  # most buckets that are simulated; more of them would only be smaller
 OWN_BUCKET = 40e6  # least parameters per bucket; Megatron-Core uses 1e6 per DP rank if that is more
 MASTER_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "uint8": 1.0}
 COPIED_BYTES = 6.0  # bytes per parameter: its gradient to the host, the parameter back
@@ -104,7 +104,7 @@ class _End:
 
     def _buckets(self) -> int:
         size = float(self.recipe.knob("bucket_size") or max(OWN_BUCKET, 1e6 * self.replicas))
-        return max(1, min(MOST_BUCKETS, round((self.dense + self.experts) / size)))
+        return max(1, min(MAX_BUCKETS, round((self.dense + self.experts) / size)))
 
     def _overlapped_share(self) -> float:
         """Returns the speed of DP traffic concurrent with compute, relative to its speed alone."""

@@ -25,7 +25,7 @@ from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
 NONE_S = 1e-9
-LEAST_KNOWN = 0.02  # share of the step that is added to a part before its logarithm is taken, as in the surrogate
+MIN_KNOWN = 0.02  # share of the step that is added to a part before its logarithm is taken, as in the surrogate
 EFFECT_OFF = 0.3  # relative deviation of an effect: fitted to 120 runs of benchmarks.gap, judged on 60 others
 WORK = ("seq_length", "global_batch_size")
 
@@ -188,7 +188,7 @@ def _covariance(question: Question, own: Floats, scale: Floats) -> Floats:
     seen = [(np.log(own), question.residual)]
     traced = question.measured.traced if question.measured is not None else None
     for each in by_cause(traced) if traced is not None else ():
-        floor = LEAST_KNOWN * float(own[0])
+        floor = MIN_KNOWN * float(own[0])
         relative = max(each.deviation_s / (float(each.expected_s[0]) + floor), question.residual)
         seen.append((np.log(np.maximum(scale * each.expected_s, 0.0) + floor), relative))
     slopes = np.array([(logs[1:] - logs[0]) / deviation for logs, deviation in seen])

@@ -14,7 +14,7 @@ from trainer.estimate.held import HeldParameters
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 BF16_BYTES = 2.0
 QUANTIZED_BYTES = 1.0  # bytes per weight of each quantized copy
-MOST_COPIES = 2.0  # most quantized copies of a weight: by row and by column
+MAX_COPIES = 2.0  # most quantized copies of a weight: by row and by column
 
 
 def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Floats]:
@@ -66,7 +66,7 @@ def quantized_weights(candidates: Candidates) -> Floats:
     lower there by one copy). If the GPU's number of copies is not known, the larger one.
     """
     per_tensor = candidates.among("precision", "fp8_current", "fp8_delayed")
-    copies = np.where(per_tensor, float(candidates.base.hardware.fp8_copies or MOST_COPIES), MOST_COPIES)
+    copies = np.where(per_tensor, float(candidates.base.hardware.fp8_copies or MAX_COPIES), MAX_COPIES)
     return copies * QUANTIZED_BYTES * is_fp8(candidates) + 2.0 * 0.5 * candidates.among("precision", "nvfp4")
 
 

@@ -6,13 +6,13 @@ from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.plan.search import can_fit
 from trainer.recipe.schema import Recipe
 
-MOST_GPUS = 16384
+MAX_GPUS = 16384
 # results so far: each search takes seconds, and a report needs the same one in several places
 _FOUND: dict[tuple[str, int, str], int | None] = {}
 
 
 def fewest_nodes(recipe: Recipe, *, above: int = 0, learned: LearnedCluster = TABLES) -> int | None:
-    """Returns the fewest nodes, in doublings from one node and more than `above`; None if not even MOST_GPUS are
+    """Returns the fewest nodes, in doublings from one node and more than `above`; None if not even MAX_GPUS are
     enough. Batch and model are unchanged."""
     key = recipe.model_dump_json(), above, learned.name
     if key not in _FOUND:
@@ -22,7 +22,7 @@ def fewest_nodes(recipe: Recipe, *, above: int = 0, learned: LearnedCluster = TA
 
 def _fewest(recipe: Recipe, above: int, learned: LearnedCluster) -> int | None:
     nodes, each = 1, recipe.world_size // recipe.cluster.nodes
-    while nodes * each <= MOST_GPUS:
+    while nodes * each <= MAX_GPUS:
         cluster = recipe.cluster.model_copy(update={"nodes": nodes})
         if nodes > above and can_fit(recipe.model_copy(update={"cluster": cluster}), learned=learned):
             return nodes

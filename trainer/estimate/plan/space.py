@@ -23,11 +23,11 @@ from trainer.recipe.schema import Recipe
 
 MBS = "micro_batch_size"
 OUTPUT = "fp8_output_proj"
-MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # the largest sizes of any published recipe
+MAX_TP, MAX_PP, MAX_EP = 8, 64, 512  # the largest sizes of any published recipe
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)
 EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")
-LEAST_SHARE = 4096  # least tokens per context rank: by Megatron's guides, CP gains from 8K, near seq/4096
+MIN_TOKENS_PER_CP_RANK = 4096  # least tokens per context rank: by Megatron's guides, CP gains from 8K, near seq/4096
 Option = dict[str, Any]
 OFFLOAD = (
     "optimizer_cpu_offload",
@@ -217,20 +217,21 @@ def _with_own(base: Recipe, options: list[Option]) -> list[Option]:
 
 
 def _tensor(base: Recipe) -> list[int]:
-    most = min(MOST_TP, max(base.hardware.gpus_per_node, base.cluster.gpus_per_node or 1))
+    most = min(MAX_TP, max(base.hardware.gpus_per_node, base.cluster.gpus_per_node or 1))
     return _sizes(base, TP, [size for size in _powers(most) if size <= base.world_size])
 
 
 def _context(base: Recipe) -> list[int]:
-    """Returns the CP sizes: up to sequence / LEAST_SHARE, and more only if there are more ranks than sequences."""
+    """Returns the CP sizes up to sequence / MIN_TOKENS_PER_CP_RANK; larger ones if there are more ranks than
+    sequences."""
     training = base.training
-    most = max(1, training.seq_length // LEAST_SHARE, base.world_size // training.global_batch_size)
+    most = max(1, training.seq_length // MIN_TOKENS_PER_CP_RANK, base.world_size // training.global_batch_size)
     return _sizes(base, CP, _powers(min(most, base.world_size)))
 
 
 def _experts(base: Recipe) -> list[int]:
     experts = base.architecture.num_moe_experts or 1
-    return _sizes(base, EP, [size for size in divisors(experts) if size <= min(MOST_EP, base.world_size)])
+    return _sizes(base, EP, [size for size in divisors(experts) if size <= min(MAX_EP, base.world_size)])
 
 
 def _expert_tensor(base: Recipe, tp: int) -> list[int | None]:
@@ -264,7 +265,7 @@ def _splits(base: Recipe) -> Iterator[Option]:
         return
     plain = dict.fromkeys(UNEVEN[:2]) | dict.fromkeys(UNEVEN[2:], False)
     layers = base.architecture.num_layers
-    for pp in _sizes(base, PP, [size for size in divisors(base.world_size) if size <= min(MOST_PP, layers)]):
+    for pp in _sizes(base, PP, [size for size in divisors(base.world_size) if size <= min(MAX_PP, layers)]):
         for vpp in CHUNKS if pp > 1 else (1,):
             for split in _ways(base, pp, vpp):
                 chosen = own | plain | split | {"overlap_p2p_comm": vpp > 1}

@@ -27,7 +27,7 @@ DOUBLING_SPREAD = 0.05  # added to the half width per doubling of sequence lengt
 # half width of the ratio of two recipes of one model and GPU, which holds for 90 % of the pairs of published runs,
 # predicted without their cell
 PAIR_SPREAD = 0.20
-MOST_SPREAD = 0.9
+MAX_SPREAD = 0.9
 OFFLOADS = ("activation offload", "layer offload", "optimizer offload")
 
 
@@ -122,13 +122,13 @@ def never_timed(candidates: Candidates) -> dict[str, Flags]:
 def spread(candidates: Candidates) -> Floats:
     """Returns the relative half width of the interval that contains nine of ten runs, [N] or []."""
     if candidates.base.hardware.is_cpu:
-        return np.full((), MOST_SPREAD)
+        return np.full((), MAX_SPREAD)
     known = time_calibrations()["all"]
     unknown = sum((flags.astype(float) for flags in never_timed(candidates).values()), np.zeros(()))
     longer = np.log2(np.maximum(1.0, candidates.number("seq_length") / known.longest))
     wider = np.log2(max(1.0, candidates.base.world_size / known.ranks))
     more = FEATURE_SPREAD * unknown + DOUBLING_SPREAD * (longer + wider)
-    width: Floats = np.minimum(time_calibration(candidates).p90_pct / 100 + more, MOST_SPREAD)
+    width: Floats = np.minimum(time_calibration(candidates).p90_pct / 100 + more, MAX_SPREAD)
     return width
 
 

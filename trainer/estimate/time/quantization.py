@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.state import BF16_BYTES, MOST_COPIES
+from trainer.estimate.memory.state import BF16_BYTES, MAX_COPIES
 from trainer.recipe.tables import figure, read_table
 
 TABLE, OF_GPU = "quantization.csv", "gpu"
@@ -16,7 +16,7 @@ def quantized_bytes(candidates: Candidates) -> Floats:
 
     Recipes with one scale per tensor (`gpu` in column `copies`) write as many copies as the GPU's GEMMs need.
     """
-    of_gpu = float(candidates.base.hardware.fp8_copies or MOST_COPIES)
+    of_gpu = float(candidates.base.hardware.fp8_copies or MAX_COPIES)
 
     def moved(precision: str) -> float:
         reads, copies, copy_bytes = _recipes().get(precision, (0.0, 0.0, 0.0))

@@ -18,7 +18,7 @@ from trainer.launch_scripts.argv import Words, split
 from trainer.recipe.tables import read_table
 
 _PATTERN = re.compile(r"[,\d\[\]()+*]+")
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def _product(text: str, at: int) -> tuple[list[int], int]:
     found, at = _group(text, at)
     while after := re.compile(r"\*(\d+)").match(text, at):
         times, at = times * int(after[1]), after.end()
-    if len(found) * times > MOST_LAYERS:
+    if len(found) * times > MAX_LAYERS:
         raise ValueError(f"{text!r} names more layers than any model has")
     return found * times, at
 

@@ -22,7 +22,7 @@ from trainer.launch_scripts.launchers import Sizes
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-LEAST_FLAGS = 2  # least number of known flags for a command to count as Megatron-LM's
+MIN_FLAGS = 2  # least number of known flags for a command to count as Megatron-LM's
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
 # Flags that a burst does not use, since it saves nothing and writes elsewhere: their values need not be known.
@@ -38,7 +38,7 @@ UNUSED = frozenset(
 
 def starts(argv: Sequence[str]) -> bool:
     known = {word.partition("=")[0] for word in argv} & ARGUMENTS.keys()
-    return len(known) >= LEAST_FLAGS
+    return len(known) >= MIN_FLAGS
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:

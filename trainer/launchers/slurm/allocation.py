@@ -39,7 +39,7 @@ def ending(job: str) -> str:
     return why or f"job {job}, which the tuner ran in, is over: Slurm is ending it"
 
 
-def refuse_over(job: str) -> None:
+def refuse_ended(job: str) -> None:
     """Raises AllocationEndedError if nothing can be started in the job any more."""
     if why := over(job):
         raise AllocationEndedError(why, hint="ask for another allocation, then continue with --resume")

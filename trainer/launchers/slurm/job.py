@@ -60,14 +60,14 @@ def follow(
 
     If the controller does not answer it is asked again, since the job continues.
     """
-    began = clock()
+    started = clock()
     waited_s = 0.0
     shown = None
     while True:
         record = ask(job)
         state = settled(record or {})
         if state in PENDING:
-            waited_s = clock() - began
+            waited_s = clock() - started
         if state and (state, (record or {}).get("Reason")) != shown:
             shown = (state, (record or {}).get("Reason"))
             print(f"job {job} {state} {shown[1]}", flush=True)
@@ -79,7 +79,7 @@ def follow(
                 return 0 if state == "COMPLETED" else 1
         elif gone(job):
             return 1
-        sleep(SOON_S if clock() - began < 60 else LATE_S)
+        sleep(SOON_S if clock() - started < 60 else LATE_S)
 
 
 def _queue(job: str, record: dict[str, str], waited_s: float, steps: list[str]) -> Queue:

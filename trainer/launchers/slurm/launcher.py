@@ -25,7 +25,7 @@ from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
 from trainer.launchers.slurm import argv as words
 from trainer.launchers.slurm import clients
-from trainer.launchers.slurm.allocation import refuse_over
+from trainer.launchers.slurm.allocation import refuse_ended
 from trainer.launchers.slurm.monitor import SlurmMonitor
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -151,7 +151,7 @@ class SlurmLauncher:
                 f"{{slurm: {{allocate: '--nodes={nodes} --time=8:00:00'}}}} or {{slurm: {{job: per-burst}}}}",
             )
         clients.require("srun", "scancel", "squeue", "scontrol")
-        refuse_over(job)
+        refuse_ended(job)
         held = int(self.environ.get("SLURM_JOB_NUM_NODES", nodes))
         if held < nodes:
             raise ToolError(

@@ -15,7 +15,7 @@ from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.slurm import clients, states
-from trainer.launchers.slurm.allocation import SETTLES_S, ending, over, refuse_over
+from trainer.launchers.slurm.allocation import SETTLES_S, ending, over, refuse_ended
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
 _ASK_S = 10.0  # least seconds between two queries for the state of an allocation
@@ -54,7 +54,7 @@ class SlurmMonitor:
         log = self.log
         if not started and not ended and (refused := states.refusal(log)):
             if self.job is not None:
-                refuse_over(self.job)
+                refuse_ended(self.job)
             raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
         waiting = self._reason(None if started else self._waits_for(log))
         return waiting or (self._suspended() if started and not ended else None)

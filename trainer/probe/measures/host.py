@@ -35,10 +35,10 @@ def launch_profiled(bench: Bench, row: Row) -> list[float]:
 def _launched(bench: Bench, one: object) -> float:
     """Returns the mean µs per launch of many launches without synchronization."""
     bench.device.synchronize()
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(LAUNCHES):
         one.add_(1.0)  # type: ignore[attr-defined]
-    return (time.perf_counter() - began) / LAUNCHES * US
+    return (time.perf_counter() - started) / LAUNCHES * US
 
 
 def sync(bench: Bench, row: Row) -> list[float]:

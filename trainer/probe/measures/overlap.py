@@ -65,17 +65,17 @@ def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
 def _concurrent_us(bench: Bench, work: Work, other: Work, times: int) -> float:
     """Returns the µs of `work` by CUDA events while `other` runs `times` times in a second stream."""
     stream = bench.torch.cuda.Stream()
-    began, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
+    started, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
     bench.dist.barrier()
     bench.device.synchronize()
     with bench.torch.cuda.stream(stream):
         for _ in range(times):
             other()
-    began.record()
+    started.record()
     work()
     ended.record()
     bench.device.synchronize()
-    return float(began.elapsed_time(ended)) * 1e-3 * US
+    return float(started.elapsed_time(ended)) * 1e-3 * US
 
 
 MEASURES = {"beside": overlapped_layer, "contention": contention, "slowed": slowed, "dp_beside": concurrent_reduction}

@@ -59,7 +59,7 @@ class _Answer(NamedTuple):
 
 # id of a recipe -> (the recipe, which keeps its id unique; the results of the general rules)
 _KNOWN: OrderedDict[int, tuple[Recipe, tuple[_Answer, ...]]] = OrderedDict()
-MOST_KNOWN = 256
+MAX_KNOWN = 256
 
 
 def _answers(recipe: Recipe) -> tuple[_Answer, ...]:
@@ -72,7 +72,7 @@ def _answers(recipe: Recipe) -> tuple[_Answer, ...]:
 
 def _keep(recipe: Recipe, answers: tuple[_Answer, ...]) -> tuple[_Answer, ...]:
     _KNOWN[id(recipe)] = recipe, answers
-    if len(_KNOWN) > MOST_KNOWN:
+    if len(_KNOWN) > MAX_KNOWN:
         _KNOWN.popitem(last=False)
     return answers
 

@@ -19,8 +19,8 @@ from trainer.recipe.rules.nearest import LAYOUT, divisors, even_layout
 from trainer.recipe.rules.rule import Finding, Rule, Suggestion
 from trainer.recipe.schema import Recipe
 
-MOST_CHECKED = 400  # most sets of changes examined: about a third of a second
-MOST_STEPS = 24  # most suggestions followed one by one: a recipe that needs more must be fixed by its author
+MAX_CHECKED = 400  # most sets of changes examined: about a third of a second
+MAX_STEPS = 24  # most suggestions followed one by one: a recipe that needs more must be fixed by its author
 # Weight of a change to training's numerics, relative to a training-equivalent change
 NUMERICS_WEIGHT = 3
 
@@ -45,7 +45,7 @@ class Repair:
         bound."""
         start: tuple[Cost, int, Suggestion, list[Finding]] = ((0, 0.0), 0, {}, self.errors(recipe))
         queue, seen = [start], {_key({})}
-        while queue and len(seen) <= MOST_CHECKED:
+        while queue and len(seen) <= MAX_CHECKED:
             _, _, changes, errors = heapq.heappop(queue)
             if not errors:
                 return changes
@@ -80,7 +80,7 @@ class Repair:
         """Applies the suggestion of the first error until none is left; undoes changes that turn out not to be
         needed."""
         changes: Suggestion = {}
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             errors = self.errors(moved(recipe, changes))
             if not errors:
                 return self._needed(recipe, changes)

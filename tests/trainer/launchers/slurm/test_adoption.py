@@ -69,8 +69,8 @@ def adopted(folder: Path) -> NodesProcesses | None:
 
 
 def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_path: Path) -> None:
-    burst, began = tmp_path / "0001", time.monotonic()
-    acts = {rank: [["say", "begun"], ["wait_for", "go"]] for rank in range(4)}
+    burst, started = tmp_path / "0001", time.monotonic()
+    acts = {rank: [["say", "started"], ["wait_for", "go"]] for rank in range(4)}
     with killed_tuner(tmp_path, acts, (burst / "log/rank3.log").exists, "per-burst"):
         until(lambda: (burst / "log/rank0.log").exists())
         jobs = named("moe-")
@@ -83,7 +83,7 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
     assert result.failure is None
     assert [report.rank for report in result.reports] == [0, 1, 2, 3]
     assert {came.job for came in notes.started_nodes(tmp_path / "jobs/0001", 2)} == {jobs[0]}
-    assert 0 < processes.ran_s < time.monotonic() - began
+    assert 0 < processes.ran_s < time.monotonic() - started
 
 
 def test_a_job_that_ended_without_its_tuner_reports_how(reachable: Cluster, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path)
     return failure
 
 
-HANGS: dict[int, list[list[Any]]] = {rank: [["say", "begun"], ["hang"]] for rank in range(4)}
+HANGS: dict[int, list[list[Any]]] = {rank: [["say", "started"], ["hang"]] for rank in range(4)}
 
 
 @pytest.mark.parametrize("partition", [USUAL, POLITE])
@@ -146,7 +146,7 @@ def test_a_burst_that_slurm_suspends_continues_and_its_deadline_is_extended(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         ranks = launch_on_nodes(**settings)
-        folder = make_burst({rank: [["say", "begun"], ["wait_for", "go"]] for rank in range(4)})
+        folder = make_burst({rank: [["say", "started"], ["wait_for", "go"]] for rank in range(4)})
 
         def suspend() -> None:
             until((folder / "log/rank3.log").exists)

@@ -382,9 +382,9 @@ def counted(rank: Rank, function: Function) -> Function:
 
     @functools.wraps(function)
     def step(*args: Any, **kwargs: Any) -> Any:
-        began = time.process_time()
+        started = time.process_time()
         result = function(*args, **kwargs)
-        rank.stepped(time.process_time() - began)
+        rank.stepped(time.process_time() - started)
         return result
 
     return step

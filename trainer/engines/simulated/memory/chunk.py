@@ -30,12 +30,12 @@ class Recompute:
 class Moment:
     """Peak bytes while one layer runs, forward and backward, counted from the start of its chunk.
 
-    `early`: the part of them that attention keeps.
+    `attention_kept`: the part of them that attention keeps.
     """
 
     forward: float
     backward: float
-    early: float
+    attention_kept: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def _together(one: Moment | None, two: Moment | None, kept: float, *, early: boo
         return kept + (two.backward if two else 0.0)
     if two is None:
         return one.forward
-    return one.forward + two.backward - (min(one.early, two.early) if early else 0.0)
+    return one.forward + two.backward - (min(one.attention_kept, two.attention_kept) if early else 0.0)
 
 
 def chunk_of(
@@ -100,7 +100,7 @@ def chunk_of(
             Moment(
                 forward=level + leaving + part.forward,
                 backward=level + coming + part.backward,
-                early=part.early,
+                attention_kept=part.attention_kept,
             )
         )
         level += part.kept

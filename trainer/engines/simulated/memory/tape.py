@@ -89,8 +89,8 @@ class Policy:
 @dataclass(frozen=True, kw_only=True)
 class LayerMemory:
     """Bytes of a layer above those alive before its input: peaks of its forward and backward pass, kept for backward on
-    the device, captured in CUDA graphs, moved to the host. `groups`: the bytes of each offloaded module; `early`: the
-    part of `kept` that belongs to attention."""
+    the device, captured in CUDA graphs, moved to the host. `groups`: the bytes of each offloaded module;
+    `attention_kept`: the part of `kept` that belongs to attention."""
 
     forward: float
     backward: float
@@ -101,7 +101,7 @@ class LayerMemory:
     groups: tuple[float, ...] = ()
     entered: float = 0.0  # bytes of its input
     gradient: float = 0.0  # bytes of the gradient of its output
-    early: float = 0.0
+    attention_kept: float = 0.0
 
 
 def simulate_layer(tape: Tape, policy: Policy) -> LayerMemory:
@@ -125,7 +125,7 @@ def simulate_layer(tape: Tape, policy: Policy) -> LayerMemory:
         groups=groups,
         entered=first.size,
         gradient=last.grad,
-        early=_size(tape, [name for name in kept if "attn" in tape.tensors[name].modules.graph]),
+        attention_kept=_size(tape, [name for name in kept if "attn" in tape.tensors[name].modules.graph]),
     )
 
 

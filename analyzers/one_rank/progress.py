@@ -33,30 +33,31 @@ def unrouted(*, on_cpu: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Course:
+class RankProgress:
     """The progress of one rank at its N collectives and W steps.
 
     parts: the names of P parts; since_us, until_us: float64[N, P], the time of each part before the start and before
-    the end of each collective; begun_us: float64[W, P], before each step; alone: bool[N], true if nothing else runs
-    when a collective ends (no compute, no other collective), so that the rank waited for it.
+    the end of each collective; before_step_us: float64[W, P], before each step; alone: bool[N], true if nothing else
+    runs when a collective ends (no compute, no other collective), so that the rank waited for it.
     """
 
     parts: tuple[str, ...]
     since_us: Floats
     until_us: Floats
-    begun_us: Floats
+    before_step_us: Floats
     alone: Bools
 
 
-def course(breakdown: Breakdown) -> Course:
+def rank_progress(breakdown: Breakdown) -> RankProgress:
     """Computes the progress of a rank at its collectives, in the order of its digest."""
     sets = _parts(breakdown)
     spans = breakdown.work.collectives
-    return Course(
+    steps_us = np.array([step.start_us for step in breakdown.windows or [breakdown.span]])
+    return RankProgress(
         parts=(*sets, UNATTRIBUTED),
         since_us=_before(sets, spans.start_us, breakdown),
         until_us=_before(sets, spans.end_us, breakdown),
-        begun_us=_before(sets, np.array([step.start_us for step in breakdown.windows or [breakdown.span]]), breakdown),
+        before_step_us=_before(sets, steps_us, breakdown),
         alone=(_running(spans) == 1) & ~breakdown.work.compute.contains(np.nextafter(spans.end_us, -np.inf)),
     )
 
