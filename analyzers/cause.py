@@ -78,7 +78,7 @@ def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
     if finding is None or not late or len(job.by_rank) < 2:
         return []
     hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
-    usual = hosts_us[(len(hosts_us) - 1) // 2]  # the lower median: of two ranks, that of the other one
+    usual = hosts_us[(len(hosts_us) - 1) // 2]  # the lower median: of two ranks, the faster one
     return late if finding.recoverable_us - usual >= MIN_LATE_HOST_SHARE * finding.recoverable_us else []
 
 

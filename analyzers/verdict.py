@@ -109,9 +109,10 @@ def _no_wall_is_larger(case: _Case) -> str | None:
 
 
 def _may_be_waiting(case: _Case) -> str | None:
-    """Abstains if communication leads only by possible waiting for other ranks, or if most of it is such waiting.
+    """Returns why no wall is named if communication leads only by time that may be waiting for other ranks, or if most
+    of it may be.
 
-    An untraced rank that is equally late in every layer looks like slow transfers, and lengthens them unevenly.
+    In the trace of one rank, a peer that is late in every layer looks the same as a slow network.
     """
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:

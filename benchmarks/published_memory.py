@@ -194,7 +194,7 @@ BRIDGE = {  # settings of Megatron-Bridge's recipes for every model
     "moe_router_dtype": "fp32",
 }
 GRADIENTS = "gradients reduced in bf16, as Megatron-Bridge's recipes do"
-MOONLIGHT = "settings unsaid: bf16 gradients and moments and an fp32 copy for the step fit best"
+MOONLIGHT = "settings not published: bf16 gradients and moments and an fp32 copy for the step fit best"
 FORCED = {"moe_router_force_load_balancing": True}
 HYBRID_EP = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
 OFFLOAD = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}

@@ -213,8 +213,8 @@ def _model_of_release(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _counts(rows: Sequence[dict[str, str]]) -> dict[tuple[str, ...], float]:
-    """Returns the TFLOP a token by which each release counts a model: the median of its rows. Single rows print tokens
-    of an older release beside new TFLOPS; where a release prints such a row again, the tokens follow the TFLOPS."""
+    """Returns the TFLOP per token that each release counts a model: the median of its rows. Single rows print tokens
+    of an older release with new TFLOPS; where a release prints such a row again, the tokens follow the TFLOPS."""
     found: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         if row["derived_tflop_per_token"]:

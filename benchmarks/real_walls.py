@@ -77,7 +77,7 @@ class Scene:
 SCENES = (
     Scene(
         wall=Wall.COMMUNICATION,
-        mistake="experts dealt out over a link of 40 Mbit/s",
+        mistake="experts spread over a link of 40 Mbit/s",
         rate="40mbit",
         training={"global_batch_size": 8},
         fixed_by=frozenset({"expert_model_parallel_size"}),

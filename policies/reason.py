@@ -25,7 +25,9 @@ class ReasonKind(StrEnum):
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
     BASE = "base"  # the recipe as given; no figures
     SUBSET = "subset"  # taken: the names of the differences that a bisection takes from B; of: how many there are
-    FULL_SIZE = "full_size"  # trial: the smaller run that stood for the recipe; best: bool, else the reference
+    FULL_SIZE = (
+        "full_size"  # trial: the smaller run that was measured instead of the recipe; best: bool, else the reference
+    )
     TAKEN_OUT = "taken_out"  # taken: the names of the changes that the tuned recipe is tried without; of: how many it
     # has; probability: that nothing is lost without them
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST

@@ -16,7 +16,7 @@ from pathlib import Path
 
 CHECKS = {"raises", "warns", "fail", "deprecated_call"}  # functions of pytest that check
 TRANSPARENT = {"enumerate", "list", "reversed", "set", "sorted", "tuple", "zip"}  # as empty as their argument
-FILLED = "filled"  # of `tests.rows`: asserts that there is something, and returns it
+FILLED = "filled"  # function of `tests.rows` that asserts that there is something, and returns it
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Helper = tuple[str, str]  # the names of its module and of the function
 

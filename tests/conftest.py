@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What is imported and collected stays until the end: searching it for garbage is a fifth of the collection's time.
 gc.disable()
 # The only limit in seconds of the suite: it guards against hanging. Nothing that works takes a tenth of it on a machine
-# five times slower than usual beside ten busy processes.
+# five times slower than usual while ten busy processes run.
 HANG_S = 600.0
 settings.register_profile("without deadline", deadline=None)  # hypothesis would fail a draw that takes 0.2 s
 settings.load_profile("without deadline")

@@ -177,10 +177,10 @@ class Replay:
 
     @cached_property
     def _segment(self) -> Ints:
-        """Returns int64[N]: how many points had passed when each event was launched.
+        """Returns int64[N]: how many of the P points the host had passed when it launched each event.
 
-        If the host ran ahead, at least the points before the repeated window that contains the event, or up to the end
-        of an earlier window.
+        If the host runs ahead in a repeated window, events inside count the points before that window at least, and
+        later events those up to its end.
         """
         at = self.launch_us + 2 * ROUNDING_US
         for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):

@@ -95,8 +95,8 @@ def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _shell(variables: dict[str, str]) -> tuple[str, ...]:
-    """Returns a bash around torchrun if a variable extends a value of the image, which Kubernetes cannot express; else
-    ()."""
+    """Returns the words that run torchrun inside bash if a variable extends a value of the image, which Kubernetes
+    cannot express; else ()."""
     lines = [
         export_line(name, value)
         for name, value in variables.items()

@@ -57,7 +57,7 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
 
 
 def is_set_by_launcher(name: str) -> bool:
-    """Returns whether the launcher sets the variable."""
+    """Returns whether torchrun or another launcher sets the variable, so that a script need not."""
     return name in LAUNCHERS or name.startswith(TORCHRUNS)
 
 

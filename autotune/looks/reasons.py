@@ -60,7 +60,7 @@ def for_predicted_bursts(reason: Reason) -> Reason:
 
 
 def end_text(ended: Reasoned) -> str:
-    """Returns the reason why a study ended in words; the recorded text in journals of versions without reasons."""
+    """Returns, in words, why a study ended: the recorded text in journals of versions without reasons."""
     return sentence(ended.reason) if ended.reason else ended.because
 
 

@@ -30,7 +30,7 @@ def path(material: Material) -> Section | None:
         "all bursts of both, with its 95 % interval. Verdict: the figures at the time of the decision.",
         "Fixes: a share is the predicted gain that is lost when the fix is taken out of the change; the interaction is "
         "the gain that no fix has by itself. Walls: the time each could give back at most; they overlap and do not add "
-        "up. Parts: the calibrated estimate at the time of the proposal, beside the traced step of one rank, the same "
+        "up. Parts: the calibrated estimate at the time of the proposal, next to the traced step of one rank, the same "
         "before and after.",
     )
     records = tuple(_step(step, material.unit) for step in material.path)

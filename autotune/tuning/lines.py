@@ -191,7 +191,7 @@ def cost_in_words(history: History) -> str:
     simulated = "simulated " if history.simulated else ""
     hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
     idle = significant(history.idle_gpu_hours, 2)
-    waited = f", beside {idle} {history.unit}-hours in which the allocation waited for the tuner"
+    waited = f", plus {idle} {history.unit}-hours in which the allocation waited for the tuner"
     smaller = sum(hours for size, hours in history.fidelities.items() if size != history.full_size)
     sized = f" ({significant(smaller, 2)} of them for proxies)" if smaller else ""
     return f"{counted(len(history.finished), 'burst')}, {hours}{sized}{waited if history.idle_gpu_hours else ''}"

@@ -45,8 +45,8 @@ class Adviser(Protocol):
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the proposal with the fewest changes that may make `given`, which does not run, run; None if there is
-        none."""
+        """Returns the proposal that may run with the fewest changes to `given`, a trial that did not run; None if there
+        is none."""
         ...
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:

@@ -128,7 +128,7 @@ def _peak_gb(recipe: Recipe) -> float:
 
 
 def _apart(recipe: Recipe, rate: float, gigabytes: float) -> float:
-    """Returns how far a recipe's rate or its peak, whichever is farther, is from the published one, as a ratio."""
+    """Returns the larger ratio of a recipe's rate and its peak to the published ones."""
     return max(abs(_tflops(recipe) / rate - 1), abs(_peak_gb(recipe) / gigabytes - 1))
 
 

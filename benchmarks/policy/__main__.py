@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="scenarios at a time")
     parser.add_argument("--frozen", action="store_true", help="keep the table of best known recipes as it is")
     parser.add_argument("--searched", action="store_true", help="only those whose best recipe was searched before")
-    parser.add_argument("--refresh", action="store_true", help="look for every best known anew")
+    parser.add_argument("--refresh", action="store_true", help="search the best known recipe of every scenario again")
     parser.add_argument("--keep", action="store_true", help="write the policy's figures down as today's")
     parser.add_argument("--plot", action="store_true", help="draw docs/policy_regret.svg")
     parser.add_argument("--csv", type=Path, default=None, help="write every study here")

@@ -14,7 +14,7 @@ from policies.constants import constant
 from trainer.estimate.candidates import Flags, Floats
 
 EXPECTED = {2: constant("bisect_expected_pairs"), 3: constant("bisect_expected_triples")}  # terms, by their size
-MAX_DIFFERENCES_FOR = {2: 120, 3: 32}  # differences above which such terms are left out: there are too many
+MAX_DIFFERENCES_FOR = {2: 120, 3: 32}  # by size of a term: with more differences there are too many such terms
 
 
 @dataclass(frozen=True, kw_only=True)

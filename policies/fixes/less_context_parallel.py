@@ -1,4 +1,4 @@
-"""Keeps whole sequences on fewer ranks."""
+"""Splits each sequence over fewer ranks: less context parallelism."""
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_cp
@@ -21,7 +21,7 @@ FIX = Fix(
     name="less_context_parallel",
     title="less context parallelism",
     page=Page(
-        summary="Less context parallelism: whole sequences on fewer ranks.",
+        summary="Less context parallelism: each sequence is split over fewer ranks.",
         what="the smallest `context_parallel_size` that is predicted to fit.",
         shows="exposed CP communication with fewer than 4096 tokens of a sequence on a rank.",
         costs="activations grow by the factor CP shrinks.",

@@ -37,7 +37,7 @@ COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", 
 SHORTEST_VALUE = 5  # least number of letters of a value that is searched for in the trainer's message
 SUSPECT_DISCOUNT = constant("suspect_discount")
 UNCLEAR_NOISE = constant("unclear_noise")
-_INACTIVE = object()  # stands for the value of a knob that has no effect with the values of the others
+_INACTIVE = object()  # value of a knob that has no effect with the values of the others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from policies.trial import Z_90
 from trainer.estimate.learned import LearnedCluster, LearnedMemory, LearnedParts
 from trainer.recipe.machine_file import Estimate, Learned
 
-OUTSIDE, LIMIT, UNEVEN = "outside", "limit", "uneven"  # names beside those of GROUPS; the last is one of them
+OUTSIDE, LIMIT, UNEVEN = "outside", "limit", "uneven"  # names in addition to GROUPS, which has the last one
 NOTHING = Learned(mean=0.0, deviation=0.0)
 
 

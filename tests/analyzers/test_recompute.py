@@ -33,7 +33,7 @@ def _node(name: str, start: float, end: float, drawing: Drawing, sequence: int |
 
 
 def test_a_saved_tensors_hook_runs_the_forward_again_inside_any_backward_node(tmp_path: Path) -> None:
-    # torch.utils.checkpoint(use_reentrant=False): the first node of the segment unpacks, then goes on
+    # torch.utils.checkpoint(use_reentrant=False): the first node of the segment unpacks, then continues
     drawing = _node("MmBackward0", 10, 200, Drawing())
     drawing.operator("aten::linear", 20, 60, BACKWARD, 40).operator("aten::addmm", 25, 55, BACKWARD, 40)
     drawing.operator("aten::gelu", 80, 100, BACKWARD, 41).operator("aten::mm", 120, 140, BACKWARD)

@@ -1,4 +1,4 @@
-"""From an average step to findings and a verdict: what each wall counts, and when no wall is named."""
+"""Checks the findings and the verdict of an average step: what each wall counts, and when no wall is named."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_ranks_of_two_groups_are_separated_by_their_end_times_alone(tmp_path: Pa
 
 
 def test_process_groups_in_ncclss_arguments_are_kept_apart(tmp_path: Path) -> None:
-    """Both groups do exactly the same: only the arguments say that they are two."""
+    """Draws two groups with equal events: only NCCL's arguments distinguish them."""
     compute = uneven(4)
     compute[2:] = compute[:2]
     arguments = {0: nccl("5", [0, 1]), 1: nccl("6", [2, 3])}
@@ -141,8 +141,8 @@ def test_devices_of_one_process_wait_for_each_other(tmp_path: Path) -> None:
 def test_alone_a_rank_may_have_waited_where_tokens_come_back_far_more_slowly_than_they_go(
     tmp_path: Path, back_us: float, waits: bool
 ) -> None:
-    """In every layer alike: a late rank without a trace, or a slow network; dispatch and combine move the same
-    tokens."""
+    """Draws layers whose combine lasts much longer than their dispatch, which moves the same tokens: an untraced rank
+    is late, or the network is slow."""
     drawing = Drawing(world_size=8)
     for k in range(3):
         at = k * 1000.0

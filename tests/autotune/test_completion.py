@@ -17,7 +17,7 @@ from tests.conftest import HANG_S
 
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="without zsh")
 needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="without fish")
-# how the script comes into zsh: a file on its path of functions, under either name, or by eval
+# ways to load the script in zsh: a file on its path of functions, under either name, or by eval
 WAYS = {
     "_cyclopts_moe-autotune": "fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -D -u",
     "_moe-autotune": "fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -D -u",

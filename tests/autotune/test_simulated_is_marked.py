@@ -1,4 +1,4 @@
-"""Everything that shows figures of a simulated study says that they are."""
+"""Checks that every output with figures of a simulated study calls them simulated."""
 
 from __future__ import annotations
 

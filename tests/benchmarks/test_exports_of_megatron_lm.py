@@ -16,7 +16,7 @@ from trainer.recipe.rules import RULES
 from trainer.recipe.rules.examples import recipe_of
 
 needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
-EVERY = 40  # of the recipes: `python -m benchmarks.exports megatron-lm` has them all
+EVERY = 40  # every 40th recipe: `python -m benchmarks.exports megatron-lm` checks all
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -45,7 +45,7 @@ def test_a_trial_is_compared_with_a_prediction_from_the_trials_before_it() -> No
     assert held.then == math.log1p(0.3)
     assert held.low < held.expected < held.high
     more = [*study(), *trial(2, cpu_recipe({"micro_batch_size": 8}), 900_000.0, parent=1)]
-    assert next(replay("drawn", more)) == held  # what came later teaches it nothing
+    assert next(replay("drawn", more)) == held  # later trials do not change it
 
 
 def test_the_summary_counts_gains_inside_the_interval_and_says_the_bias() -> None:

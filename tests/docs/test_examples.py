@@ -18,7 +18,7 @@ from tests.places import ROOT, TRACES, WITHOUT_SHARED
 SHARE = 0.05  # tolerance that docs/simulated.md states
 FIGURES = 0.1  # tolerance of other examples
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-WIDTH = "100"  # of the terminal that the examples of first-night.md were printed in
+WIDTH = "100"  # columns of the terminal in which the examples of first-night.md were printed
 COST = re.compile(r"cost: (\d+) bursts, ([\d.]+) simulated GPU-hours")
 BEST = re.compile(r"best: trial \d+ .*?([\d.]+)× trial 0")
 

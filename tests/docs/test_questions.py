@@ -23,7 +23,7 @@ from tests.rows import filled
 from trainer.recipe import load_recipe
 
 pytestmark = pytest.mark.thorough
-WIDTH = "100"  # of the terminal that the examples were printed in
+WIDTH = "100"  # columns of the terminal in which the examples were printed
 LASTING = re.compile(r"\d\d:\d\d:\d\d ")
 TOY = ROOT / "tests" / "autotune" / "bisect" / "toy_trainer.py"
 LAUNCH = """\

@@ -53,7 +53,7 @@ REFUSED = {
     r"\bone (file|line|row|event|job|page|bar|mark) an? \w+": "one per",
 }
 WORDS = [(re.compile(pattern), instead) for pattern, instead in REFUSED.items()]
-NOT_SHOWN = re.compile(r"(^|\s)//.*|\{[#{%].*?[#}%]\}")  # of templates and scripts
+NOT_SHOWN = re.compile(r"(^|\s)//.*|\{[#{%].*?[#}%]\}")  # comments of templates and scripts
 QUOTES = re.compile(r"`[^`\n]*`|https?://\S+")
 
 OPENINGS = {"What", "Of", "Where", "That", "How", "Whether", "Which", "Why", "As", "With", "Who", "Those"}

@@ -91,8 +91,8 @@ def test_a_claim_is_a_fraction_with_a_source() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_what_fixes_do_to_a_recipe(recipe: Recipe) -> None:
-    """No more is expected than the wall gives; every change is one of knobs that exist, to values that they take; what
-    is derived is legal, allowed and leaves alone what is frozen."""
+    """Checks that a fix claims at most what its wall can give, that its changes are valid values of existing knobs, and
+    that the derived recipes are legal, allowed and keep frozen knobs."""
     wrong: list[object] = []
     here = situation(recipe)
     for fix, options in applying(recipe):

@@ -19,7 +19,7 @@ NCCL_OOM = (
     "Last error:\nCuda failure 2 'out of memory'"
 )
 ANY = BurstPhase.FORWARD
-# what real programs say -> the kind it is
+# messages of real programs -> their kind of failure
 SAID = [
     (FailureKind.OOM, "RuntimeError: [enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"),
     (
@@ -331,6 +331,6 @@ HELD = (
 @pytest.mark.parametrize(("said", "outside_gib"), HELD)
 def test_memory_outside_the_allocator_at_an_oom_is_read(said: str, outside_gib: float | None) -> None:
     ranks = [RankEvidence(rank=511, phase=BurstPhase.BACKWARD, death=Death(at_s=1.0, code=1), log=f"[rank511]: {said}")]
-    found = classify(Evidence(ranks=ranks))  # what is kept of the log is enough
+    found = classify(Evidence(ranks=ranks))  # the part of the log that is kept is enough
     assert found is not None
     assert found.outside_gib == (None if outside_gib is None else pytest.approx(outside_gib, abs=1e-6))

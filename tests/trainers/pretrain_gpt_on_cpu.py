@@ -1,6 +1,6 @@
 """Runs an unmodified `pretrain_gpt.py` of Megatron-LM on CPU ranks: `python pretrain_gpt_on_cpu.py CHECKOUT ARGS…`.
 
-Stands in for what only a GPU has; the trainer's files are not touched. Needs this project on PYTHONPATH for
+Replaces what only a GPU has; the trainer's files are not touched. Needs this project on PYTHONPATH for
 `megatron_on_cpu`, and six, regex, einops.
 """
 

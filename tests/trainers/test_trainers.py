@@ -37,7 +37,7 @@ def tuner(*words: str, cwd: Path, **env: str) -> None:
         text=True,
         check=False,
     )
-    (cwd / f"{words[0]}.txt").write_text(done.stdout)  # kept beside the study, to be looked at
+    (cwd / f"{words[0]}.txt").write_text(done.stdout)  # kept next to the study for inspection
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

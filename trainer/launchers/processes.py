@@ -130,7 +130,7 @@ def _environment(pid: str) -> dict[str, str]:
 
 
 def with_mark(mark: str) -> list[Process]:
-    """Returns the live processes of one start."""
+    """Returns the live processes whose environment has this mark: those of one start."""
     return [process for process, environment in marked() if environment[MARK] == mark]
 
 

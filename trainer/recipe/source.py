@@ -85,7 +85,7 @@ def parse_source(text: str, *, name: str) -> Source:
         root = loader.get_single_node()
         if values_in(root) > MAX_VALUES:
             raise refused(name, "its aliases expand to more values than a recipe has", "write them out")
-        problems = [] if root is None else _walk(root, (), lines, name)  # before values take in what `<<` refers to
+        problems = [] if root is None else _walk(root, (), lines, name)  # before merge keys (`<<`) are expanded
         data = None if root is None else loader.construct_document(root)
     except RecursionError:
         what = "it is nested too deeply to be read, or an alias contains itself"

@@ -1,4 +1,4 @@
-"""The measure of a bisection: CPU time stands for wall-clock time only where the machine is too busy and both agree."""
+"""The measure of a bisection: CPU time replaces wall-clock time only where the machine is too busy and both agree."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_tables_sort_by_a_click_and_copy_as_csv(tmp_path: Path, drawn: Draw) -> 
     document = drawn(scripted(page, asked))
     assert "data-error" not in document
     down, up = (re.findall(f'data-{way}="([^"]*)"', document)[0].split("|") for way in ("down", "up"))
-    assert down[:3] == ["compute", "· dense GEMM", "· · fp32"]  # what a part is made of goes with it
+    assert down[:3] == ["compute", "· dense GEMM", "· · fp32"]  # the parts of a part follow it
     assert up[-3:] == down[:3]
     assert sorted(down) == sorted(up)
     (csv,) = re.findall('data-csv="([^"]*)"', document)

@@ -63,7 +63,7 @@ def test_an_illegal_recipe_is_refused_and_written_with_force_under_what_it_break
 
 
 def test_what_one_framework_refuses_is_refused_to_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """CUDA_DEVICE_MAX_CONNECTIONS beside TP on Hopper: Megatron-LM takes 1 and nothing else."""
+    """Sets CUDA_DEVICE_MAX_CONNECTIONS with TP on Hopper: Megatron-LM accepts only 1."""
     Path("r.yaml").write_text(REFUSED_BY_MEGATRON_LM)
     assert main(["export", "r.yaml", "--to", "megatron-lm"]) == 2
     assert "[hopper-connections]" in capsys.readouterr().err

@@ -26,7 +26,9 @@ SCHEMA: dict[str, dict[str, tuple[type, bool]]] = {
     "container": {"name": (str, True), "image": (str, False), "command": (list, False), "args": (list, False),
                   "env": (list, False), "resources": (dict, False), "volumeMounts": (list, False)},
 }  # fmt: skip
-YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")  # of the YAML that Kubernetes reads
+YAML_NUMBER = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+)  # numbers of the YAML that Kubernetes reads
 
 
 def job(**sections: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every model whose published configuration is listed beside the tests can be started, checked, estimated and tuned."""
+"""Checks that every model with a published configuration in the tests can be started, checked, estimated and tuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe of a study in its report: every row, beside what the tables expect, in the document and in words."""
+"""Checks the probe of a study in its report: every row with its expected value, in the document and in words."""
 
 from __future__ import annotations
 

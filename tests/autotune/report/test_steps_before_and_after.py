@@ -23,7 +23,7 @@ from policies.reason import Reason, ReasonKind
 from policies.trial import FixShare, Trial
 from tests.autotune.report.drawn_study import events
 
-STEP = 3  # of the accepted path: trial 3, a larger micro batch
+STEP = 3  # step of the accepted path: trial 3, a larger micro batch
 FIXES = (
     FixShare(fix="micro_batch_up", wall=Wall.HOST, knobs=("micro_batch_size",), predicted_share=0.18),
     FixShare(fix="moe_router_dtype", wall=None, knobs=("moe_router_dtype",), predicted_share=None),

@@ -38,7 +38,7 @@ def test_no_secret_that_a_trainer_prints_is_in_what_a_study_leaves(
     given = asked(tmp_path, setup=[f". {secret}"], env={"MY_HUB_TOKEN": "${MY_HUB_TOKEN}"})
     main(["run", str(given), "--budget", "1", "--study", str(study)])
     assert "401 for <left out>" in (study / "journal.jsonl").read_text()
-    log = (study / "bursts/0001/log/rank1.log").read_text()  # of the rank that crashes: it had printed before
+    log = (study / "bursts/0001/log/rank1.log").read_text()  # the rank that crashes had printed before
     assert "env 1 MY_HUB_TOKEN=<left out>" in log
     assert "OTHER=<left out>" in log
     assert "401 for <left out>" in (study / "report.html").read_text().replace("&lt;", "<").replace("&gt;", ">")

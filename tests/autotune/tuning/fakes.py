@@ -172,7 +172,7 @@ def trials_in(folder: Path) -> list[Trial]:
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: no handler of the loop catches it."""
+    """Plays SIGKILL: no handler of the loop catches it."""
 
 
 def dies_after(events: int) -> Callable[[Event, History], None]:

@@ -1,5 +1,5 @@
-"""Limits of a study: bursts, GPU-hours, the clock, patience, and the cost of a burst beside the training that is
-planned."""
+"""Checks the limits of a study: bursts, GPU-hours, the clock, patience, and the cost of a burst compared with the
+planned training."""
 
 from __future__ import annotations
 

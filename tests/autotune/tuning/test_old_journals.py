@@ -122,7 +122,7 @@ def test_studies_of_every_version_are_listed_together(
 
 
 def test_every_form_of_an_event_is_in_one_of_the_journals_that_are_resumed() -> None:
-    """Compares types, and which keys are missing beside others that are there."""
+    """Compares types, and which optional keys are missing together."""
     events = {kind: map(json.loads, journal_of(kind).splitlines()) for kind in KINDS}
     forms = {kind: {form for event in events[kind] for form in written(event, event["event"])} for kind in KINDS}
     keys: dict[str, set[str]] = defaultdict(set)

@@ -182,7 +182,7 @@ def twice(trial: Trial, **given: Any) -> Judgement:
 def test_decisions_of_another_version_stay_and_the_search_continues_after_them(
     events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways: a version that repeats less, resumed by one that repeats more, and the other way round."""
+    """Resumes a study of a version that repeats less with one that repeats more, and the reverse."""
     for older, newer in ((twice, judge), (judge, twice)):
         folder = tmp_path / older.__name__
         monkeypatch.setattr(loop, "judge", older)

@@ -24,7 +24,7 @@ def recipes() -> list[Recipe]:
 
 
 def observed(keys: dict[str, float]) -> list[Observed]:
-    """Returns measurements of the true machine, beside a simulation with these keys."""
+    """Returns measurements of the true machine and those of a simulation with these keys."""
     found = []
     for recipe in recipes():
         ours, theirs = (

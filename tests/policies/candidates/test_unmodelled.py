@@ -199,7 +199,7 @@ SEES_FIXES: tuple[ModuleType, ...] = (
 
 @pytest.fixture
 def add_fix(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fix], None]:
-    """Puts a fix beside the others, as a new file would."""
+    """Adds a fix to the table, as a new file would."""
 
     def add(fix: Fix) -> None:
         for module in SEES_FIXES:
@@ -224,7 +224,7 @@ def new_fix(knob: str, value: Any, *phases: Phase, claims: tuple[Claim, ...] = (
 
 
 def test_a_new_fix_is_a_candidate_where_the_surrogate_predicts_it(add_fix: Callable[[Fix], None]) -> None:
-    """By a change that no other fix and no decision makes: every third layer recomputed."""
+    """Adds a fix with a change that nothing else proposes: every third layer recomputed."""
     changes = {"recompute_method": "block", "recompute_num_layers": 3}
     fix = new_fix("recompute_method", "block", Phase.PROFILE, Phase.RETUNE)
     fix = replace(fix, changes=lambda situation: [changes], knobs=tuple(changes))

@@ -97,7 +97,7 @@ def test_a_value_that_only_a_failed_recipe_has_had_is_a_suspect() -> None:
     crash = failed(gpu_recipe(fused | {"micro_batch_size": 2}), "Segmentation fault", kind=FailureKind.CRASH)
     avoid = Avoid([BASE, crash, rejected({"micro_batch_size": 2}, number=2)])
     assert avoid.has_suspect(fused)
-    assert not avoid.has_suspect({"micro_batch_size": 2})  # which has run since
+    assert not avoid.has_suspect({"micro_batch_size": 2})  # a recipe with it has run since
     table = tabulate([gpu_recipe(fused), gpu_recipe({"moe_router_fusion": True}), gpu_recipe()])
     shares = [1.0, 0.5, 0.0]
     assert avoid.trust(table) == pytest.approx([1 - SUSPECT_DISCOUNT * share for share in shares])

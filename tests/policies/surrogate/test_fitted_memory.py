@@ -140,7 +140,7 @@ def test_a_limit_that_was_met_counts_memory_outside_the_allocator() -> None:
 
 
 def test_a_recipe_that_ran_at_the_limit_says_nothing_of_measured_memory_outside_the_allocator() -> None:
-    """Both parts are measured, so their sum is known: that it fits moves no part of the estimate."""
+    """Measures both parts, so that their sum is known and the fact that it fits adds nothing."""
     measured = with_outside(ran(OTHER, 1.0), 1.0)
     tight, roomy = (fit_memory([measured], needs(OTHER) * times) for times in (1.001, 10.0))
     assert tight.mean == pytest.approx(roomy.mean, abs=1e-3)

@@ -76,7 +76,7 @@ def test_the_same_evidence_teaches_the_same_in_any_order() -> None:
 
 
 def test_what_was_measured_is_predicted_to_within_its_noise() -> None:
-    """Also where the closed form cannot express it: this recipe is a third slower, and no part explains why."""
+    """Measures one recipe a third slower than the closed form, which no part of the step explains."""
     found = evidence(RECIPES, {})
     slow = [replace(found[0], step_s=(found[0].step_s or 0.0) * 1.33), *found[1:]]
     mean, deviation = fit_time(slow).predict(tabulate([RECIPES[0]]))

@@ -1,4 +1,4 @@
-"""Lessons of other studies: only factors that their bursts have updated, with a wider spread than there."""
+"""Checks priors from other studies: they hold only factors that those studies' bursts updated, with a wider spread."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_the_full_run_stays_less_certain_than_by_a_burst_of_its_own() -> None:
 
 @pytest.mark.parametrize("together", [1, time.MAX_ROWS_PER_CALL])
 def test_bursts_of_two_sizes_are_fitted_together(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the moves of proxies alone are evaluated at once, which no other table sees."""
+    """Checks it also with one row per call, so that rows of proxies are evaluated without other rows."""
     monkeypatch.setattr(time, "MAX_ROWS_PER_CALL", together)
     both = surrogate(ran_at(target(), None, slower=1.2), ran_at(target(), SMALLEST, slower=1.2)).time
     closed = float(time_of(tabulate([target()])).step_s[0])

@@ -18,5 +18,5 @@ def broken_model(*args: Any, **kwargs: Any) -> Any:
 
 
 if __name__ == "__main__":
-    setattr(train, "build_model", broken_model)  # noqa: B010  # where train's own code looks it up
+    setattr(train, "build_model", broken_model)  # noqa: B010  # `train` looks the name up in its own module
     worker.main(Path(sys.argv[1]))

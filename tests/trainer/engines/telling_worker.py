@@ -17,6 +17,6 @@ def telling_model(*args: Any, **kwargs: Any) -> Any:
 
 
 if __name__ == "__main__":
-    setattr(train, "build_model", telling_model)  # noqa: B010  # where train's own code looks it up
+    setattr(train, "build_model", telling_model)  # noqa: B010  # `train` looks the name up in its own module
     print("started with", os.environ["MY_HUB_TOKEN"], flush=True)
     worker.main(Path(sys.argv[1]))

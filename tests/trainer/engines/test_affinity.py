@@ -1,4 +1,4 @@
-"""`cpu_affinity: spread`: cores near the rank's GPU, shared equally by the ranks of a socket. Not run on a GPU here."""
+"""`cpu_affinity: spread`: cores near the rank's GPU, shared equally by the ranks of a socket. Needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks that a burst on GPUs acts as the exported command would, and that its outcome lists the differences.
 
-Held against fakes where only a GPU could show it: not run on a GPU here (`gpu` marks do that).
+Fakes take the place of what needs a GPU; tests with the mark `gpu` run on one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LATENT = {"multi_latent_attention": True, "q_lora_rank": 96, "kv_lora_rank": 64,
           "moe_layer_freq": (0, 1, 1, 1), "moe_shared_expert_intermediate_size": 256}  # fmt: skip
 SHARDED = {"use_distributed_optimizer": True}
 AWARE = SHARDED | {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"}
-# what is added to the model, GPUs, sizes and knobs
+# additions to the model, GPUs, sizes and knobs
 CASES: tuple[tuple[dict[str, Any], int, dict[str, Any]], ...] = (
     ({}, 16, SHARDED | {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2,
                         "expert_tensor_parallel_size": 2, "pipeline_model_parallel_size": 2}),

@@ -1,4 +1,4 @@
-"""Fused kernels: on GPUs as Megatron-LM's command line leaves them. Kernels themselves not run on a GPU here."""
+"""Checks that fused kernels are on exactly where Megatron-LM's command line has them on a GPU; runs none of them."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration()
 
     with megatron_on_cpu():
         around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # type: ignore[arg-type]
-        for _ in range(2):  # of three before the capture
+        for _ in range(2):  # two of the three calls before the capture
             returned = around(
                 model=object(), data_iterator=Feed(drawn, "cpu"), num_microbatches=2, seq_length=4, forward_only=False
             )

@@ -1,4 +1,4 @@
-"""From a recipe to Megatron's configurations: nothing that was asked for is lost on the way."""
+"""Checks that every setting of a recipe reaches Megatron's configurations."""
 
 from __future__ import annotations
 

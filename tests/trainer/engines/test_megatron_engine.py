@@ -72,7 +72,7 @@ class Ranks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.engine = MegatronEngine(folder / "engine")
-        self.cold: list[tuple[Recipe, Outcome]] = []  # what ran first on new ranks
+        self.cold: list[tuple[Recipe, Outcome]] = []  # first bursts on new ranks
         self._numbers = itertools.count(1)
         self._outcomes: dict[str, Outcome] = {}
 
@@ -112,9 +112,9 @@ def selective(*modules: str) -> dict[str, Any]:
     return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
-# what runs on a CPU, several settings together where they do not meet: (knobs, model fields)
+# layouts that run on a CPU, independent settings together: (knobs, model fields)
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # first: its environment is of its own ranks, which the others would have to start again after it
+    # first, since its environment needs ranks of its own: the others would have to start theirs again
     "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
     "dp": ({}, {}),
     "ep": (EP2, {}),
@@ -180,7 +180,7 @@ def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     assert abs(outcome.loss[0] - math.log(128)) < 0.2  # an untrained model gives every word the same probability
     assert outcome.loss[-1] < outcome.loss[0]
     assert len(outcome.peak_gib) == 2
-    assert outcome.outside_gib == []  # nothing lies beside a process's own memory
+    assert outcome.outside_gib == []  # a CPU process has no memory outside an allocator
     assert outcome.tokens_per_s_per_gpu is not None
     assert outcome.tokens_per_s_per_gpu > 0
     assert outcome.layers == "local"

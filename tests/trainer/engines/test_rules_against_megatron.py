@@ -1,4 +1,4 @@
-"""Our rules beside the installed Megatron-Core: thousands of recipes, one verdict.
+"""Compares the rules with the installed Megatron-Core: thousands of recipes, the same verdict.
 
 A rule is compared where Megatron-Core can say something before a model is built. What it cannot see then, and what
 releases judge differently, is in `trainer/recipe/rules/comparison.csv`, each with its reason; a disagreement that no
@@ -30,7 +30,7 @@ from trainer.recipe.tables import read_table
 pytestmark = pytest.mark.megatron
 
 DRAWS = (range(3_000), range(3_000, 8_000))
-MAX_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
+MAX_RANKS = 64  # most ranks of a tuned recipe that is mutated: grouping fake ranks takes time
 ROWS = read_table("rules/comparison.csv")
 
 

@@ -36,7 +36,7 @@ RECIPES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("gpt-oss-20b", "h200", "bf16", {}),
     ("mixtral-8x7b", "b300", "nvfp4", OPTIMIZER),
 )
-# columns that name something beside figures: empty means that there is nothing to name
+# columns of names, not figures: an empty cell means that there is none
 NAMES = {"gpu": "the key of the row", "reference": "the fitted shares are of the row's own peak"}
 
 

@@ -51,7 +51,7 @@ def test_a_knob_moves_the_estimate_or_is_listed_with_what_does_not_know_it() -> 
 
 
 def test_what_a_knob_moves_in_the_simulation_it_moves_in_the_estimate_or_is_listed() -> None:
-    """Time and memory apart, by the simulation's own formulas."""
+    """Compares time and memory separately; the simulation has formulas of its own."""
     silent = []
     for name, (context, value) in MOVES.items():
         before = base().replace(CONTEXTS[context])

@@ -1,4 +1,4 @@
-"""Packed sequences are kept by an import, and named by check beside CUDA graphs."""
+"""Checks that an import keeps packed sequences, and that `check` names them with CUDA graphs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trainer.launchers.nodes.avoid import avoided
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.warm import WarmRanks, start_ranks
 
-WORKERS = Path(__file__).parent  # where fake_worker is
+WORKERS = Path(__file__).parent  # the folder of fake_worker
 Launch = Callable[..., WarmRanks]
 MakeBurst = Callable[..., Path]
 FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]

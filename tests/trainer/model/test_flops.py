@@ -55,7 +55,7 @@ def test_published_ratios_of_tflops_to_tokens_come_out_to_a_thousandth() -> None
     assert abs(off["gpt_oss_120b", 4096, True]) < 2e-3
 
 
-# GFLOP a token that `num_floating_point_operations` of Megatron-LM's training.py (dev branch, d48bd6be) gives for the
+# GFLOP per token that `num_floating_point_operations` of Megatron-LM's training.py (dev branch, d48bd6be) gives for the
 # same fields; it counts the norms of latent attention and of MTP too, and no indexer of dsa
 COUNTED = [
     ("nemotron-3-super-120b-a12b", 65536, True, 92.9343),
@@ -77,7 +77,7 @@ def test_newer_mixers_are_counted_as_megatron_counts_them(row: tuple[str, int, b
     assert model_flops_per_token(model, seq_length) / 1e9 == pytest.approx(gflop, rel=1e-5)
 
 
-# GFLOP a token at 4,096 of arXiv 2603.07685, which counts the router beside what we count
+# GFLOP per token at 4,096 tokens in arXiv 2603.07685, which counts the router too; we do not
 @pytest.mark.parametrize(
     ("name", "mtp_layers", "gflop"),
     [("deepseek-v3", 1, 260.64), ("deepseek-v3", None, 250.45), ("qwen3-235b-a22b", None, 148.3)],

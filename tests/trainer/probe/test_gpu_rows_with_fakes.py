@@ -20,7 +20,7 @@ from trainer.probe.measures import links, measures, memory, overlap
 from trainer.recipe import Recipe
 
 RECIPE = Recipe.model_validate({"name": "faked", "model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "nodes": 1}})
-SLOWED = 1.5  # what runs while the other stream is busy
+SLOWED = 1.5  # slowdown of work that runs while the other stream is busy
 PRODUCT_US, EXCHANGE_US, REDUCTION_US = 400.0, 100.0, 200.0
 
 

@@ -72,7 +72,7 @@ def test_two_cpu_ranks_measure_every_group(tmp_path: Path) -> None:
     recipe = load_recipe("cpu-moe")
     found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
     assert found.failure is None
-    assert found.links is None  # of one node
+    assert found.links is None  # one node has none
     assert {row.name: row.failure for row in found.rows if row.measured is None} == {}
     assert {row.group for row in found.rows} == {"links", "compute", "host", "memory", "works"}
     assert {row.ranks for row in found.rows if row.group == "compute"} == {2}

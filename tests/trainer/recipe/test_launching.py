@@ -1,4 +1,4 @@
-"""`burst.launcher`: a name, or a name with settings; only the kind distinguishes recipes."""
+"""Checks `burst.launcher`: a name, or a name with settings, which are not part of a recipe's digest."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of
 checkpoint of full recompute; the pipeline split, which Megatron-Bridge keeps elsewhere (`split_of`). Set as
 Megatron-Bridge does: sequence parallel is off with TP 1 (R024). Recompute of `mhc` is DeepSeek-V4's, which we do not
 have; the optimizer section's own copy of the overlaps is a default that never acts. What the table has no column for
-and Megatron-Core asks for beside a setting is set with it (`unrecorded`).
+and Megatron-Core requires with a setting is set with it (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rows() -> tuple[dict[str, Any], ...]:
 
 
 # The table's model -> ours, and fields that differ. Vision-language recipes train the language model of that size; a
-# model that is not in our table is stood in for by the nearest that is, without MTP.
+# model that is not in our table is replaced by the nearest one that is, without MTP.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_vl_30b_a3b": ("qwen3-30b-a3b", {}),

@@ -42,7 +42,7 @@ else:
 json.dump(found, sys.stdout)
 """
 PYTHON = next((path for path in ("/usr/bin/python3.13", "/usr/bin/python3.12", "/usr/bin/python3.11")
-               if os.path.exists(path)), None)  # which nobody may run too  # fmt: skip
+               if os.path.exists(path)), None)  # one that user nobody may run  # fmt: skip
 
 
 def _later(mode: Isolation) -> Any:
@@ -159,7 +159,7 @@ def test_nothing_of_200_hostile_lines_happens(mode: Isolation, prey: tuple[int, 
 
 
 def test_without_namespaces_and_landlock_nothing_is_run(prey: tuple[int, Prey]) -> None:
-    """In a user namespace that may make no other and has no privileges, under a kernel whose Landlock is not asked."""
+    """Runs in a user namespace without privileges that may make no other namespace, and without Landlock."""
     user, prey_of = prey
     if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("no unshare or setpriv to take the namespaces away with")
@@ -210,7 +210,7 @@ def _quoted(text: str) -> str:
 
 
 def _places() -> dict[str, list[str]]:
-    """Names in folders that everybody may write to, without those of tests that run beside this one."""
+    """Returns the names in folders that everybody may write to, without those of tests that run at the same time."""
     found = {}
     for place in ("/", "/etc", "/var/tmp", "/dev/shm", "/dev/mqueue"):
         if os.path.isdir(place):

@@ -18,8 +18,8 @@ import numpy as np
 
 from trainer.estimate.candidates import Flags, Floats
 
-EXACT = 8
-ORDERS = 40  # drawn for more changes, each with its reverse
+EXACT = 8  # changes up to which every subset is evaluated
+ORDERS = 40  # random orders of more than EXACT changes, each taken forwards and backwards
 SEED = 26
 
 Cost = Callable[[Flags], Floats]  # [R, C] → [K, R]

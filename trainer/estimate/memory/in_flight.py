@@ -73,8 +73,8 @@ def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
 def _ahead(candidates: Candidates) -> Floats:
     """Returns the number of micro batches for which captured layers have additional buffers, [N, 1].
 
-    EP overlap without a pipeline runs one forward beside another backward, and a graph does not release its buffers in
-    between.
+    EP overlap without a pipeline runs the forward of one micro batch with the backward of another, and a graph keeps
+    its buffers in between.
     """
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1) & (candidates.vpp == 1)
     result: Floats = np.where(overlapped & (candidates.microbatches > 1), 1.0, 0.0)[..., None]

@@ -113,7 +113,7 @@ def _frozen(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_version(reading: Reading, argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns defaults that changed between releases, if they act and are not written."""
+    """Returns notes on defaults that changed between releases and on which the command relies."""
     if not reading.knobs.get("use_megatron_fsdp") or "--data-parallel-sharding-strategy" in argv:
         return ()
     return (

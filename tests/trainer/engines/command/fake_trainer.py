@@ -3,7 +3,7 @@
 ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
 short (ends there with code 0), hang (all ranks), linger (does all, then does not end). `{"tell": ["PATH"]}` prints
 variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it. `{"first": 1001}` is where it
-begins, `{"noise_mib": 9}` what it prints beside, `{"orphan": ["own", "empty"]}` leaves processes with its own and an
+begins, `{"noise_mib": 9}` how much else it prints, `{"orphan": ["own", "empty"]}` leaves processes with its own and an
 empty environment, and `{"looks": [["bar"], …]}` is how the line of each iteration looks, in turn: see LOOKS.
 """
 
@@ -26,7 +26,7 @@ LINE = (
 )
 
 
-# what a line becomes: rewritten by a progress bar, coloured, printed twice, run into others, of a locale with a comma
+# forms of a line: rewritten by a progress bar, coloured, printed twice, run into others, of a locale with a comma
 LOOKS = {
     "bar": lambda line: f"\r 10%|#   | 1/9\r{line}\r 20%|##  | 2/9",
     "colour": lambda line: line.replace("iteration ", "\x1b[1;32miteration\x1b[0m ").replace(": ", ": \x1b[33m"),

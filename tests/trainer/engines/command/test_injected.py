@@ -131,5 +131,5 @@ def test_a_phase_is_written_when_it_is_new_and_where_an_exception_came(tmp_path:
         "except ValueError: print(open(os.environ['MOE_AUTOTUNE_OUT'] + '/rank0.phase').read().strip())\n"
     )
     written, phase = run(tmp_path, program).stdout.split()
-    assert int(written) < 20  # of 198 changes: a slow machine may write one every two seconds
+    assert int(written) < 20  # 198 changes: a slow machine may write one every two seconds
     assert phase == "backward"

@@ -95,7 +95,7 @@ OFFLOAD = PRECISE | {"optimizer_cpu_offload": True, "optimizer_offload_fraction"
         ({}, SELECTIVE, "activations"),
         (SELECTIVE, FULL, "activations"),
         ({}, {"precision": "fp8_current"}, "activations"),
-        ({"cross_entropy_loss_fusion": True}, {}, "logits"),  # compiled out of place
+        ({"cross_entropy_loss_fusion": True}, {}, "logits"),  # the compiled fusion does not work in place
         ({}, {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}, "logits"),
         ({}, {"pipeline_model_parallel_size": 2}, "weights"),
         (
@@ -233,7 +233,7 @@ def test_only_linear_layers_between_embedding_and_head_are_kept_in_fp8() -> None
     weights = [state_bytes(one(recipe), held)["weights"] for recipe in (wide, narrow)]
     assert weights[0] - weights[1] == pytest.approx(2 * held.linear)
     tables = 2 * wide.architecture.vocab_size * wide.architecture.hidden_size
-    assert weights[1].sum() - 2 * held.linear.sum() > 2 * tables  # two copies of one byte beside them
+    assert weights[1].sum() - 2 * held.linear.sum() > 2 * tables  # in addition, two copies of one byte
 
 
 def qwen3_235b(*, pp: int, vpp: int | None = None, layout: str | None = None) -> Recipe:
@@ -275,7 +275,7 @@ UNEVEN = {  # layout -> PP
     ids=lambda recipe: recipe.knob("pipeline_model_parallel_layout") or "counted",
 )
 def test_uneven_chunks_hold_what_the_simulated_schedule_holds(recipe: Recipe) -> None:
-    """On every pipeline rank; the simulation plays the schedule allocation by allocation and shares no formula."""
+    """Compares every pipeline rank with the simulation, which counts allocation by allocation and shares no formula."""
     played = simulate_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
     estimated = sum(memory_of(one(recipe)).by_part.values(), np.zeros(1))[0]
     assert estimated == pytest.approx(played, rel=0.015)

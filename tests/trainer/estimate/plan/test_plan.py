@@ -146,7 +146,7 @@ def test_an_illegal_recipe_is_planned_all_the_same() -> None:
 
 
 def test_a_choice_runs_as_it_is_written() -> None:
-    """Nothing of it would silently run as something else, and the environment it counts on is in it."""
+    """Checks that Megatron would change no setting silently, and that the needed environment is part of the recipe."""
     for choice in filled(choices(search(recipe(model="qwen3-235b-a22b", cluster={"gpu": "gb200", "nodes": 16})), 5)):
         kinds = {finding.kind for finding in check(choice.recipe)}
         assert FindingKind.FALLBACK not in kinds

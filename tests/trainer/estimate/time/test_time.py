@@ -105,7 +105,7 @@ def test_interleaving_shrinks_the_bubble() -> None:
 
 
 def test_chunks_of_an_interleaved_pipeline_wait_for_the_longest_of_every_round() -> None:
-    """Both ranks hold 24 layers: as 18 and 6 beside 6 and 18 they take as long as 36, as 12 and 12 as long as 24."""
+    """Splits 24 layers per rank into chunks: 18 + 6 and 6 + 18 take as long as 36 layers, 12 + 12 as long as 24."""
     stages: dict[str, Any] = {"pipeline_model_parallel_size": 2, "global_batch_size": 1024}
 
     def step_and_wait_s(layout: str) -> tuple[float, float]:

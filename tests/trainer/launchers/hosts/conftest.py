@@ -23,7 +23,7 @@ from trainer.recipe.launching import HostsSettings
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if reason := why_not():
         pytest.skip(reason)
-    network = Network(nodes=HOSTS, tag=str(100_000 + os.getpid()))  # beside that of a Slurm
+    network = Network(nodes=HOSTS, tag=str(100_000 + os.getpid()))  # distinct from the tags of Slurm tests
     found = Hosts(folder=tmp_path_factory.mktemp("hosts"), network=network)
     try:
         found.start()

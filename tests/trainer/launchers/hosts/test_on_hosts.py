@@ -44,7 +44,7 @@ def test_ranks_of_two_hosts_stay_up_between_bursts(
     came = list(notes.started_nodes(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
     assert [each.address for each in came] == hosts.addresses
-    # what the tests below count: keepers, agents and ranks of both hosts carry the mark of their start
+    # the tests below count processes by mark: keepers, agents and ranks of both hosts have that of their start
     found = [
         Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
     ]
@@ -89,7 +89,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_killed_tuner_leaves_nothing_on_any_host(alone: bool, hosts: Hosts, tmp_path: Path) -> None:
-    """Also where every process that it had here is killed with it."""
+    """Kills the tuner alone, and with every process that it started on its own machine."""
     (tmp_path / "burst").mkdir()
     (tmp_path / "burst/acts.json").write_text('{"0": [["grandchild", "kept"]]}')
     argv = [sys.executable, "-c", TUNER, str(tmp_path), *hosts.ssh]

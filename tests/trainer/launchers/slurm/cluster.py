@@ -1,6 +1,6 @@
 """A real Slurm of two nodes on this machine: munged, slurmctld and two slurmd on loopback, started as root.
 
-Up in a second. Ports, names and folders are its own, so that several may run beside each other.
+It starts in a second. Each has its own ports, names and folders, so that several may run at a time.
 """
 
 from __future__ import annotations

@@ -72,5 +72,5 @@ def name_of(ranks: WarmRanks) -> str:
 
 
 def left_of(ranks: WarmRanks) -> list[object]:
-    """Processes of the start on either node: both are this machine."""
+    """Returns the live processes of the ranks' start on both nodes, which are this machine."""
     return list(with_mark(processes_of(ranks).mark))

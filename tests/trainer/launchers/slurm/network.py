@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.conftest import HANG_S
 
-_QUEUE = ("burst", "64kb", "latency", "400ms")  # of the token bucket
+_QUEUE = ("burst", "64kb", "latency", "400ms")  # arguments of the token bucket
 _LISTEN = """import socket, sys
 listener = socket.create_server((sys.argv[1], 0))
 print(listener.getsockname()[1], flush=True)
@@ -65,7 +65,7 @@ class Network:
         return f"mv{self.tag}-{node}"
 
     def start(self) -> None:
-        self.stop()  # of a run that was killed, whose number is used again
+        self.stop()  # a killed run with the same number may have left its network
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.controller}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")

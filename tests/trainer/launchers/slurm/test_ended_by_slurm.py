@@ -35,7 +35,7 @@ from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
 
-DEADLINE_S = 30.0  # of a burst that is suspended for longer
+DEADLINE_S = 30.0  # deadline of a burst that is suspended for longer
 LOOK_S = 0.5  # at a job's state by the tuner: it sees a suspension long before the deadline
 End = Callable[[Cluster, str], AbstractContextManager[None]]
 

@@ -22,7 +22,7 @@ from trainer.recipe import Recipe, load_recipe
 pytestmark = pytest.mark.slurm
 
 TRAINER = Path(__file__).parents[2] / "engines/command/fake_trainer.py"
-SMALL = {"seq_length": 32, "global_batch_size": 2}  # of a training whose length is not tested
+SMALL = {"seq_length": 32, "global_batch_size": 2}  # a short training: its length is not tested
 SHORT = Patience(first_s=300, all_s=300, least_s=15.0, writing_s=60.0, ending_s=60.0)
 
 

@@ -115,7 +115,7 @@ def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: 
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     for process, argv in commands(ranks):
         if argv[0] == "srun":
-            send(process, signal.SIGKILL)  # of its two the second may have seen the first end
+            send(process, signal.SIGKILL)  # srun has two processes: the second may have ended with the first
     failure = failed(ranks, make_burst({0: [["hang"]]}))
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "SIGKILL" in failure.evidence
@@ -183,7 +183,7 @@ def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     ranks = launch_on_nodes()
     assert named(name_of(left)) == []
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
-    processes_of(left).wait(HANG_S)  # what followed the step here ends by itself
+    processes_of(left).wait(HANG_S)  # the local process that follows the step ends by itself
     assert left_of(left) == []
 
 

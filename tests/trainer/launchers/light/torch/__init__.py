@@ -1,1 +1,1 @@
-"""In the place of torch where a start needs an agent that imports none: `distributed/run.py` is all there is."""
+"""Replaces torch in tests that start ranks by an agent without torch: it has only `distributed/run.py`."""
