@@ -75,7 +75,7 @@ class Repeats:
         return float(len(at_us)) if weights is None else float(weights.sum())
 
     def windows(self) -> Iterator[tuple[float, float, float]]:
-        """Yields start, end and times of each."""
+        """Yields start, end and number of repetitions of each repeated window."""
         yield from zip(self.start_us.tolist(), self.end_us.tolist(), self.times.tolist(), strict=True)
 
 

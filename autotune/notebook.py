@@ -17,7 +17,7 @@ from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.report.document import measured
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from policies.trial import Trial
 from trainer.errors import BadInputError, Problem
 
@@ -147,4 +147,4 @@ def load_study(path: str | Path) -> LoadedStudy:
         hint = "name a folder that `moe-autotune run` made"
         raise BadInputError(Problem(where=str(folder), what=f"it has no {JOURNAL}", hint=hint))
     events, _ = read_events(journal)
-    return LoadedStudy(path=folder, history=as_it_stands(History(events)))
+    return LoadedStudy(path=folder, history=with_provisional_verdicts(History(events)))

@@ -5,7 +5,7 @@
 
 A case is a published run with one or two settings changed for the worse, with a router that favours some experts, or
 with a link at part of its rate. It is run on a simulated cluster with noise; a log as Megatron-LM writes it, with its
-dump of arguments, and the traces of some ranks are left. A planted slowdown costs at least LEAST of the step in the
+dump of arguments, and the traces of some ranks are left. A planted slowdown costs at least MIN_COST of the step in the
 simulation. It leads if it is the first cause listed; of two, if the more expensive one is.
 """
 

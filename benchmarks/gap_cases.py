@@ -22,7 +22,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.machine import Links, Machine, Routing
 from trainer.recipe.rules import FindingKind
 
-LEAST = 0.08  # least cost of each planted slowdown, as a fraction of the slowed step
+MIN_COST = 0.08  # least cost of each planted slowdown, as a fraction of the slowed step
 RELEASES = ("26.02", "26.04", "26.06")
 SKEW, RATE = (0.6, 1.2), (0.25, 0.6)  # ranges of a router's skew, and of a slow link's share of its rate
 TWO, ROUTER, LINK = 2, 3, 4  # kinds of cases, by the seed modulo five
@@ -138,7 +138,7 @@ def _settings(run: Published, changes: Sequence[dict[str, Any]]) -> Case | None:
     for change, names in zip(changes, moved, strict=True):
         without = slowed_recipe.replace({name: run.recipe.knob(name) for name in change})
         cost = 1 - _step_s(without, machine) / whole
-        if cost < LEAST:
+        if cost < MIN_COST:
             return None
         slowdowns.append(Slowdown(what=", ".join(sorted(names)), cost=cost, knobs=frozenset(names)))
     return Case(
@@ -153,7 +153,7 @@ def _router(rng: random.Random, run: Published) -> Case | None:
     recipe = run.recipe.replace({FORCED: False})
     machine = Machine(routing=Routing(skew=round(rng.uniform(*SKEW), 2)))
     cost = 1 - _step_s(run.recipe, machine) / _step_s(recipe, machine)
-    if cost < LEAST or not _is_legal(recipe):
+    if cost < MIN_COST or not _is_legal(recipe):
         return None
     causes = frozenset({str(Cause.ROUTER)})
     return Case(
@@ -168,7 +168,7 @@ def _link(rng: random.Random, run: Published) -> Case | None:
     name = rng.choice(("network", "nvlink"))
     machine = Machine(links=Links(**{name: round(rng.uniform(*RATE), 2)}))
     cost = 1 - _step_s(run.recipe, Machine()) / _step_s(run.recipe, machine)
-    if cost < LEAST:
+    if cost < MIN_COST:
         return None
     what = f"{name} at {getattr(machine.links, name):.0%}"
     causes = frozenset(map(str, LINKS))

@@ -31,7 +31,7 @@ from trainer.recipe import Recipe
 
 GPUS, MAX_NODES = 256, 8
 BOUNDS = (1, 4, 8, 12, 24)  # least number of layers of each group of proxies
-LEAST = 3  # a scenario counts for a group of proxies if at least this many of its recipes have one
+MIN_RECIPES = 3  # a scenario counts for a group of proxies if at least this many of its recipes have one
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
                 group = max(bound for bound in BOUNDS if bound <= layers)
                 found[group].append((target, target - _error(proxy, scenario)))
         for group, errors in found.items():
-            if len(errors) >= LEAST:
+            if len(errors) >= MIN_RECIPES:
                 centered = np.array(errors) - np.mean(errors, axis=0)
                 alone[group] += centered[:, 0].tolist()
                 left[group] += centered[:, 1].tolist()

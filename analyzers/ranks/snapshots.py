@@ -42,7 +42,7 @@ class SnapshotReport:
     memory: MemoryUse | None
     warnings: tuple[str, ...] = ()
 
-    def alone(self) -> TraceReport:
+    def as_trace_report(self) -> TraceReport:
         """Returns a report for a rank without a trace."""
         return TraceReport(
             path=self.path,
@@ -89,7 +89,7 @@ def attach(digests: Sequence[Digest], snapshots: Sequence[SnapshotReport]) -> tu
     for one in snapshots:
         place = next((k for k, d in enumerate(merged) if one.rank is not None and d.rank == one.rank), None)
         if place is None:
-            apart.append(one.alone())
+            apart.append(one.as_trace_report())
         else:
             merged[place] = _with(merged[place], one)
     return merged, apart

@@ -66,8 +66,8 @@ class Problem:
     def step(self, trials: Sequence[Trial]) -> BisectStep:
         """Returns the verdict after these trials, and the subset to run next."""
         measure = self.measure(trials)
-        shown = map(measure.observed_deviation, _that_ran(trials))
-        question = replace(self.question, deviation=expected_deviation(shown))
+        observed = map(measure.observed_deviation, _that_ran(trials))
+        question = replace(self.question, deviation=expected_deviation(observed))
         return next_step(question, self.seen(trials, measure))
 
 

@@ -124,10 +124,10 @@ def trial_at(path: Path) -> Trial | None:
     if path.exists() or not path.name.isdecimal() or not (path.parent / JOURNAL).is_file():
         return None
     from autotune.tuning.history import History
-    from autotune.tuning.provisional import as_it_stands
+    from autotune.tuning.provisional import with_provisional_verdicts
 
     events, _ = read_events(path.parent / JOURNAL)
-    attempted = as_it_stands(History(events)).attempted
+    attempted = with_provisional_verdicts(History(events)).attempted
     if int(path.name) not in attempted:
         raise refused(str(path), f"the study has no trial {int(path.name)}", f"it has {_numbers(list(attempted))}")
     return attempted[int(path.name)]

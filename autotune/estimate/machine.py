@@ -32,7 +32,7 @@ class UsedMachine(TypedDict):
 class ChosenMachine:
     """A machine file that was named on the command line, with its section `estimate`."""
 
-    named: str
+    given: str
     file: MachineFile
     estimate: Estimate
 
@@ -40,13 +40,13 @@ class ChosenMachine:
     def cluster(self) -> LearnedCluster:
         from policies.surrogate.learned import learned_cluster  # imports the surrogate, and SciPy with it
 
-        return learned_cluster(self.estimate, name=self.named)
+        return learned_cluster(self.estimate, name=self.given)
 
     @property
     def document(self) -> UsedMachine:
         return {
             "name": self.file.name,
-            "file": self.named,
+            "file": self.given,
             "source": self.estimate.source,
             "trials": self.estimate.trials,
             "gpu": self.estimate.gpu,
@@ -60,7 +60,7 @@ class ChosenMachine:
         learned = f"{counted(len(self.estimate.factors), 'factor')} learned from {self.estimate.source}"
         trials = f", {counted(self.estimate.trials, 'recipe')} on {self.estimate.gpu}" if self.estimate.trials else ""
         left_out = f"; not known to this version, left out: {', '.join(self._unknown)}" if self._unknown else ""
-        return f"machine {self.file.name} ({self.named}): {learned}{trials}{left_out}"
+        return f"machine {self.file.name} ({self.given}): {learned}{trials}{left_out}"
 
     @property
     def _unknown(self) -> list[str]:
@@ -94,7 +94,7 @@ def chosen_machine(named: str | None, *, gpu: str) -> ChosenMachine | None:
             f"it was learned on {file.estimate.gpu}, this recipe is for {gpu}",
             f"name a machine of {gpu}, or leave {WHERE} out",
         )
-    return ChosenMachine(named=named, file=file, estimate=file.estimate)
+    return ChosenMachine(given=named, file=file, estimate=file.estimate)
 
 
 def cluster_of(machine: ChosenMachine | None) -> LearnedCluster:

@@ -59,10 +59,10 @@ class _Line:
     def __init__(self, stream: TextIO, after_s: float) -> None:
         self._stream, self._after_s = stream, after_s
         self.seen = stream.isatty()
-        self._began, self._shown = time.monotonic(), False
+        self._started, self._shown = time.monotonic(), False
 
     def show(self, text: str) -> None:
-        took = time.monotonic() - self._began
+        took = time.monotonic() - self._started
         if self.seen and took >= self._after_s:
             self._shown = True
             room = shutil.get_terminal_size().columns - 1

@@ -20,7 +20,7 @@ from autotune.probe.document import ProbedRow, probed_rows
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_speedup
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.speedup import INTERVAL_SINCE, Speedup, obtained
 from policies.changes.legality import numerics_of
 from policies.reason import Reason
@@ -178,7 +178,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def document_of(history: History, *, gpu_hour_price: float | None = None, warnings: Sequence[str] = ()) -> Document:
     """Returns the report of a study. A study without an end is `interrupted`; an open trial is judged provisionally.
     The price is the journal's if none is given."""
-    history = as_it_stands(history)
+    history = with_provisional_verdicts(history)
     base, best = history.reference, history.best
     gained = best_speedup(history)
     planned = best.recipe.tune.planned_gpu_hours if best else None

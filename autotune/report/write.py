@@ -15,7 +15,7 @@ from autotune.report.material import material_of
 from autotune.report.page import page, running_of
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.study import BURSTS
 from autotune.tuning.study_status import study_status
 
@@ -38,7 +38,7 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
 
 def write_running(history: History, *, study_dir: Path, now: float) -> None:
     """Writes report.html of a study that this process runs; a reader never sees a part of it. Raises OSError."""
-    history = as_it_stands(history)
+    history = with_provisional_verdicts(history)
     status = study_status(history, folder=str(study_dir), now=now, held=True)
     material = material_of(history, document_of(history), bursts=study_dir / BURSTS)
     tuned = _tuned(history)
@@ -47,7 +47,7 @@ def write_running(history: History, *, study_dir: Path, now: float) -> None:
 
 def render(history: History, *, gpu_hour_price: float | None = None, bursts: Path | None = None) -> dict[str, str]:
     """Returns file name → text of every derived file, from the history and the files in the folder of its bursts."""
-    history = as_it_stands(history)
+    history = with_provisional_verdicts(history)
     document = document_of(history, gpu_hour_price=gpu_hour_price, warnings=disagreements(history, bursts))
     material = material_of(history, document, bursts=bursts)
     tuned = _tuned(history)

@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.tuning.events import BurstFinished, BurstStarted, Event
 from autotune.tuning.history import History
 
-MAX_SHARE = 0.05  # fraction of the elapsed time
+MAX_SHARE = 0.05  # fraction of the elapsed time that writing the page may take
 
 
 @dataclass(kw_only=True)
@@ -24,15 +24,15 @@ class RunningPage:
     say: Callable[[str], None]
     write: Callable[..., None]
     clock: Callable[[], float] = time.monotonic
-    _began: float = field(init=False)
+    _started: float = field(init=False)
     _spent_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self._began = self.clock()
+        self._started = self.clock()
 
     def show(self, event: Event, history: History) -> None:
         before = self.clock()
-        if not isinstance(event, BurstStarted | BurstFinished) or self._spent_s > MAX_SHARE * (before - self._began):
+        if not isinstance(event, BurstStarted | BurstFinished) or self._spent_s > MAX_SHARE * (before - self._started):
             return
         try:
             self.write(history, study_dir=self.folder, now=event.at)

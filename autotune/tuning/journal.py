@@ -34,7 +34,7 @@ from autotune.tuning.events import (
     TunerStarted,
 )
 from autotune.tuning.history import History
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.sequence import refuse_damage
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
@@ -130,7 +130,7 @@ def read_study(folder: Path) -> History:
                 hint="look again in a moment; if nothing runs there, delete the folder and start again",
             )
         )
-    return as_it_stands(history)
+    return with_provisional_verdicts(history)
 
 
 class Journal:

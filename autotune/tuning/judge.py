@@ -59,7 +59,7 @@ class Comparison:
     pairs_agree: bool
 
     @property
-    def clear(self) -> bool:
+    def is_clear(self) -> bool:
         return self.log_gain > self.band
 
     @property
@@ -191,12 +191,12 @@ def _log_interval(predicted: Prediction) -> tuple[float, float] | None:
 
 def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None, figures: Mapping[str, Any]) -> Judgement:
     bursts = sum(outcome.ok for outcome in candidate.outcomes)
-    if wall.clear and wall.pairs_agree:
+    if wall.is_clear and wall.pairs_agree:
         how = ReasonKind.INTERLEAVED_REPEATS if bursts > 1 else ReasonKind.FAR_BEYOND_NOISE
         return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=how, figures=figures))
     if bursts > 1 and _cpu_decides(wall, cpu):
         return Judgement(verdict=Verdict.ACCEPTED, reason=Reason(kind=ReasonKind.CPU_TIME, figures=figures))
-    if wall.log_gain <= 0 and not (cpu and cpu.clear and wall.log_gain > -wall.band):
+    if wall.log_gain <= 0 and not (cpu and cpu.is_clear and wall.log_gain > -wall.band):
         return Judgement(verdict=Verdict.REJECTED, reason=Reason(kind=ReasonKind.NO_GAIN, figures=figures))
     part = max(wall.log_gain / wall.band, cpu.log_gain / cpu.band if cpu else 0.0)
     return Judgement(
@@ -211,7 +211,7 @@ def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
     wall-clock band is above NOISY times the CPU band, and the mean wall-clock gain is positive."""
     if cpu is None or wall.log_gain <= 0:
         return False
-    return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band
+    return cpu.is_clear and cpu.pairs_agree and wall.band > NOISY * cpu.band
 
 
 def _compare(candidate: Trial, best: Trial, noise: Noise) -> Comparison | None:

@@ -27,7 +27,7 @@ from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.study_status import StudyStatus, rows_of, study_status
 from policies.noise import throughput
 from policies.trial import Trial, Verdict
@@ -128,7 +128,7 @@ def _size(trial: Trial) -> str:
 
 def summary(history: History, console: Console) -> None:
     """Prints the end of a run: every trial with its wall and verdict, and the speed-up."""
-    history = as_it_stands(history)
+    history = with_provisional_verdicts(history)
     figures = (f"tokens/s/{history.unit}", "GiB")
     rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)
     sized = any(trial.fidelity is not None for trial in history.trials)

@@ -13,7 +13,7 @@ from autotune.tuning.judge import judge
 from policies.trial import Status, Trial, Verdict
 
 
-def as_it_stands(history: History) -> History:
+def with_provisional_verdicts(history: History) -> History:
     """Returns the history with a provisional verdict on every open trial; the same history if none is open."""
     open_trials = [trial for trial in history.attempted.values() if trial.verdict is None]
     if not open_trials:

@@ -19,7 +19,7 @@ from autotune.looks.reasons import end_text, proposal_text
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_in_words, best_speedup, cost_in_words, wall_of
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.study import OTHER, RESOLVED
 from policies.noise import throughput
 from policies.trial import FixShare, Phase, Proposal
@@ -111,7 +111,7 @@ def study_status(
 
     `held`: whether a tuner holds the folder, None if unknown; `suspended`: whether a signal has stopped that tuner.
     """
-    history = as_it_stands(history)
+    history = with_provisional_verdicts(history)
     tuner, ended, study = history.tuner, history.ended, history.study
     state = _state(history, held, suspended)
     resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)

@@ -22,7 +22,7 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.tables import read_table
 
 Theta = Mapping[str, float]
-LEAST, MOST = 0.1, 10.0  # bounds of a key over its published value: no measured cluster was further off
+MIN_RATIO, MAX_RATIO = 0.1, 10.0  # bounds of a key over its published value: no measured cluster was further off
 SHARE_EPSILON = 1e-3
 
 
@@ -140,11 +140,11 @@ HOW: dict[str, Callable[[float, float, float, Row], float]] = {
 
 
 def _least(key: str) -> float:
-    return 0.0 if default_of(key) == 0 else LEAST * default_of(key)
+    return 0.0 if default_of(key) == 0 else MIN_RATIO * default_of(key)
 
 
 def _most(key: str) -> float:
     section, name = key.split(".")
     bounds = type(getattr(Machine(), section)).model_fields[name].metadata
     allowed = [float(bound.le) for bound in bounds if getattr(bound, "le", None) is not None]
-    return min([*allowed, MOST * (default_of(key) or math.inf)])
+    return min([*allowed, MAX_RATIO * (default_of(key) or math.inf)])

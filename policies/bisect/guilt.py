@@ -41,7 +41,7 @@ def guilt_of(predicted: Sequence[Predicted]) -> tuple[float, ...]:
     return tuple(min(max(EXPECTED_CULPRITS * each / total, lowest), MAX_GUILT) for each in chances)
 
 
-def expected_deviation(shown: Iterable[float]) -> float:
-    """Returns the expected relative deviation of a burst: that of `shown`, estimated from steps, but at least the one
-    between bursts on the same nodes, which does not show within a burst."""
-    return max([MIN_HALF_SPREAD, *shown])
+def expected_deviation(observed: Iterable[float]) -> float:
+    """Returns the expected relative deviation of a burst: that of `observed`, estimated from steps, but at least the
+    one between bursts on the same nodes, which does not show within a burst."""
+    return max([MIN_HALF_SPREAD, *observed])

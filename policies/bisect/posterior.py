@@ -30,8 +30,9 @@ NOISE_OCTAVES = np.array([*np.arange(-1.5, 2.5, 0.5), *np.arange(2.5, 7.5)])
 MAX_TERMS = 5  # per hypothesis
 BEAM, KEPT = 40, 240  # hypotheses that are extended in each round, and that are kept
 QUANTILE_POINTS = 80  # points between which a quantile of the noise is interpolated
-PRIOR_SCALES = 9  # deviations, up to that shown by steps, that the prior of the noise is summed over
-# ratio of successive deviations at which hypotheses are grown: one of three terms explains little by itself
+PRIOR_SCALES = 9  # deviations, up to that observed between steps, that the prior of the noise is summed over
+# Hypotheses are grown at several noise deviations, each this many times the one before: one of three true terms
+# explains little by itself, and only a wide deviation keeps it
 TEMPER_RATIO = 5.0
 
 Hypothesis = tuple[int, ...]  # terms, ascending
@@ -214,22 +215,22 @@ def _background(small: SmallEffects, subsets: Flags, deviation: float) -> Floats
     return found
 
 
-def _noise_prior(grid: Floats, least: float, shown: float) -> Floats:
+def _noise_prior(grid: Floats, least: float, observed: float) -> Floats:
     """Returns the prior density of a burst's log deviation at each point of `grid`.
 
     Scaled inverse chi-squared with one degree of freedom. Its scale is the deviation that steps show or, with the same
     probability, any between that of a quiet machine and this one: a busy minute says little about the next burst.
     """
-    scales = np.geomspace(least, shown, PRIOR_SCALES) if shown > least else np.array([least])
+    scales = np.geomspace(least, observed, PRIOR_SCALES) if observed > least else np.array([least])
     density: Floats = np.exp(-((scales / grid[:, None]) ** 2) / 2) * scales / grid[:, None]
     found: Floats = (density.mean(axis=1) + density[:, -1]) / 2
     return found
 
 
-def _tempers(least: float, shown: float, apart: float) -> list[float]:
+def _tempers(least: float, observed: float, apart: float) -> list[float]:
     """Returns deviations of a burst at which to grow hypotheses: at least one is near the real deviation if costs of
     bursts differ by up to `apart`."""
-    steps = math.log(max(TEMPER_RATIO * shown, apart) / least) / math.log(TEMPER_RATIO)
+    steps = math.log(max(TEMPER_RATIO * observed, apart) / least) / math.log(TEMPER_RATIO)
     return [least * TEMPER_RATIO**step for step in range(math.floor(steps + 1e-9) + 1)]
 
 

@@ -133,7 +133,7 @@ class LocalProcesses:
     mark: str
     supervisor: subprocess.Popen[bytes]
     _ended: bool = field(default=False, init=False)
-    _began: float = field(default_factory=time.monotonic, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def rank_observer(self) -> RankObserver:
@@ -149,7 +149,7 @@ class LocalProcesses:
 
     @property
     def ran_s(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started
 
     @property
     def running(self) -> bool:

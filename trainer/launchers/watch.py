@@ -33,7 +33,7 @@ class Watch:
         self.deaths: dict[int, Death] = {}
         self._stopped: set[int] = set()
         self._killed: set[int] = set()
-        self._trouble_began: float | None = None
+        self._failing_since: float | None = None
         self._looked_at_s = time.time()
 
     def clear(self) -> None:
@@ -43,13 +43,13 @@ class Watch:
                 path(self._burst, rank).unlink(missing_ok=True)
 
     def look(self) -> None:
-        began_s = time.time()
+        started_s = time.time()
         for rank in self._ranks:
             if rank not in self.reports:
                 self._look_at(rank)
-        self._looked_at_s = began_s
-        if self._trouble_began is None and self.is_failing:
-            self._trouble_began = time.monotonic()
+        self._looked_at_s = started_s
+        if self._failing_since is None and self.is_failing:
+            self._failing_since = time.monotonic()
 
     def _look_at(self, rank: int) -> None:
         death = self._processes.rank_observer.death(
@@ -96,7 +96,7 @@ class Watch:
     @property
     def failing_for_s(self) -> float:
         """Returns the seconds since `is_failing`; 0 while nothing is wrong."""
-        return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
+        return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
 
     def ask_for_stacks(self) -> None:
         """Asks every silent rank for its threads' stacks, and waits until they are in its log."""

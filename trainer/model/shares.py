@@ -15,15 +15,16 @@ from trainer.recipe.architecture import Architecture, LayerKind
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShares:
-    """Shares of a set of layers: by mixer (layers without one left out), with attention, and with a feed-forward
-    block."""
+    """Fractions of a set of layers: those with each mixer, with attention, and with a feed-forward block.
+
+    A layer may have no mixer: `mixers` then add up to less than 1."""
 
     mixers: dict[str, float]
-    attends: float
-    feeds: float
+    attention: float
+    feed_forward: float
 
     @property
-    def mixes(self) -> float:
+    def mixing(self) -> float:
         return sum(self.mixers.values())
 
     @property
@@ -50,6 +51,6 @@ def _shares(kinds: Sequence[LayerKind]) -> LayerShares:
     counts = Counter(kind.mixer for kind in kinds if kind.mixer != "none")
     return LayerShares(
         mixers={name: count / len(kinds) for name, count in counts.items()},
-        attends=sum(mixers()[kind.mixer].attends for kind in kinds) / len(kinds),
-        feeds=sum(kind.feed != "none" for kind in kinds) / len(kinds),
+        attention=sum(mixers()[kind.mixer].attends for kind in kinds) / len(kinds),
+        feed_forward=sum(kind.feed != "none" for kind in kinds) / len(kinds),
     )

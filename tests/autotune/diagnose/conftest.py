@@ -1,4 +1,4 @@
-"""A page as a browser draws it."""
+"""Renders pages in a real browser, for the tests of this folder."""
 
 from __future__ import annotations
 

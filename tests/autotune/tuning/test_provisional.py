@@ -14,7 +14,7 @@ from autotune.tuning.events import Ended, Judged
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, events_of, read_events, read_study
 from autotune.tuning.live import summary
-from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.provisional import with_provisional_verdicts
 from policies.reason import ReasonKind
 from policies.trial import Phase, Verdict
 from tests.autotune.report.drawn_study import STEPS, events, write_study
@@ -60,7 +60,7 @@ def test_the_open_trial_is_the_best_so_far_and_the_journal_is_as_it_was(interrup
     assert (interrupted / JOURNAL).read_bytes() == before
     raw = History(read_events(interrupted / JOURNAL)[0])
     assert raw.best is None, "the loop decides on what was judged"
-    assert as_it_stands(history) is history
+    assert with_provisional_verdicts(history) is history
 
 
 def test_every_command_says_what_runs_and_that_it_is_provisional(

@@ -54,7 +54,7 @@ def test_knobs_that_a_plan_does_not_vary_stand_as_in_the_incumbent() -> None:
     found = carried_by(cpu_recipe({"threads_per_rank": 2, "cpu_affinity": "spread", "micro_batch_size": 4}))
     assert found.knob("threads_per_rank") == 2
     assert found.knob("cpu_affinity") == "spread"
-    assert found.knob("micro_batch_size") == 1  # the rows vary it
+    assert found.knob("micro_batch_size") == 1  # a knob that the rows of the space vary
     assert not found.knob("manual_gc")
 
 

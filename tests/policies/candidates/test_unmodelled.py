@@ -59,7 +59,6 @@ def rejected(best: Trial, number: int, found: Recipe) -> Trial:
     return trial(found, number=number, parent=best, phase=Phase.RETUNE, given=given, verdict=Verdict.REJECTED)
 
 
-# --- settings by published effects --------------------------------------------------------------------------------
 def test_one_knob_moves_at_a_time_by_its_published_effect() -> None:
     for seen, wall in ((HOST, "host"), (COMMUNICATION, "communication")):
         best = base(seen)
@@ -146,7 +145,6 @@ def test_expected_improvement_counts_no_loss_and_no_more_than_the_wall() -> None
     assert effect.expected_improvement(at_most=0.0) == 0.0
 
 
-# --- fixes by what they claim of the trace -------------------------------------------------------------------------
 def walled(cause: str) -> Trial:
     """Returns the base with a traced loss to a cause that is not a wall."""
     seen = analysis({Wall.COMMUNICATION: {"ep_dispatch": 20_000.0}})
@@ -188,7 +186,6 @@ def test_a_fix_pays_as_often_as_its_record_and_this_study_say() -> None:
     assert knowledge(best, lost, won).chance(fix) == pytest.approx((fix.chance * 2 + 1) / 4)
 
 
-# --- a new fix is one file ------------------------------------------------------------------------------------------
 SEES_FIXES: tuple[ModuleType, ...] = (
     neighbours_module,
     unmodelled_module,

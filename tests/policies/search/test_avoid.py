@@ -26,7 +26,6 @@ def rejected(changes: dict[str, object], *, number: int = 1, tokens_per_s: float
     return trial(recipe, number=number, parent=BASE, phase=Phase.PROFILE, given=given, verdict=Verdict.REJECTED)
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
 def test_the_value_that_the_trainer_names_is_the_cause() -> None:
     (found,) = refusals_of([BASE, failed(gpu_recipe(TENSOR), TORCH_NORM)])
     assert found.values == {"sequence_parallel": (True,)}
@@ -91,7 +90,6 @@ def test_the_tuner_proposes_nothing_with_the_cause() -> None:
         trials.append(failed(proposal.recipe, f"AssertionError: no {number}", number=number, parent=given))
 
 
-# --- suspects of a failure ------------------------------------------------------------------------------------------
 def test_a_value_that_only_a_failed_recipe_has_had_is_a_suspect() -> None:
     fused = {"moe_permute_fusion": True, "moe_router_fusion": True}
     crash = failed(gpu_recipe(fused | {"micro_batch_size": 2}), "Segmentation fault", kind=FailureKind.CRASH)
@@ -108,7 +106,6 @@ def test_running_out_of_memory_makes_no_suspect() -> None:
     assert not Avoid([BASE, died]).has_suspect({"micro_batch_size": 4})
 
 
-# --- changes that lost, or gained the other way ------------------------------------------------------------------
 def test_a_change_that_lost_is_lost_again_and_a_larger_step_the_same_way_too() -> None:
     lost = rejected({"micro_batch_size": 2})
     avoid = Avoid([BASE, lost])
@@ -144,7 +141,6 @@ def test_exactly_the_opposite_of_what_gained_is_undone_by_it() -> None:
     assert avoid.undone_by({"micro_batch_size": 1, "manual_gc": True}) is None
 
 
-# --- patience -------------------------------------------------------------------------------------------------------
 def published(recipe: Recipe, number: int, *, is_published: bool = True, verdict: Verdict = Verdict.REJECTED) -> Trial:
     found = trial(recipe, number=number, parent=BASE, phase=Phase.RETUNE, verdict=verdict)
     predicted = Prediction(gain=0.01, published=is_published)

@@ -147,7 +147,6 @@ def test_where_the_incumbent_does_not_fit_members_say_what_they_free() -> None:
     assert all(share.frees_gib is None for share in fits.shares)
 
 
-# --- the smallest change with the gain ----------------------------------------------------------------------------
 def test_a_useless_member_is_dropped_and_the_loss_stays_small() -> None:
     useless = {"moe_hybridep_num_sms": 8, "bucket_size": 80_000_000}  # no HybridEP: nothing acts
     full = candidate(SLOW.replace(FASTER | useless))

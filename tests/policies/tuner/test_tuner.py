@@ -103,7 +103,6 @@ def fastest(trials: Sequence[Trial]) -> Trial:
     return max(trials, key=lambda each: each.outcomes[0].tokens_per_s_per_gpu or 0.0)
 
 
-# --- what is proposed ------------------------------------------------------------------------------------------------
 def test_proposals_are_legal_new_and_leave_alone_what_is_frozen(walked: list[Trial]) -> None:
     assert len({each.recipe.digest() for each in walked}) == len(walked)
     for one in walked:
@@ -210,7 +209,6 @@ def test_cpu_ranks_get_threads_for_the_cores_they_have_and_nothing_that_is_free_
         assert not proposal.recipe.knob("manual_gc")
 
 
-# --- the same again --------------------------------------------------------------------------------------------------
 def test_a_fresh_tuner_proposes_the_same(walked: list[Trial]) -> None:
     known = walked[:3]
     fresh, used = Tuner(base(), 1), Tuner(base(), 1)
@@ -232,7 +230,6 @@ def test_a_decision_is_worked_out_once_for_its_phases(walked: list[Trial], monke
     assert asked == [Phase.PROFILE]
 
 
-# --- while nothing runs, and the end ----------------------------------------------------------------------------------
 def test_where_nothing_runs_the_fastest_that_surely_fits_is_proposed() -> None:
     tuner = Tuner(base(), 1)
     given = trial(base(), given=out_of_memory(base()), verdict=Verdict.REJECTED)
@@ -293,7 +290,6 @@ def test_the_reason_of_the_end_says_what_was_left(walked: list[Trial], tuner: Tu
     assert reason.figures["expected_improvement"] >= 0
 
 
-# --- ideas that were rejected -----------------------------------------------------------------------------------------
 def test_every_fix_that_was_considered_has_a_reason_and_its_figures(walked: list[Trial], tuner: Tuner) -> None:
     best = fastest(walked)
     ideas = {idea.fix: idea for idea in tuner.rejected_ideas(best, walked)}

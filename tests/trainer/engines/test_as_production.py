@@ -25,9 +25,6 @@ pytestmark = pytest.mark.megatron
 TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 
 
-# ---- environment
-
-
 def test_tp_before_blackwell_has_the_one_connection_that_megatron_lm_demands() -> None:
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     assert environment_of(on_gpus(TP2))[name] == "1"
@@ -40,9 +37,6 @@ def test_tp_before_blackwell_has_the_one_connection_that_megatron_lm_demands() -
 def test_what_megatron_compiles_is_compiled_on_gpus_only() -> None:
     assert environment_of(load_recipe("cpu-moe"))["TORCHDYNAMO_DISABLE"] == "1"
     assert "TORCHDYNAMO_DISABLE" not in environment_of(on_gpus())
-
-
-# ---- checks
 
 
 def test_loss_and_gradients_are_checked_as_megatron_lm_does() -> None:
@@ -63,9 +57,6 @@ def test_the_loss_of_every_micro_batch_is_looked_at() -> None:
     for value in ("nan", "inf"):
         with pytest.raises(NanLossError, match="at step 5"):
             Steps._look_at(steps, torch.tensor(float(value)))  # type: ignore[arg-type]
-
-
-# ---- optimizer and wrappers
 
 
 @pytest.mark.parametrize(
@@ -107,9 +98,6 @@ def test_fsdp_gathers_by_itself() -> None:
     assert not gather.by_hooks
 
 
-# ---- data
-
-
 class Tensor:
     """Fake tensor, in host memory until it is moved."""
 
@@ -146,9 +134,6 @@ def test_on_a_cpu_micro_batches_are_drawn_as_the_step_asks_for_them() -> None:
     feed = Feed(iter([{"tokens": torch.tensor([7])}]), "cpu")
     feed.draw(1)
     assert int(next(feed)["tokens"]) == 7
-
-
-# ---- user buffers
 
 
 class Base:
@@ -205,9 +190,6 @@ def test_before_2_7_buffers_know_fp8_by_a_flag(base: Base, monkeypatch: pytest.M
     monkeypatch.delattr(Base, "UserBufferQuantizationMode")
     with user_buffers(on_gpus(TP2 | {"tp_comm_overlap": True})):
         assert base.made[0]["use_fp8"] is False
-
-
-# ---- what is otherwise
 
 
 def whats(recipe: Any, *, transformer_engine: bool, apex: bool = True) -> set[str]:

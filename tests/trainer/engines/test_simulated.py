@@ -76,7 +76,6 @@ def test_what_a_burst_costs_is_in_simulated_seconds(tmp_path: Path) -> None:
     assert outcome.cost_s == pytest.approx(outcome.startup_s + outcome.setup_s + 8.0 + steps, rel=0.02)
 
 
-# --- what a knob or a machine does to the step -------------------------------------------------------------
 @pytest.mark.parametrize(
     ("slower", "faster"),
     [
@@ -132,7 +131,6 @@ def test_a_slow_rank_slows_the_whole_step_by_what_its_own_compute_does() -> None
     assert 1.03 < slow / fast < 1.08
 
 
-# --- memory and faults ------------------------------------------------------------------------------------
 def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Path) -> None:
     outcome = run(gpu_recipe(), tmp_path, machine=Machine(memory=Memory(outside_gib=79.0)))
     assert outcome.failure is not None
@@ -201,7 +199,6 @@ def test_memory_is_that_of_the_hottest_rank_and_not_of_the_hottest_layer() -> No
     assert even < peak < 0.9 * hottest
 
 
-# --- traces -----------------------------------------------------------------------------------------------
 def test_every_kernel_has_a_launch_and_a_known_name(tmp_path: Path) -> None:
     run(gpu_recipe(FULL | PP2), tmp_path)
     trace = tmp_path / "0000" / "trace" / "rank0.pt.trace.json.gz"

@@ -92,7 +92,6 @@ def row(**cells: str) -> dict[str, str]:
     return dict.fromkeys(read_table("hardware.csv")[0], "") | ROW | cells
 
 
-# --- a row ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", NAMED)
 def test_every_gpu_of_the_table_has_the_constants_of_its_architecture(name: str) -> None:
     gpu = known_hardware()[name]
@@ -141,7 +140,6 @@ def test_a_reference_is_a_row_and_both_have_their_power(table: list[dict[str, st
         known_hardware()
 
 
-# --- figures ----------------------------------------------------------------------------------------------
 def test_a_gpu_given_by_figures_is_estimated_planned_and_simulated() -> None:
     recipe = read(AMD | {"compute_units": 304})
     assert recipe.hardware.name == "mi300x"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.recipe import Recipe
 
-MOST = 8  # most traces per burst: a rank's trace takes seconds to write, and the trainer waits for the slowest
+MAX_TRACES = 8  # most traces per burst: a rank's trace takes seconds to write, and the trainer waits for the slowest
 
 
 def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -18,7 +18,7 @@ def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int,
     wanted = [0, world - 1, *(rank for rank in watched if rank < world)]
     stages = [0] if pp == 1 else [0, world - stage]
     others = [start + first for first in firsts for start in stages]
-    room = max(0, MOST - len(set(wanted)))
+    room = max(0, MAX_TRACES - len(set(wanted)))
     return tuple(sorted({*wanted, *_thinned([rank for rank in others if rank not in wanted], room)}))
 
 

@@ -17,7 +17,7 @@ from trainer.estimate.gap.parts import Cause
 from trainer.estimate.gap.waterfall import EFFECT_OFF, Gap, Interval, Kind, LevelName, Waterfall
 
 FORCED = "moe_router_force_load_balancing"
-LEAST = 0.005  # share of the first level below which causes are not listed
+MIN_LISTED_SHARE = 0.005  # share of the first level below which causes are not listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def losses(found: Waterfall) -> list[Loss]:
             by_name.setdefault(causes.get(name, name), []).append(share)
     off = EFFECT_OFF if found.level(LevelName.OWN) is not None else 0.0
     every = [_loss(name, gaps, off) for name, gaps in by_name.items()]
-    least_s = LEAST * found.levels[0].time.s
+    least_s = MIN_LISTED_SHARE * found.levels[0].time.s
     return sorted((loss for loss in every if loss.time.s > least_s), key=lambda loss: -loss.time.s)
 
 

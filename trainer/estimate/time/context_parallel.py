@@ -46,7 +46,7 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
     kept, stride = each * (key + value), candidates.tp
     among = all_to_all_ranks(candidates)
     exchanged = 2 * all_to_all_s(candidates, values, each * (query + key + value + output), among, stride=stride)
-    whole, exposed = _ring(candidates, values, forward, kept, among, max(shares.attends, TINY))
+    whole, exposed = _ring(candidates, values, forward, kept, among, max(shares.attention, TINY))
     gathers = candidates.among("cp_comm_type", "all_gather")
     gathered = 3 * ring_s(candidates, values, candidates.cp * kept, candidates.cp, stride=stride)
     heads = sum(
@@ -54,7 +54,7 @@ def context_parallel_s(candidates: Candidates, values: Constants, forward: Forwa
         np.zeros(()),
     )
     whole, exposed = (
-        shares.attends * np.where(gathers, gathered, exchanged + ring) + heads for ring in (whole, exposed)
+        shares.attention * np.where(gathers, gathered, exchanged + ring) + heads for ring in (whole, exposed)
     )
     return values["cp_time"] * whole, values["cp_time"] * exposed
 

@@ -204,8 +204,8 @@ def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool)
     gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
     shares = class_shares(model, is_moe=is_moe)
-    feeds = bool(model.moe_shared_expert_intermediate_size) if is_moe else shares.feeds
-    return one_way * TP_COLLECTIVES * (shares.mixes + feeds) * (1 + TP_BACKWARD)
+    feeds = bool(model.moe_shared_expert_intermediate_size) if is_moe else shares.feed_forward
+    return one_way * TP_COLLECTIVES * (shares.mixing + feeds) * (1 + TP_BACKWARD)
 
 
 def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats:

@@ -130,7 +130,7 @@ def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     """Returns the parameters per token, by the kind of GEMM."""
     layer, shares = layer_parameters(model, is_moe=is_moe), class_shares(model, is_moe=is_moe)
     shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
-    dense = 0 if is_moe else shares.feeds * matrices(model) * model.hidden_size * dense_width(model)
+    dense = 0 if is_moe else shares.feed_forward * matrices(model) * model.hidden_size * dense_width(model)
     query, key, value = attention_channels(model)
     rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
     up = 0.0
@@ -143,7 +143,7 @@ def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
         "dense": float(dense),
         "shared": float(shared),
         "routed": routed if is_moe else 0.0,
-        "up_projection": float(up) * shares.attends,
+        "up_projection": float(up) * shares.attention,
     }
 
 
@@ -249,16 +249,16 @@ def _memory_bound(
     shared = (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
     rows = topk if is_moe else np.ones(())
     shares = class_shares(model, is_moe=is_moe)
-    sublayers = shares.mixes + shares.feeds
+    sublayers = shares.mixing + shares.feed_forward
     norms = 5.0 * sublayers * model.hidden_size
-    norms = norms + shares.attends * 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
-    activation = shares.feeds * (rows * width + shared) * (gates + 1)
+    norms = norms + shares.attention * 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
+    activation = shares.feed_forward * (rows * width + shared) * (gates + 1)
     permute = constants["permute_passes"] * 2.0 * (topk + 1) * expert_input(model) if is_moe else np.zeros(())
     if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + expert_input(model))
-    inputs = sublayers * model.hidden_size + shares.mixes * value + (shared if is_moe else shares.feeds * width)
+    inputs = sublayers * model.hidden_size + shares.mixing * value + (shared if is_moe else shares.feed_forward * width)
     if model.multi_latent_attention:  # both down-projections quantize the hidden state, up-projections their latents
-        inputs = inputs + shares.attends * (
+        inputs = inputs + shares.attention * (
             model.hidden_size * bool(model.q_lora_rank) + (model.q_lora_rank or 0) + (model.kv_lora_rank or 0)
         )
     quantize = constants["quantize_time"] * inputs
@@ -323,7 +323,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     captured = candidates.among("cuda_graph_impl", "local", "transformer_engine")
     left = constants["host_graphed"]
     shares = class_shares(candidates.base.architecture, is_moe=is_moe)
-    mixed = np.zeros(()) + FEED_LAUNCHES * (1 - shares.mixes)
+    mixed = np.zeros(()) + FEED_LAUNCHES * (1 - shares.mixing)
     for name, share in shares.mixers.items():
         scope = mixers()[name].captured_by
         mixed = mixed + share * np.where(captured & _captures(candidates, scope), left, 1.0)

@@ -145,7 +145,7 @@ class Keeper:
     start: folder.Start
     parent: int
     lease_s: float = LEASE_S
-    _began: float = field(default_factory=time.monotonic, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
     _ended: dict[int, Death] = field(default_factory=dict, init=False)
     _looked_at_s: float = field(default_factory=time.time, init=False)
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
@@ -216,7 +216,7 @@ class Keeper:
         """Returns whether the lease was not renewed for too long, or the time allowed without a tuner is over, by this
         node's clock."""
         if self.start.outlives_s is not None:
-            return time.monotonic() - self._began > self.start.outlives_s
+            return time.monotonic() - self._started > self.start.outlives_s
         try:
             count = folder.lease_path(self.control).read_text()
         except OSError:

@@ -34,7 +34,7 @@ class SlurmMonitor:
     job: str | None
     queue_s: float | None
     say: Callable[[str], None] = clients.say
-    _began: datetime = field(default_factory=datetime.now, init=False)
+    _started: datetime = field(default_factory=datetime.now, init=False)
     _said: str | None = field(default=None, init=False)
     _state: str = field(default="", init=False)
     _suspension: str | None = field(default=None, init=False)
@@ -135,7 +135,7 @@ class SlurmMonitor:
         nothing."""
         job = self.job or (self._queue.job if self._queue is not None else None)
         record = clients.job_record(job) if job else None
-        return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._began) else None
+        return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._started) else None
 
     def _last_state(self, *, cancelled: bool) -> Queue | None:
         """Returns the last state of a submitted job, None for a step.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.policies.drawn import cpu_recipe
-from trainer.engines.command.traced import MOST, traced_ranks
+from trainer.engines.command.traced import MAX_TRACES, traced_ranks
 from trainer.frameworks import framework_of
 from trainer.frameworks.bounds import bounds_of
 from trainer.frameworks.burst import BurstRequest
@@ -92,7 +92,7 @@ def test_first_and_last_stage_and_the_expert_groups_are_traced() -> None:
     assert 0 in ranks
     assert deep.world_size - 1 in ranks
     assert deep.world_size - stage in ranks
-    assert len(ranks) <= MOST
+    assert len(ranks) <= MAX_TRACES
     assert 17 in traced_ranks(deep, watched=(17,))
 
 

@@ -12,12 +12,14 @@ from trainer.frameworks.megatron_lm.log import logged_values
 from trainer.frameworks.megatron_lm.read import read, read_values
 from trainer.frameworks.reading import Reading
 
-LEAST = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --micro-batch-size 1 --vocab-size 512"
+MINIMAL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --micro-batch-size 1 --vocab-size 512"
+)
 LOGS = TRACES.parent / "facts" / "trainer_logs"
 
 
 def reading(words: str = "", *, world: int = 8) -> Reading:
-    return read([*LEAST.split(), *words.split()], world_size=world)
+    return read([*MINIMAL.split(), *words.split()], world_size=world)
 
 
 def test_the_newer_word_of_a_gated_delta_net_is_read_as_the_older() -> None:

@@ -52,9 +52,6 @@ def out_of_time(cluster: Cluster, job: str) -> Iterator[None]:
     yield
 
 
-# ---- ranks
-
-
 def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path) -> Failure:
     """Returns the failure of a burst that hangs until Slurm ends it."""
 
@@ -163,9 +160,6 @@ def test_a_burst_that_slurm_suspends_continues_and_its_deadline_is_extended(
         suspending.join()
         assert result.failure is None
         assert len(result.reports) == 4
-
-
-# ---- the tuner
 
 
 def tuner(folder: Path, *more: str, budget: int, env: dict[str, str]) -> subprocess.Popen[str]:
