@@ -79,7 +79,7 @@ def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
     rate = true_throughput(b, machine)
     if not planted or not rate or rate > base / (1 + GUILTY):
         return None
-    for at in planted:  # a change that others hide is guilty alone and not in B: no answer would be right
+    for at in planted:  # a change whose cost others hide is slow alone but not in B: neither answer would be right
         back = b.replace({knob: a.knob(knob) for knob in CHANGES[at]})
         without = None if errors_of(back) else true_throughput(back, machine)
         if not without or without < rate * (1 + GUILTY):

@@ -63,9 +63,7 @@ def _of_rows(study: LearnedStudy) -> dict[str, float]:
     """
     rows = [row for row in study.history.rows if row.measured is not None]
     found = own_keys(rows, probe_on(study.recipe, rows, Machine()))
-    return {
-        name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)
-    }  # bursts measure these
+    return {name: value for name, value in found.items() if name not in (ACTIVATIONS, OUTSIDE_GIB)}
 
 
 def log_deviations(keys: Mapping[str, float], deviation: Mapping[str, float]) -> dict[str, float]:

@@ -104,7 +104,7 @@ def test_the_next_burst_traces_late_ranks_and_those_whose_traces_were_lacked(tmp
 
 
 def test_a_gain_found_late_sends_the_loop_back_to_scale(tmp_path: Path) -> None:
-    """The scale idea is only possible after the profile idea: a second pass has to come by."""
+    """Offers the scale idea only after the profile idea, so that it takes a second pass."""
     possible_later = Idea(
         changes={"manual_gc": True}, phase=Phase.SCALE, when=lambda best: best.knob("micro_batch_size") == 4
     )

@@ -31,7 +31,7 @@ STOPS = {
     "amid a burst": b'"purpose":"measure"',
     "amid a repeat": b'"purpose":"repeat"',
 }
-# Every form of an event, a missing key too, is in one of these, which are stopped there and resumed
+# Journal -> event after which it is stopped and resumed; together they have every form of every event
 OF_EVERY_FORM = {
     NEWEST: "amid a repeat",
     "before_published": "amid a burst",

@@ -38,7 +38,7 @@ def test_a_network_at_half_its_rate_is_predicted_to_be_slow_before_any_burst(rec
 
 
 def test_a_rate_far_from_any_of_nccl_teaches_nothing(recipe: Recipe) -> None:
-    """gloo over a management network, where NCCL would have taken InfiniBand."""
+    """Probes with gloo over a management network, where NCCL would have used InfiniBand."""
     lesson = lesson_of_links(links(0.01), recipe)
     assert lesson is not None
     assert set(lesson.mean) == {"collective_latency"}

@@ -244,7 +244,7 @@ def test_forced_balance_is_even_and_a_machines_routing_is_not() -> None:
 
 
 def test_deepseek_v3_holds_what_was_published() -> None:
-    """arXiv 2603.07685 table 3, a middle rank, less the 26.3 GiB of expert outputs that it keeps there."""
+    """Compares a middle rank with arXiv 2603.07685 table 3, less the 26.3 GiB of expert outputs that it keeps there."""
     rank = play(deepseek_v3()).ranks[2]
     assert (rank.state.weights + rank.state.gradients) / GIB == pytest.approx(36.4, rel=0.02)
     assert (rank.state.masters + rank.state.moments) / GIB == pytest.approx(32.1, rel=0.02)

@@ -17,8 +17,8 @@ from trainer.recipe.rules.rule import Suggestion, example
 from trainer.recipe.schema import Recipe
 
 curable = [rule for rule in ERRORS if recipe_of(rule.breaking) and errors_of(recipe_of(rule.breaking))[0].suggestion]
-# Several errors at once, in every way: apart from each other, cured by one change, cured only one after the other
-KNOTS: dict[str, dict[str, Any]] = {
+# Recipes with several errors: independent ones, ones with a common fix, and ones whose fix causes the next
+SEVERAL_ERRORS: dict[str, dict[str, Any]] = {
     "two apart": {"micro_batch_size": 3, "sequence_parallel": True},
     "three of one dispatcher": {
         "overlap_moe_expert_parallel_comm": True, "moe_shared_expert_overlap": True,
@@ -67,7 +67,7 @@ def test_no_single_change_is_smaller_than_what_is_found_for_one_broken_rule(rule
     assert cost(recipe, repaired(recipe)) <= cheapest(recipe, 1)
 
 
-@pytest.mark.parametrize("knobs", KNOTS.values(), ids=list(KNOTS))
+@pytest.mark.parametrize("knobs", SEVERAL_ERRORS.values(), ids=list(SEVERAL_ERRORS))
 def test_no_pair_of_changes_is_smaller_than_what_is_found_for_several_broken_rules(knobs: dict[str, Any]) -> None:
     recipe = recipe_of(example(**knobs))
     assert len(errors_of(recipe)) > 1
@@ -114,7 +114,7 @@ def test_a_legal_recipe_is_its_own_nearest() -> None:
 
 
 def test_the_same_recipe_has_the_same_nearest() -> None:
-    recipe = recipe_of(example(**KNOTS["three of one dispatcher"]))
+    recipe = recipe_of(example(**SEVERAL_ERRORS["three of one dispatcher"]))
     assert repaired(recipe) == repaired(recipe)
 
 
@@ -122,7 +122,7 @@ def test_past_the_bound_the_suggestions_are_followed_and_idle_changes_taken_back
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainer.recipe.rules.repair.MAX_CHECKED", 0)
-    recipe = recipe_of(example(**KNOTS["three of one dispatcher"]))
+    recipe = recipe_of(example(**SEVERAL_ERRORS["three of one dispatcher"]))
     changes = Repair(errors=errors_of, rules={rule.id: rule for rule in ERRORS}).changes(recipe)
     assert changes
     assert not errors_of(moved(recipe, changes))

@@ -239,8 +239,8 @@ def test_context_ranks_divide_the_heads_of_a_delta_net_and_not_the_chain_of_its_
 
 
 def test_a_step_of_the_ring_hides_behind_as_much_attention_as_it_brings() -> None:
-    """Few query groups: keys and values of a step arrive while attention works on those before, from 4K tokens a rank
-    on; shorter shares have less attention for each byte."""
+    """With few query groups, the next keys and values arrive while attention runs on the current ones, from 4K tokens
+    per rank on; shorter shares have less attention for each byte."""
     parts = {
         length: estimate_time(
             recipe_of(nodes=16, seq_length=16 * length, context_parallel_size=16, global_batch_size=64)
@@ -327,7 +327,7 @@ def test_no_more_of_pipeline_sends_is_hidden_than_a_stage_works() -> None:
 
 @pytest.mark.parametrize("own_node", [True, False])
 def test_neighbours_stretch_what_goes_between_nodes_by_its_cpu_time_only(own_node: bool) -> None:
-    """Two ranks with a node each, whose wire neighbours leave alone, and two ranks of one node."""
+    """Compares two ranks on two nodes, whose link the neighbours do not use, with two ranks on one node."""
     shape = {"nodes": 2, "gpus_per_node": 1} if own_node else {"nodes": 1, "gpus_per_node": 2}
     cpus = load_recipe("cpu-moe").replace({"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1})
     recipe = cpus.model_copy(update={"cluster": cpus.cluster.model_copy(update=shape)})

@@ -33,7 +33,9 @@ class Network:
     nodes: int
     rate: str | None = None
     processors: tuple[str, ...] = ()
-    tag: str = field(default_factory=lambda: str(os.getpid()))  # in names, which have 15 characters
+    tag: str = field(
+        default_factory=lambda: str(os.getpid())
+    )  # part of the interfaces' names, which have at most 15 characters
 
     @property
     def controller(self) -> str:

@@ -54,7 +54,7 @@ def test_a_job_is_read_by_field() -> None:
 
 
 def test_a_job_has_gpus_however_it_asked_for_them() -> None:
-    """Slurm 22.05 writes them by what they were asked for."""
+    """Slurm 22.05 lists GPUs in the form in which they were requested."""
     for asked in ("TresPerNode=gres:gpu:4", "TresPerTask=gres:gpu:1", "TresPerJob=gres:gpu:8", "AllocTRES=gres/gpu=8"):
         assert has_gpus(fields_of(f"JobId=1 TRES=cpu=2,mem=4000M,node=2 {asked}"))
     assert not has_gpus(fields_of("JobId=1 TRES=cpu=2,mem=4000M,node=2,billing=2 Partition=gpu"))

@@ -189,7 +189,7 @@ def lost(folder: Path) -> list[int]:
 
 
 def left_by(folder: Path) -> list[int]:
-    """Processes of the study, wherever they run: all nodes are this machine."""
+    """Returns the study's live processes on all nodes, which are this machine."""
     words = str(folder / "study").encode()
     commands = {int(path.parent.name): path for path in Path("/proc").glob("[0-9]*/cmdline")}
     return [pid for pid, path in commands.items() if _has(path, words)]

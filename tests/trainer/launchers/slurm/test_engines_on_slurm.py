@@ -99,7 +99,7 @@ def test_a_trainer_that_hangs_is_ended_on_both_nodes(light_agent: None, allocate
 
 
 def test_a_job_a_burst_runs_a_trainer_of_the_users(light_agent: None, reachable: Cluster, tmp_path: Path) -> None:
-    """Behind the lines that prepare the shell of every rank."""
+    """Runs the lines that prepare the shell before the command of every rank."""
     launcher = {"slurm": {"job": "per-burst", "sbatch": ["--comment=tuning"]}}
     outcome = trained(tmp_path, with_trainer({"tell": ["MODULE"]}, launcher, setup=module_loaded(tmp_path)))
     assert outcome.failure is None

@@ -190,7 +190,7 @@ def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
 def test_a_folder_that_the_nodes_do_not_share_is_refused(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another token is in it: that is how a folder of the same name on another disk looks."""
+    """Writes another token into it, as if it were a folder of the same name on another disk."""
     write = notes.write
 
     def elsewhere(path: Path, note: Any) -> None:
