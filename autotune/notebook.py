@@ -136,7 +136,7 @@ class LoadedStudy:
 
 
 def load_study(path: str | Path) -> LoadedStudy:
-    """Reads the study in a folder that `moe-autotune run` made, finished or not.
+    """Reads the study in a folder that `moe-autotune run` or `bisect` made, finished or not.
 
     Raises:
         BadInputError: the folder has no journal, or its journal cannot be read.
@@ -144,7 +144,7 @@ def load_study(path: str | Path) -> LoadedStudy:
     folder = Path(path).expanduser()
     journal = folder / JOURNAL
     if not journal.is_file():
-        hint = "name a folder that `moe-autotune run` made"
+        hint = "name a folder that `moe-autotune run` or `bisect` made"
         raise BadInputError(Problem(where=str(folder), what=f"it has no {JOURNAL}", hint=hint))
     events, _ = read_events(journal)
     return LoadedStudy(path=folder, history=with_provisional_verdicts(History(events)))

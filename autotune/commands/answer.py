@@ -49,7 +49,7 @@ MachineName = Annotated[
         name="--machine", help="A machine file with what was learned of a cluster (`twin`), instead of the tables."
     ),
 ]
-StudyFolder = Annotated[str | Path, Parameter(help="A folder that `moe-autotune run` made.")]
+StudyFolder = Annotated[str | Path, Parameter(help="The folder of a study or of a bisection.")]
 
 
 @dataclass(frozen=True, kw_only=True)

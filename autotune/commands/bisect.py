@@ -28,7 +28,10 @@ End = Annotated[
 
 Environment = Annotated[
     list[str] | None,
-    Parameter(negative=(), help="NAME=VALUE, or a line that prepares the shell (engine command), of this end alone."),
+    Parameter(
+        negative=(),
+        help="NAME=VALUE, or a line that prepares the shell (engine command), of A (--env-a) or B (--env-b) only.",
+    ),
 ]
 
 
@@ -49,7 +52,9 @@ def bisect(
         float | None,
         Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
     ] = None,
-    until: Annotated[str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00.")] = None,
+    until: Annotated[
+        str | None, Parameter(help="Start no burst that would end after this time: HH:MM, such as 07:00.")
+    ] = None,
     study: Annotated[
         Path | None, Parameter(help="The study's folder; default studies/NAME-bisect-N with the first free N.")
     ] = None,

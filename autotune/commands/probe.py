@@ -18,7 +18,7 @@ def probe(
     ] = None,
     force: Force = False,
 ) -> Answer:
-    """Measure a recipe's cluster in two minutes: kernels, host, links, overlap, memory, software."""
+    """Measure a recipe's cluster in at most two minutes: kernels, host, links, overlap, memory, software."""
     from autotune.looks.working import working
     from autotune.looks.wrapping import plain_console
     from autotune.output import text_at

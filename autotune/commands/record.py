@@ -14,7 +14,7 @@ from autotune.commands.import_ import Count
 
 
 def record(
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="Behind --: the launcher, with its arguments.")],
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="After --: the launcher, with its arguments.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
     nodes: Annotated[Count, Parameter(help="Number of nodes of the job that the command would run in.")] = None,
     gpus_per_node: Annotated[Count, Parameter(help="GPUs per node of that job.")] = None,

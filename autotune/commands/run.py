@@ -39,7 +39,8 @@ def run(
         Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
     ] = None,
     until: Annotated[
-        str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00, or 2026-11-23T07:00.")
+        str | None,
+        Parameter(help="Start no burst that would end after this time: HH:MM, such as 07:00, or 2026-11-23T07:00."),
     ] = None,
     ablate: Annotated[
         int,

@@ -99,7 +99,7 @@ def read_events(path: Path) -> tuple[list[Event], int]:
             Problem(
                 where=str(path.parent),
                 what=f"not a study: it has no {JOURNAL}",
-                hint="name a folder that `moe-autotune run` made",
+                hint="name a folder that `moe-autotune run` or `bisect` made",
             )
         )
     raw = path.read_bytes()

@@ -17,9 +17,9 @@ def rows(recipe: Recipe) -> list[Row]:
     changes = alone(recipe, expert_model_parallel_size=ep, overlap_moe_expert_parallel_comm=True) if ep > 1 else {}
     kinds = {
         "beside": (f"layer with its exchange overlapped, EP {ep}", "us"),
-        "contention": ("compute beside an exchange over alone", "ratio"),
-        "slowed": ("exchange beside compute over alone", "ratio"),
-        "dp_beside": ("gradient reduction beside compute over alone", "ratio"),
+        "contention": ("slowdown of compute during an exchange", "ratio"),
+        "slowed": ("slowdown of an exchange during compute", "ratio"),
+        "dp_beside": ("slowdown of gradient reduction during compute", "ratio"),
     }
     return [
         Row(group="overlap", kind=kind, name=name, unit=unit, changes=changes)
