@@ -33,7 +33,7 @@ class ReasonKind(StrEnum):
     REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
-    FITS_LIKELIEST = "fits_likeliest"  # as FITS_FASTEST, but the likeliest to fit since none fits confidently
+    FITS_LIKELIEST = "fits_likeliest"  # as FITS_FASTEST, but the one most likely to fit, since none fits confidently
     EXPECTED_IMPROVEMENT = "expected_improvement"  # wall, parts {part: [from_s, to_s]}, gain, gain_low, gain_high,
     # fits_probability, runner_up (expected improvement of the next candidate less, a fraction), learned
     SAMPLED = "sampled"  # EXPECTED_IMPROVEMENT and `sampler`: the candidate nearest to the point of an Optuna sampler

@@ -85,12 +85,12 @@ class Decision:
         """
         knowledge = self.knowledge
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
-        likeliest = found[0].fits if found else 0.0
-        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the fixes of last resort
+        highest_fit = found[0].fits if found else 0.0
+        if highest_fit < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the fixes of last resort
             fit_set = cheapest_fit(knowledge)
-            if fit_set is not None and fit_set.fits > max(likeliest, HOPELESS_FIT_PROBABILITY):
+            if fit_set is not None and fit_set.fits > max(highest_fit, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
-            if likeliest < HOPELESS_FIT_PROBABILITY:
+            if highest_fit < HOPELESS_FIT_PROBABILITY:
                 return None
         chosen = smallest(preferred(found) if self._sizes is None else self._sizes.first(found), knowledge)
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))

@@ -35,9 +35,9 @@ class Explain:
 
     def first(self, chosen: Candidate) -> Reason:
         """Explains the first recipe that is predicted to fit."""
-        surely = chosen.fits >= constant("confident_fit_probability")
+        confident = chosen.fits >= constant("confident_fit_probability")
         return Reason(
-            kind=ReasonKind.FITS_FASTEST if surely else ReasonKind.FITS_LIKELIEST,
+            kind=ReasonKind.FITS_FASTEST if confident else ReasonKind.FITS_LIKELIEST,
             figures={
                 "failed": self._failed(),
                 "step_s": math.exp(chosen.log_step),

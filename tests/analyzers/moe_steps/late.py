@@ -134,10 +134,10 @@ def _untraced(random: Random) -> Late:
     return Late(job=job, cause=UNTRACED, ranks=frozenset(), traced=frozenset(range(4)) - {late})
 
 
-WORTH = 0.1  # least cost of lateness, as a share of the step
+MIN_LATE_SHARE = 0.1  # least cost of lateness, as a share of the step
 LOSSES = {"late_host": Loss.HOST, "bubble": Loss.BUBBLE}
 LEADERS = (Loss.HOST, Loss.BUBBLE, Loss.IMBALANCE)
-SURELY = 0.05  # share of the step from which a rank that pauses must be named
+MIN_NAMED_SHARE = 0.05  # share of the step from which a rank that pauses must be named
 
 CAUSES: Mapping[str, Callable[[Random], Late]] = {
     "paused_host": _paused_host,
@@ -203,7 +203,7 @@ def draw_late(name: str, seed: int) -> tuple[Late, Case]:
     while True:
         late = CAUSES[name](random)
         case = played(name, seed, late.job, random)
-        if case.truth.gain[LOSSES.get(late.cause, Loss.IMBALANCE)] >= WORTH and case.truth.leader in LEADERS:
+        if case.truth.gain[LOSSES.get(late.cause, Loss.IMBALANCE)] >= MIN_LATE_SHARE and case.truth.leader in LEADERS:
             return late, case
 
 
@@ -226,7 +226,7 @@ def find_cause(name: str, seed: int) -> Found:
     late, case = draw_late(name, seed)
     late = replace(late, on_time=frozenset(range(late.job.ranks)) - late.ranks)
     if late.job.pauses_move:
-        late = replace(late, ranks=frozenset(rank for rank in late.ranks if _cost(case, rank) >= SURELY))
+        late = replace(late, ranks=frozenset(rank for rank in late.ranks if _cost(case, rank) >= MIN_NAMED_SHARE))
     with tempfile.TemporaryDirectory() as folder:
         for rank, recording in enumerate(case.recordings):
             if late.traced is None or rank in late.traced:

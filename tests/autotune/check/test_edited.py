@@ -92,7 +92,7 @@ def test_several_knobs_and_values_of_every_kind() -> None:
 
 @pytest.mark.parametrize("style", ["as written", "every default"])
 def test_values_that_break_a_rule_are_fixed_in_place(style: str, tmp_path: Path) -> None:
-    mended = 0
+    fixed = 0
     for rule in RULES[:: 6 if style == "as written" else 12]:
         file = tmp_path / f"{rule.id}.yaml"
         file.write_text("# mine\n" + recipe_of(rule.breaking).to_yaml(resolved=style == "every default"))
@@ -103,8 +103,8 @@ def test_values_that_break_a_rule_are_fixed_in_place(style: str, tmp_path: Path)
         text = fixed_text(str(file), nearest, recipe.diff(nearest), file=None)
         assert REWRITTEN not in text, rule.id
         assert "# mine\n" in text
-        mended += 1
-    assert mended >= 5
+        fixed += 1
+    assert fixed >= 5
 
 
 def test_a_file_that_the_change_does_not_fit_into_is_rewritten_and_says_so(tmp_path: Path) -> None:

@@ -59,15 +59,20 @@ def test_the_legend_of_memory_has_only_what_is_drawn() -> None:
 
 
 def test_a_gain_is_inside_or_outside_the_interval_that_was_predicted() -> None:
-    told = forecasts(drawn())[0]
-    predicted = replace(told.trial.proposal.predicted, gain=0.2, gain_low=0.1, gain_high=0.35)
-    inside = replace(told, trial=replace(told.trial, proposal=replace(told.trial.proposal, predicted=predicted)))
+    forecast = forecasts(drawn())[0]
+    predicted = replace(forecast.trial.proposal.predicted, gain=0.2, gain_low=0.1, gain_high=0.35)
+    inside = replace(
+        forecast, trial=replace(forecast.trial, proposal=replace(forecast.trial.proposal, predicted=predicted))
+    )
     assert inside.inside is True
     high = replace(predicted, gain_low=0.32)
     assert (
-        replace(told, trial=replace(told.trial, proposal=replace(told.trial.proposal, predicted=high))).inside is False
+        replace(
+            forecast, trial=replace(forecast.trial, proposal=replace(forecast.trial.proposal, predicted=high))
+        ).inside
+        is False
     )
-    assert told.inside is None  # a claim has no interval
+    assert forecast.inside is None  # a claim has no interval
 
 
 def test_the_stages_of_the_waterfall_lead_from_the_reference_to_the_best() -> None:

@@ -150,17 +150,17 @@ def test_simulated_hours_are_said_to_be() -> None:
 
 def test_gpus_that_an_allocation_holds_while_the_tuner_decides_are_counted_apart() -> None:
     tuner = TunerStarted(at=50.0, recipe="r", budget=5, job="71")
-    told: list[Event] = [*proposed(), tuner, started(100.0), finished(outcome_of(1000)), ended(at=150.0)]
-    assert History(told).idle_gpu_hours * 3600 == pytest.approx((50 + 10) * RANKS)
-    assert "rank-hours in which the allocation waited for the tuner" in cost_in_words(History(told))
-    without = [msgspec.structs.replace(tuner, job=None) if event is tuner else event for event in told]
+    recorded: list[Event] = [*proposed(), tuner, started(100.0), finished(outcome_of(1000)), ended(at=150.0)]
+    assert History(recorded).idle_gpu_hours * 3600 == pytest.approx((50 + 10) * RANKS)
+    assert "rank-hours in which the allocation waited for the tuner" in cost_in_words(History(recorded))
+    without = [msgspec.structs.replace(tuner, job=None) if event is tuner else event for event in recorded]
     assert History(without).idle_gpu_hours == 0
 
 
 def test_a_job_per_burst_holds_no_gpus_between_bursts() -> None:
     recipe = RECIPE.model_dump(mode="json") | {"burst": {"launcher": {"slurm": {"job": "per-burst"}}}}
     study = StudyStarted(version="0", name="s", recipe=recipe, digest="0", seed=1, environment={})
-    told: list[Event] = [study, TunerStarted(at=50.0, recipe="r", budget=5, job="71"), ended(at=150.0)]
-    assert History(told).idle_gpu_hours == 0
+    recorded: list[Event] = [study, TunerStarted(at=50.0, recipe="r", budget=5, job="71"), ended(at=150.0)]
+    assert History(recorded).idle_gpu_hours == 0
     inside = msgspec.structs.replace(study, recipe=recipe | {"burst": {"launcher": "slurm"}})
-    assert History([inside, *told[1:]]).idle_gpu_hours > 0
+    assert History([inside, *recorded[1:]]).idle_gpu_hours > 0

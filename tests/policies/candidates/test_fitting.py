@@ -42,10 +42,10 @@ def test_the_cheapest_set_that_surely_fits_comes_first_and_offloading_last() -> 
         assert {fix.name for fix in each.fixes} <= {*FITTING, *LAST_RESORTS}
         assert [finding for finding in check(each.recipe) if finding.kind == "error"] == []
         found.append(each)
-    surely = [each.cost for each in found if each.is_confident]
+    confident = [each.cost for each in found if each.is_confident]
     offloaded = [bool({fix.name for fix in each.fixes} & set(LAST_RESORTS)) for each in found]
-    assert len(surely) >= 2
-    assert surely == sorted(surely)
+    assert len(confident) >= 2
+    assert confident == sorted(confident)
     assert offloaded == sorted(offloaded)
     assert offloaded[0] < offloaded[-1]
 

@@ -39,10 +39,10 @@ def test_layers_that_do_not_divide_get_a_layout_where_pp_changes(model: str, siz
 
 
 def test_a_layout_goes_or_changes_with_pp() -> None:
-    laid = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0])
-    assert isinstance(laid, Recipe)
+    split = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0])
+    assert isinstance(split, Recipe)
     for size in (1, 4, 16):
-        assert any(isinstance(derive(laid, changes), Recipe) for changes in with_pp(laid, size))
+        assert any(isinstance(derive(split, changes), Recipe) for changes in with_pp(split, size))
 
 
 def test_a_pipeline_of_layers_that_do_not_divide_can_be_interleaved() -> None:
@@ -66,9 +66,9 @@ def test_an_even_layout_is_not_a_candidate_again() -> None:
     interleaved = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
     assert isinstance(interleaved, Recipe)
     for changes in even_cost_layouts(interleaved):
-        laid = interleaved.replace(changes)
-        assert laid.knob("pipeline_model_parallel_layout") != interleaved.knob("pipeline_model_parallel_layout")
-        assert changes not in even_cost_layouts(laid)
+        changed = interleaved.replace(changes)
+        assert changed.knob("pipeline_model_parallel_layout") != interleaved.knob("pipeline_model_parallel_layout")
+        assert changes not in even_cost_layouts(changed)
 
 
 def test_what_divides_into_equal_stages_is_not_written_out() -> None:

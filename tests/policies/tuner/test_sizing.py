@@ -130,10 +130,10 @@ def test_the_choice_is_the_fastest_at_full_size_and_optuna_gets_its_prediction_t
     assert found.gain is not None
     assert found.gain > 0.05
     decision = tuner._decide(trials[0], trials)
-    told = decision._result_of(trials[1])
+    result = decision._result_of(trials[1])
     tokens = fast.training.tokens_per_step / fast.world_size
     step_s = math.exp(float(tuner.surrogate(trials).time.predict(tabulate([fast]))[0][0]))
-    assert told.rate == pytest.approx(tokens / step_s)
+    assert result.rate == pytest.approx(tokens / step_s)
     full = replace(ran_at(slow, None), number=2)
     assert decision._result_of(full) == TrialResult(rate=full.outcomes[0].tokens_per_s_per_gpu, excess=20.0 / 80.0 - 1)
 

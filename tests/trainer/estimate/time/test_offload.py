@@ -74,7 +74,7 @@ def test_offload_without_a_known_link_to_the_host_is_refused() -> None:
     own = type(recipe).model_validate(offloading.model_dump() | {"cluster": cluster})
     with pytest.raises(BadInputError, match="host_link_gb_s is not known"):
         estimate_time(own)
-    told = type(recipe).model_validate(
+    declared = type(recipe).model_validate(
         own.model_dump() | {"cluster": cluster | {"gpu": given | {"host_link_gb_s": 64}}}
     )
-    assert estimate_time(told).by_part["offload_s"] > 0
+    assert estimate_time(declared).by_part["offload_s"] > 0

@@ -239,7 +239,7 @@ def test_context_ranks_divide_the_heads_of_a_delta_net_and_not_the_chain_of_its_
 
 
 def test_a_step_of_the_ring_hides_behind_as_much_attention_as_it_brings() -> None:
-    """With few query groups, the next keys and values arrive while attention runs on the current ones, from 4K tokens
+    """Models few query groups: the next keys and values arrive while attention runs on the current ones, from 4K tokens
     per rank on; shorter shares have less attention for each byte."""
     parts = {
         length: estimate_time(

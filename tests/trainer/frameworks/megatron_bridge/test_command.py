@@ -1,4 +1,4 @@
-"""A recipe laid over a user's Bridge command: what it mentions, and no more."""
+"""Checks a recipe applied to a user's Bridge command: it changes the settings that it mentions, and no others."""
 
 from __future__ import annotations
 

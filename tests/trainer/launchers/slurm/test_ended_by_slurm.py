@@ -173,7 +173,7 @@ def tuner(folder: Path, *more: str, budget: int, env: dict[str, str]) -> subproc
     )
 
 
-def night_in(folder: Path, launcher: Any, *, step_s: float = 0.1) -> None:
+def study_in(folder: Path, launcher: Any, *, step_s: float = 0.1) -> None:
     data = with_trainer({"step_s": step_s}, launcher).model_dump(mode="json")
     data["burst"]["probe_links"] = False
     data["tune"]["patience"] = 50
@@ -214,7 +214,7 @@ def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
 ) -> None:
     """Starts the tuner as salloc does, which does not signal it."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    night_in(tmp_path, "slurm")
+    study_in(tmp_path, "slurm")
     with cluster.allocation() as variables:
         job = variables["SLURM_JOB_ID"]
         first = tuner(tmp_path, budget=50, env=variables)
@@ -236,7 +236,7 @@ def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
 
 
 def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path: Path) -> None:
-    night_in(tmp_path, {"slurm": {"job": "per-burst"}}, step_s=3.0)
+    study_in(tmp_path, {"slurm": {"job": "per-burst"}}, step_s=3.0)
     tuning = tuner(tmp_path, budget=1, env={})
     until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/jobs/0001/node1/**/stdout.log")))
     with reachable.preempted():
@@ -250,7 +250,7 @@ def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path:
 
 def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachable: Cluster, tmp_path: Path) -> None:
     """Starts the tuner as sbatch does: it is stopped too, for longer than its trainer may be silent."""
-    night_in(tmp_path, "slurm", step_s=1.0)
+    study_in(tmp_path, "slurm", step_s=1.0)
     argv = [sys.executable, "-m", "autotune.cli", "run", "night.yaml", "--study", "study", "--budget", "1"]
     job = reachable.run(
         *("sbatch", "--parsable", f"--nodes={NODES}", "--mem=4000", f"--chdir={tmp_path}", "--output=tuner.log"),

@@ -18,7 +18,7 @@ from autotune.tuning.journal import events_of, read_study
 from tests.conftest import HANG_S
 from tests.places import LIGHT, ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
-from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
+from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, study_in
 from tests.trainer.launchers.two_nodes import until
 from trainer.errors import ToolError
 from trainer.launchers.slurm import clients, states, study_job
@@ -138,7 +138,7 @@ def tuner(folder: Path, *more: str, budget: int) -> subprocess.Popen[str]:
 def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_with(
     reachable: Cluster, tmp_path: Path
 ) -> None:
-    night_in(tmp_path, ASKED)
+    study_in(tmp_path, ASKED)
     first = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     first.kill()  # the job does not care
@@ -171,7 +171,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
 
 @pytest.mark.slurm
 def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, tmp_path: Path) -> None:
-    night_in(tmp_path, ASKED)
+    study_in(tmp_path, ASKED)
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
@@ -184,7 +184,7 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
 
 @pytest.mark.slurm
 def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachable: Cluster, tmp_path: Path) -> None:
-    night_in(tmp_path, ASKED)
+    study_in(tmp_path, ASKED)
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     with reachable.preempted():
@@ -201,7 +201,7 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
 
 @pytest.mark.slurm
 def test_a_tuner_warned_of_the_end_of_its_time_says_so_and_ends_in_order(reachable: Cluster, tmp_path: Path) -> None:
-    night_in(tmp_path, ASKED)
+    study_in(tmp_path, ASKED)
     looking = tuner(tmp_path, budget=50)
     until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
