@@ -69,7 +69,7 @@ GROUPS: dict[str, Group] = {
         spread=constant("memory_fragmentation_spread"),
     ),
 }
-EXTRA = ("uneven", "fragmentation")  # not in the estimate: φ of them, not 1 + φ
+EXTRA = ("uneven", "fragmentation")  # not in the estimate: their factor is φ, not 1 + φ
 OUTSIDE_SPREAD = constant("outside_spread")
 OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 

@@ -288,7 +288,8 @@ def test_what_was_asked_for_when_memory_ran_out_is_read(message: str, requested_
     assert Failure(kind=FailureKind.OOM, evidence=message).requested_gib == requested_gib
 
 
-# as torch 2.0 says it; 2.1; 2.5 with other processes; with a limit and graphs; where the driver lends the host's memory
+# messages of torch 2.0; 2.1; 2.5 with other processes; with a limit and graphs; where the driver lends the host's
+# memory
 HELD = (
     (
         "CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 79.33 GiB total capacity; 70.85 GiB already "

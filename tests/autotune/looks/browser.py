@@ -48,7 +48,7 @@ def needs_browser(test: Test) -> Test:
 def document_of(page: Path, profile: Path, fragment: str = "", *, wait_ms: int = 0) -> str:
     """Returns the document of a file after its scripts have run.
 
-    `fragment` follows # in its address; wait_ms: of the browser's own time, for later scripts.
+    `fragment`: the part of its address after #; `wait_ms`: the browser's own time that later scripts get.
     """
     address = page.as_uri() + (f"#{fragment}" if fragment else "")
     waiting = [f"--virtual-time-budget={wait_ms}"] if wait_ms else []

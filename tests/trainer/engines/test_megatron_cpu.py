@@ -39,7 +39,7 @@ def test_everything_is_as_before_after_the_block(cpu: Any) -> None:
     before = substituted_objects(cpu)
     with cpu.megatron_on_cpu():
         kept = [name for owner, name, now in before if getattr(owner, name) is now]
-    assert kept in ([], ["HAVE_TE"])  # that flag is off already where no Transformer Engine is installed
+    assert kept in ([], ["HAVE_TE"])  # without Transformer Engine, HAVE_TE is off already
     assert all(getattr(owner, name, ABSENT) is value for owner, name, value in before)
 
 
@@ -101,7 +101,7 @@ def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu: Any) -> 
 def test_what_is_being_sent_outlives_its_pseudo_deallocation(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from megatron.core.pipeline_parallel import p2p_communication, schedules
 
-    held = []  # as gloo holds what it sends: the tensor, which may get other data meanwhile
+    held = []  # tensors that gloo is sending, whose data may change before they are sent
     monkeypatch.setattr(torch.distributed, "isend", lambda tensor, **_: held.append(tensor))
     stage = SimpleNamespace(size=lambda: 4, rank=lambda: 0)
     output = torch.arange(6.0)

@@ -68,7 +68,7 @@ def stretched(table: StageTable, candidates: Candidates, values: Constants) -> S
     stretch = links = values["cpu_stretch"]
     if candidates.base.cluster.gpus_per_node == 1:
         links = 1 + values["cpu_moved"] * (stretch - 1)
-    by_rank = {True: np.asarray(links)[..., None], False: np.asarray(stretch)[..., None]}  # by whether a part is sent
+    by_rank = {True: np.asarray(links)[..., None], False: np.asarray(stretch)[..., None]}  # True: parts that are sent
     sent = sum((table.parts[name] for name in EXPOSED), np.zeros(()))
     busy = table.busy * by_rank[False] - sent * (by_rank[False] - by_rank[True])
     slower: dict[str, Any] = {

@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 Knobs = Mapping[str, Any]
 NOTHING: Knobs = {"recompute_granularity": None}
 FULL: Knobs = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-SELECTIVE = {  # by whether the device is a CPU, where moe_act needs grouped GEMM, which is missing
+SELECTIVE = {  # True: on CPUs, where moe_act is left out because it needs grouped GEMM
     False: ("norms and activation recomputed", ("layernorm", "moe_act")),
     True: ("attention recomputed", ("core_attn",)),
 }

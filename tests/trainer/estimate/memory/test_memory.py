@@ -40,7 +40,7 @@ def deepseek_v3() -> Recipe:
             "knobs": {
                 "pipeline_model_parallel_layout": "Et*4|(t*4|)*14tmL",
                 "use_distributed_optimizer": True,
-                "moe_router_force_load_balancing": True,  # as its throughputs
+                "moe_router_force_load_balancing": True,  # as in the published throughputs
             },
         }
     )

@@ -7,7 +7,11 @@ from benchmarks.published_memory import Published, breakdown, peaks, savings
 from benchmarks.tuned_runs import as_run
 from tests.trainer.recipe import tuned_recipes
 
-STOOD_IN_FOR = ("qwen35", "deepseek_v4", "nemotron_3_ultra")  # by models of another size
+REPRESENTED = (
+    "qwen35",
+    "deepseek_v4",
+    "nemotron_3_ultra",
+)  # families whose recipes are tested with a model of another size
 FITTING_SHARE = 0.95
 
 
@@ -29,7 +33,7 @@ def test_published_peaks_are_met_as_far_as_their_settings_are_known() -> None:
 
 def test_recipes_that_were_tuned_on_their_gpu_fit_it_by_the_bound() -> None:
     """Checks tuned recipes as they are run; models of another size that represent one are left out."""
-    known = [row for row in tuned_recipes.rows() if not row["model"].lower().startswith(STOOD_IN_FOR)]
+    known = [row for row in tuned_recipes.rows() if not row["model"].lower().startswith(REPRESENTED)]
     recipes = {recipe.digest(): recipe for row in known if (recipe := as_run(row))}
     fitting = [fits(recipe) for recipe in recipes.values()]
     assert len(fitting) > 200

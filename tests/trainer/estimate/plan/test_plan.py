@@ -128,7 +128,7 @@ def test_of_layouts_alike_in_throughput_one_with_data_parallelism_goes_first() -
     base = recipe(model="qwen3-30b-a3b", cluster={"gpu": "h100", "nodes": 1})
     rows = table(base, {"tensor_model_parallel_size": [8, 4, 2]})  # DP 1, 2, 4
     tokens = np.array([100.0, 100.0 * (1 - EQUAL_WITHIN / 2), 99.0])
-    figures = Figures(tokens=tokens, needs_gib=np.array([10.0, 20.0, 5.0]))  # by which the first would go first
+    figures = Figures(tokens=tokens, needs_gib=np.array([10.0, 20.0, 5.0]))  # by throughput alone, the first would lead
     scored = Scored(candidates=rows, figures=figures, fits=np.ones(3, dtype=bool), layout=np.arange(3))
     assert best_of_each_layout(scored).tolist() == [1, 0, 2]
 

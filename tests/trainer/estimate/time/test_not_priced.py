@@ -39,5 +39,7 @@ def test_sparse_attention_takes_the_time_of_the_positions_that_it_reads() -> Non
         {length: estimated(model, length).by_part["compute_s"] / length for length in (2048, 65536)}
         for model in ("deepseek-v3.2", "deepseek-v3")
     )
-    assert plain[2048] < sparse[2048] < 1.1 * plain[2048]  # as many positions, and the indexer's projections
+    assert (
+        plain[2048] < sparse[2048] < 1.1 * plain[2048]
+    )  # sparse attention has as many positions, and the indexer's projections in addition
     assert sparse[65536] < plain[65536] / 2

@@ -36,7 +36,7 @@ from trainer.launchers.warm import WarmRanks
 pytestmark = pytest.mark.slurm
 
 DEADLINE_S = 30.0  # deadline of a burst that is suspended for longer
-LOOK_S = 0.5  # at a job's state by the tuner: it sees a suspension long before the deadline
+LOOK_S = 0.5  # interval of the tuner's looks at a job's state: it sees a suspension long before the deadline
 End = Callable[[Cluster, str], AbstractContextManager[None]]
 
 
@@ -150,7 +150,7 @@ def test_a_burst_that_slurm_suspends_continues_and_its_deadline_is_extended(
             job = variables.get("SLURM_JOB_ID") or next(each for each in named("moe-") if "." not in each)
             cluster.change("scontrol", "suspend", job, job=job)
             until(lambda: processes_of(ranks).pending == f"job {job} is suspended")
-            time.sleep(1.2 * DEADLINE_S)  # that the ranks do not have
+            time.sleep(1.2 * DEADLINE_S)  # longer than the ranks may take
             cluster.change("scontrol", "resume", job, job=job)
             (folder / "go").touch()
 
