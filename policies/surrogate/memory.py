@@ -22,7 +22,7 @@ from scipy.special import log_ndtr, ndtr
 from policies.constants import constant
 from policies.surrogate.evidence import Evidence, by_size
 from policies.surrogate.kernel import GaussianProcess, features, fit_process
-from trainer.estimate.candidates import Candidates, Floats, one, tabulate
+from trainer.estimate.candidates import Candidates, Floats, most_of_ranks, one, tabulate
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.memory.estimate import MemoryTable, memory_of
 
@@ -145,7 +145,7 @@ class MemorySurrogate:
     def peaks(self, candidates: Candidates) -> Floats:
         """Returns the peak of torch's allocator on the hottest rank, GiB, [N]."""
         error, _ = self.residual.at(features(candidates))
-        peaks: Floats = _peaks(_estimated(candidates, self.prior).parts, self.mean).max(axis=1) * np.exp(error)
+        peaks: Floats = most_of_ranks(_peaks(_estimated(candidates, self.prior).parts, self.mean)) * np.exp(error)
         return peaks
 
     def fits(self, candidates: Candidates) -> Floats:
@@ -331,7 +331,7 @@ class _Observed:
 
     def _needs(self, phi: Floats) -> Floats:
         """Returns the GiB that the GPU needs, [M]: measured peaks where available, else predicted."""
-        predicted = _peaks(self.parts, phi).max(axis=1)
+        predicted = most_of_ranks(_peaks(self.parts, phi))
         peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), predicted)
         needs: Floats = np.maximum(peak + self._outside(phi), 1e-9)
         return needs

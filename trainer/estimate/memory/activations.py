@@ -167,10 +167,12 @@ def named(candidates: Candidates, column: str) -> dict[str, Flags]:
     CUDA graphs (`graph`) own it, depending on `column`."""
     knob, default, acts = ACTING[column]
     switch = acts(candidates)
-    return {
-        tensor: switch & candidates.where(knob, _names_any_of(row[column].split(), default))
-        for tensor, row in tensor_table().items()
+    rows = {tensor: row[column] for tensor, row in tensor_table().items()}
+    by_modules = {
+        modules: switch & candidates.where(knob, _names_any_of(modules.split(), default))
+        for modules in set(rows.values())
     }
+    return {tensor: by_modules[modules] for tensor, modules in rows.items()}
 
 
 def _names_any_of(modules: list[str], default: tuple[str, ...]) -> Callable[[tuple[str, ...] | None], bool]:

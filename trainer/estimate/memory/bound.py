@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats, most_of_ranks
 from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.state import is_fp8
 from trainer.recipe.architecture import Architecture
@@ -93,8 +93,8 @@ def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, unsure
     peak = resting + moving
     libraries = (peak < constant("small")) & (not candidates.base.hardware.is_cpu)
     slack = np.where(libraries, constant("slack"), 0.0)
-    worst = (peak + slack + np.hypot(moving * constant("margin"), unsure)).max(axis=1)
-    bound: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
+    worst = most_of_ranks(peak + slack + np.hypot(moving * constant("margin"), unsure))
+    bound: Floats = worst * (1 + widened(candidates, most_of_ranks(peak)))
     return bound
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats, most_of_ranks
 from trainer.estimate.held import HeldParameters
 from trainer.estimate.memory.state import gathered_bytes, weight_bytes
 from trainer.estimate.time.constants import Constants
@@ -20,14 +20,14 @@ def data_parallel_s(
     candidates: Candidates, values: Constants, held: HeldParameters, *, backward: Floats
 ) -> tuple[Floats, Floats]:
     """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters."""
-    dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
+    dense, experts = most_of_ranks(held.dense), most_of_ranks(held.experts)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
     if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it all-reduces, and each rank keeps its part
         wide = wide * np.where(candidates.on("use_distributed_optimizer"), 2.0, 1.0)
     instances = _instances(candidates)
     replicas = candidates.dp * candidates.cp / instances
     groups = ((replicas, candidates.tp), (candidates.edp / instances, candidates.ep * candidates.etp))
-    gathered = (each.max(axis=1) for each in gathered_bytes(candidates, held))
+    gathered = map(most_of_ranks, gathered_bytes(candidates, held))
     reduce, gather = (
         sum(
             ring_s(candidates, values, size / GB, ranks, stride=stride)
@@ -79,7 +79,7 @@ def _left(overlapped: Flags, least: float | Floats, seconds: Floats, room: Float
 
 def stepped_parameters(candidates: Candidates, held: HeldParameters) -> Floats:
     """Returns the parameters that a rank's optimizer steps: its shard, or all that it holds."""
-    dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
+    dense, experts = most_of_ranks(held.dense), most_of_ranks(held.experts)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
     shard: Floats = dense / (candidates.dp * candidates.cp) + experts / candidates.edp
     return np.where(sharded, shard * _instances(candidates), dense + experts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats, one
+from trainer.estimate.candidates import Candidates, Floats, most_of_ranks, one
 from trainer.estimate.held import held_parameters, quantizes_head
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.estimate.memory.activations import wide_bytes
@@ -130,10 +130,11 @@ def stages_of(
     shape = (*sets, *stage["busy"].shape[-2:])
     parts = {name: np.broadcast_to(part * micro_batches, shape) for name, part in stage.items()}
     busy = parts.pop("busy")
-    pp, pp_exposed = _sends(candidates, values, room=busy.max(axis=-1))
-    longest = busy.max(axis=-1) + pp_exposed
+    most = most_of_ranks(busy)
+    pp, pp_exposed = _sends(candidates, values, room=most)
+    longest = most + pp_exposed
     mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=-1) / candidates.pp
-    filled = mean + values["bubble_uneven"] * (stage["busy"].max(axis=-1) - mean)
+    filled = mean + values["bubble_uneven"] * (most_of_ranks(stage["busy"]) - mean)
     bubble = (candidates.pp - 1) / candidates.vpp * filled * values["bubble_time"]
     held = held_parameters(candidates)
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
@@ -291,14 +292,18 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp
     rate = (busy - ends) / np.maximum(layers, 1e-12)  # relative increase of the layers' time by host time
     last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
-    longest = np.zeros(())
+    at_end = mtp * rate + ends
+    uneven_chunks = chunks.attending - chunks.moe - chunks.dense
+    longest = np.zeros(busy.shape[:-1])
     for chunk in range(chunks.moe.shape[2]):
-        of_moe, of_dense = chunks.moe[splits, :, chunk], chunks.dense[splits, :, chunk]
-        uneven = (chunks.attending[splits, :, chunk] - of_moe - of_dense) * each_attention
-        held_here = of_moe * each_moe + of_dense * each_dense + uneven
-        at_end = np.where((last == chunk)[:, None], mtp * rate + ends, 0.0)
-        longest = longest + (held_here * rate + at_end).max(axis=-1)
-    waits[..., rows] = np.maximum(longest - busy.max(axis=-1), 0.0)
+        there = np.flatnonzero(last >= chunk)
+        of_moe, of_dense, uneven = (part[splits[there], :, chunk] for part in (chunks.moe, chunks.dense, uneven_chunks))
+        layers = of_moe * each_moe[..., there, :] + of_dense * each_dense[..., there, :]
+        seconds = (layers + uneven * each_attention[..., there, :]) * rate[..., there, :]
+        final = np.flatnonzero(last[there] == chunk)
+        seconds[..., final, :] += at_end[..., there[final], :]
+        longest[..., there] += most_of_ranks(seconds)
+    waits[..., rows] = np.maximum(longest - most_of_ranks(busy), 0.0)
     return waits
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats, Integers
+from trainer.estimate.candidates import Candidates, Floats, Integers, most_of_ranks
 from trainer.estimate.time.constants import Constants
 
 EXPOSED = ("ep_exposed", "tp_exposed", "cp_exposed")  # exposed communication inside a stage's work
@@ -53,7 +53,7 @@ class StageTable:
     @property
     def work(self) -> Floats:
         """Returns the seconds per step without the time that ranks wait for each other, [N]."""
-        longest = self.busy.max(axis=-1) + self.pp_exposed + self.pp_bubble
+        longest = most_of_ranks(self.busy) + self.pp_exposed + self.pp_bubble
         once = self.dp_exposed + self.optimizer + self.offload_exposed + self.fixed + self.gc
         seconds: Floats = longest + once
         return seconds
@@ -74,7 +74,7 @@ def stretched(table: StageTable, candidates: Candidates, values: Constants) -> S
     slower: dict[str, Any] = {
         "parts": {name: part * by_rank[name in SENT] for name, part in table.parts.items()},
         "busy": busy,
-        "pp_bubble": table.pp_bubble * busy.max(axis=-1) / np.maximum(table.busy.max(axis=-1), TINY_S),
+        "pp_bubble": table.pp_bubble * most_of_ranks(busy) / np.maximum(most_of_ranks(table.busy), TINY_S),
         "fixed": table.fixed * stretch,
         **{name: getattr(table, name) * (links if name in SENT else stretch) for name in ONCE},
     }
