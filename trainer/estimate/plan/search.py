@@ -21,7 +21,7 @@ from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.plan.legality import BINDING, broken, rules_of_plan
 from trainer.estimate.plan.scored import Figures, Scored, best_first, best_of_each_layout
 from trainer.estimate.plan.space import EXCHANGE, crossed, foundation, is_outlined, layouts, settings, with_least_memory
-from trainer.estimate.time.estimate import time_of
+from trainer.estimate.time.estimate import stages_of, tokens_per_s_per_gpu
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules.rule import Rule
 from trainer.recipe.schema import Recipe
@@ -210,7 +210,7 @@ def _fastest_exchange(places: Candidates, rows: Integers, learned: LearnedCluste
 
 def _steps(candidates: Candidates, learned: LearnedCluster) -> Floats:
     """Returns the seconds per step of every row, [N], a chunk of rows at a time."""
-    steps = ((part, time_of(part, constants=learned.constants).step_s) for part in _chunks(candidates))
+    steps = ((part, stages_of(part, constants=learned.constants).step) for part in _chunks(candidates))
     return np.concatenate([np.broadcast_to(step, part.count) for part, step in steps])
 
 
@@ -296,8 +296,9 @@ def _chunks(candidates: Candidates) -> Iterator[Candidates]:
 
 def _figures(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figures]:
     for part in _chunks(candidates):
-        memory, time = memory_of(part, learned=learned.memory), time_of(part, constants=learned.constants)
-        yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
+        memory, time = memory_of(part, learned=learned.memory), stages_of(part, constants=learned.constants)
+        tokens = tokens_per_s_per_gpu(part, time.step)
+        yield Figures(tokens=tokens, needs_gib=memory.upper_gib + memory.outside_gib)
 
 
 def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:

@@ -10,7 +10,7 @@ Shapes: N candidates, P pipeline ranks; parts are seconds per step of the slowes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
 from trainer.estimate.time.offload import offloaded_share, optimizer_offload_s
 from trainer.estimate.time.quantization import quantized_bytes
-from trainer.estimate.time.stage_table import StageTable, stretched
+from trainer.estimate.time.stage_table import LazyParts, StageTable, stretched
 from trainer.estimate.time.work import (
     MULTIPLY_ADD,
     TERA,
@@ -124,12 +124,15 @@ def stages_of(
     moe = dense
     if candidates.base.architecture.num_moe_experts is not None:
         moe = layer_time(candidates, values, software, is_moe=True, given_load=imbalance)
-    stage = _stage(candidates, values, dense, moe)
+    stage, of_layers = _stage(candidates, values, dense, moe)
     micro_batches = candidates.microbatches[..., None]
     sets = np.broadcast_shapes(*map(np.shape, (constants or {}).values()))[:-1]
     shape = (*sets, *stage["busy"].shape[-2:])
-    parts = {name: np.broadcast_to(part * micro_batches, shape) for name, part in stage.items()}
-    busy = parts.pop("busy")
+
+    def part(name: str) -> Floats:
+        return np.broadcast_to((stage[name] if name in stage else of_layers(name)) * micro_batches, shape)
+
+    busy = part("busy")
     most = most_of_ranks(busy)
     pp, pp_exposed = _sends(candidates, values, room=most)
     longest = most + pp_exposed
@@ -150,7 +153,7 @@ def stages_of(
     once |= {"offload": offload, "offload_exposed": offload_exposed}
     once |= {"step": work * (1 + values["sync_share"] * (candidates.base.world_size > 1))}
     table = StageTable(
-        parts=parts,
+        parts=LazyParts((*LAYER_PARTS, "head", "loss", "host"), part),
         busy=busy,
         fixed=fixed,
         stretch=1.0,
@@ -244,27 +247,29 @@ def _of_figures(candidates: Candidates) -> Iterator[str]:
         yield f"{gpu.name}: {field} is unknown, {COUNTED[field]}"
 
 
-def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime) -> dict[str, Floats]:
-    """Returns seconds per micro batch of every pipeline rank, by part, [N, P]."""
+def _stage(
+    candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime
+) -> tuple[dict[str, Floats], Callable[[str], Floats]]:
+    """Returns (seconds per micro batch of every pipeline rank, [N, P], of its work, head, loss and host; a function of
+    a part's name that returns those of its layers)."""
     held, model = candidates.stages, candidates.base.architecture
     mtp_moe = held.mtp * float(model.mtp_kind.feed == "moe")
     moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
-    parts = {
-        name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
-        for name in (*LAYER_PARTS, "device", "host")
-    }
     # If only some layers have a window, stages with more layers without one have more attention
     uneven = (held.attending - held.dense - held.moe) * moe.attention[..., None]
-    parts |= {name: parts[name] + uneven for name in ("attention", "compute", "device")}
-    parts["head"] = _head(candidates, values)
-    parts["loss"] = _loss(candidates, values)
-    device = parts["device"] + parts["head"] + parts["loss"]
+
+    def of_layers(name: str) -> Floats:
+        seconds: Floats = denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
+        return seconds + uneven if name in ("attention", "compute", "device") else seconds
+
+    head, loss = _head(candidates, values), _loss(candidates, values)
+    device = of_layers("device") + head + loss
     # A CPU launches nothing ahead: host time and device time add up
     p = np.asarray(1.0 if candidates.base.hardware.is_cpu else values["overlap_power"])[..., None]
-    busy = (device**p + parts["host"] ** p) ** (1 / p)
-    busy = np.where(held.exists, busy, 0.0)
-    parts["host"] = busy - np.where(held.exists, device, 0.0)
-    return parts | {"busy": np.broadcast_to(busy, np.broadcast_shapes(busy.shape, (candidates.count, 1)))}
+    busy = np.where(held.exists, (device**p + of_layers("host") ** p) ** (1 / p), 0.0)
+    host = busy - np.where(held.exists, device, 0.0)
+    busy = np.broadcast_to(busy, np.broadcast_shapes(busy.shape, (candidates.count, 1)))
+    return {"busy": busy, "head": head, "loss": loss, "host": host}, of_layers
 
 
 def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerTime, moe: LayerTime) -> Floats:

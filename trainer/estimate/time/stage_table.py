@@ -5,6 +5,7 @@ Shapes: N candidates, P pipeline ranks; seconds per step.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,24 @@ ONCE = ("pp", "pp_exposed", "dp", "dp_exposed", "optimizer", "offload", "offload
 TINY_S = 1e-12
 
 
+class LazyParts(Mapping[str, Floats]):
+    """Seconds by part, each computed when it is read: most readers of a table need only its steps."""
+
+    def __init__(self, names: Iterable[str], part: Callable[[str], Floats]) -> None:
+        self._names, self._part = tuple(names), part
+
+    def __getitem__(self, name: str) -> Floats:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._part(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageTable:
     """Seconds per step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
@@ -28,7 +47,7 @@ class StageTable:
     cores, `links_stretch` the same for communication between them; 1 on GPUs. K sets of constants add a first axis K.
     """
 
-    parts: dict[str, Floats]
+    parts: Mapping[str, Floats]
     busy: Floats
     pp: Floats
     pp_exposed: Floats
@@ -72,7 +91,7 @@ def stretched(table: StageTable, candidates: Candidates, values: Constants) -> S
     sent = sum((table.parts[name] for name in EXPOSED), np.zeros(()))
     busy = table.busy * by_rank[False] - sent * (by_rank[False] - by_rank[True])
     slower: dict[str, Any] = {
-        "parts": {name: part * by_rank[name in SENT] for name, part in table.parts.items()},
+        "parts": LazyParts(table.parts, lambda name: table.parts[name] * by_rank[name in SENT]),
         "busy": busy,
         "pp_bubble": table.pp_bubble * most_of_ranks(busy) / np.maximum(most_of_ranks(table.busy), TINY_S),
         "fixed": table.fixed * stretch,
