@@ -162,8 +162,8 @@ def _seconds(trace: TraceReport, time: RankTime | None, *, as_long: float | None
         for name in WAITED.get(kind, ()):
             mean[name] = max(mean[name] - us / 1e6, 0.0)
         mean["waiting"] += us / 1e6 if kind != "pp" else 0.0
-    if as_long is None:  # the closed form for GPUs has no separate garbage collection
-        return mean | {"host": mean["host"] + mean["gc"], "gc": 0.0}
+    if as_long is None:
+        return mean
     length = sum(step.duration_us for step in steps) / len(steps) / 1e6
     return {name: seconds * as_long / length for name, seconds in merge_cpu_parts(mean).items()}
 

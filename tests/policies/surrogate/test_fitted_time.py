@@ -45,6 +45,19 @@ def test_another_recipe_on_a_planted_cluster_is_predicted(theta: dict[str, float
     assert abs(after - truth) < max(abs(before - truth), 0.02)
 
 
+def test_garbage_that_a_base_collects_is_not_predicted_of_recipes_that_do_not() -> None:
+    """Garbage collection of automatic ranks, unbound cores and experts one by one are the base's alone."""
+    base, *others = RECIPES
+    base = base.replace({"manual_gc": False, "cpu_affinity": "none", "moe_grouped_gemm": False})
+    others = [each.replace({"manual_gc": True, "cpu_affinity": "spread"}) for each in (*others, OTHER)]
+    theta = {"gc": 600.0, "host_unbound": 0.8, "host_ungrouped": 0.7}
+    found = fit_time(evidence([base, others[0]], theta))
+    assert found.theta["gc"] == pytest.approx(600.0, rel=0.2)
+    assert abs(found.theta["fixed"]) < 0.3
+    mean, _ = found.predict(tabulate([others[-1]]))
+    assert mean[0] == pytest.approx(math.log(true_step_s(others[-1], theta)), abs=0.02)
+
+
 def test_traced_parts_teach_more_than_steps_alone() -> None:
     _, traced = predicted(evidence(RECIPES[:2], CLUSTERS["slow network"]))
     _, untraced = predicted(evidence(RECIPES[:2], CLUSTERS["slow network"], traced=False))

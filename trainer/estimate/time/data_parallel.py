@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Floats, most_of_ranks
+from trainer.estimate.candidates import Candidates, Floats, most_of_ranks
 from trainer.estimate.held import HeldParameters
 from trainer.estimate.memory.state import gathered_bytes, weight_bytes
 from trainer.estimate.time.constants import Constants
@@ -15,11 +15,16 @@ from trainer.estimate.time.links import GB, ring_s
 from trainer.estimate.time.work import TERA
 from trainer.measured.architectures import known
 
+BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6  # parameters per bucket by default: at least, and for each replica
+
 
 def data_parallel_s(
-    candidates: Candidates, values: Constants, held: HeldParameters, *, backward: Floats
+    candidates: Candidates, values: Constants, held: HeldParameters, *, passes: Floats
 ) -> tuple[Floats, Floats]:
-    """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters."""
+    """Returns (total, exposed) seconds to reduce gradients and gather parameters on the rank with most parameters.
+
+    `passes`: seconds of the rank's passes, forward and backward, in a step.
+    """
     dense, experts = most_of_ranks(held.dense), most_of_ranks(held.experts)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
     if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it all-reduces, and each rank keeps its part
@@ -46,12 +51,17 @@ def data_parallel_s(
     repeats = np.where(sharded, candidates.microbatches, 1.0)
     repeats = repeats * values["dp_time"]
     reduce, gather = reduce * repeats, gather * repeats * np.where(sharded, 2.0, 1.0)
-    # Gradients overlap with the last micro batch's backward, parameters with the first one's forward; FSDP's with all
-    room = backward * np.where(sharded, 1.0, 1 / candidates.microbatches)
-    apart = _left(candidates.on("overlap_grad_reduce"), values["dp_exposed"], reduce, room * 2 / 3)
-    apart = apart + _left(candidates.on("overlap_param_gather"), values["dp_exposed"], gather, room / 3)
-    exposed = np.where(sharded, _left(sharded, values["fsdp_exposed"], reduce + gather, room), apart)
-    return reduce + gather, exposed
+    # Gradients overlap with the last backward passes, parameters with the first forward passes; FSDP's with all passes
+    share = values["dp_exposed"]
+    once = passes / candidates.microbatches / candidates.vpp
+    buckets = _buckets(candidates, (dense + experts) / candidates.vpp, replicas)
+    late = _exposed(candidates, share, reduce, once * 2 / 3, buckets)
+    apart = np.where(candidates.on("overlap_grad_reduce"), late, reduce)
+    late = _exposed(candidates, share, gather, once / 3, buckets)
+    apart = apart + np.where(candidates.on("overlap_param_gather"), late, gather)
+    whole = reduce + gather
+    of_all = np.maximum(whole - passes, values["fsdp_exposed"] * whole)
+    return whole, np.where(sharded, of_all, apart)
 
 
 def _instances(candidates: Candidates) -> Floats:
@@ -71,10 +81,30 @@ def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
     return np.where(candidates.on("use_distributed_optimizer"), seconds, 0.0)
 
 
-def _left(overlapped: Flags, least: float | Floats, seconds: Floats, room: Floats) -> Floats:
-    """Returns the exposed seconds: all without overlap, else those beyond `room`, but at least the share `least`."""
-    hidden = np.minimum((1 - least) * seconds, room)
-    return np.where(overlapped, seconds - hidden, seconds)
+def _buckets(candidates: Candidates, parameters: Floats, replicas: Floats) -> Floats:
+    """Returns the number of buckets of a model chunk with that many parameters. Source: Megatron-Core,
+    distributed_data_parallel.py."""
+    largest = np.maximum(BUCKET, BUCKET_PER_REPLICA * replicas)
+    size = candidates.number("bucket_size", none=np.nan)
+    number: Floats = np.maximum(np.round(parameters / np.where(np.isnan(size), largest, size)), 1.0)
+    return number
+
+
+def _exposed(candidates: Candidates, least: float | Floats, seconds: Floats, once: Floats, buckets: Floats) -> Floats:
+    """Returns the exposed seconds of traffic that overlaps with each chunk's last pass (gradients) or first pass
+    (parameters), which takes `once`.
+
+    Between those of two chunks there is a group of micro batches. No pass hides the bucket that is ready last or needed
+    first; of the rest at least the share `least` is exposed.
+    """
+    chunks = candidates.vpp
+    group = candidates.number("microbatch_group_size_per_vp_stage", none=np.nan)
+    group = np.where(np.isnan(group), candidates.pp, group)
+    beyond_all = seconds - ((chunks - 1) * group + 1) * once
+    beyond_one = seconds / chunks - once
+    last = seconds / chunks / buckets
+    result: Floats = np.maximum(np.maximum(beyond_all, beyond_one), last + least * (seconds - last))
+    return result
 
 
 def stepped_parameters(candidates: Candidates, held: HeldParameters) -> Floats:

@@ -140,7 +140,7 @@ def stages_of(
     filled = mean + values["bubble_uneven"] * (most_of_ranks(stage["busy"]) - mean)
     bubble = (candidates.pp - 1) / candidates.vpp * filled * values["bubble_time"]
     held = held_parameters(candidates)
-    dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
+    dp, dp_exposed = data_parallel_s(candidates, values, held, passes=longest)
     stepped = stepped_parameters(candidates, held)
     optimizer = optimizer_s(candidates, values, (1 - offloaded_share(candidates)) * stepped)
     offload, offload_exposed = optimizer_offload_s(candidates, values, stepped)

@@ -58,7 +58,7 @@ class StageTable:
     offload: Floats  # offload of the optimizer: copies and the host's step
     offload_exposed: Floats
     fixed: float | Floats  # host work once per step
-    gc: Floats  # manual garbage collection
+    gc: Floats  # garbage collection
     step: Floats
     stretch: float | Floats
     links_stretch: float | Floats

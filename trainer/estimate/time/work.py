@@ -308,7 +308,8 @@ def fuses_experts(candidates: Candidates, release: Release) -> Flags:
         return np.zeros((), dtype=bool)
     parts = candidates.lists("offload_modules", "expert_fc1") | candidates.lists("offload_modules", "moe_act")
     apart = candidates.on("fine_grained_activation_offloading") & parts
-    fused: Flags = candidates.among("precision", "mxfp8") & (candidates.etp == 1) & ~apart
+    grouped = candidates.on("moe_grouped_gemm")
+    fused: Flags = candidates.among("precision", "mxfp8") & grouped & (candidates.etp == 1) & ~apart
     return fused
 
 
@@ -335,7 +336,8 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
         unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")
         # With a rank capacity, fused experts read the token counts on the device: no host work per expert
         apart = (_fused(candidates, constants, release) == 1) & ~candidates.on("moe_expert_rank_capacity_factor")
-        held = experts / candidates.ep * apart
+        one_by_one = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["host_ungrouped"])
+        held = experts / candidates.ep * apart * one_by_one
         padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)
         routed = constants["host_moe_us"] * router * (1 + unfused) * quantized
         seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
@@ -358,15 +360,19 @@ def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -
 
 
 def collections_s(candidates: Candidates, constants: Constants) -> Floats:
-    """Returns the seconds of manual garbage collection per average step on a CPU rank.
+    """Returns the seconds of garbage collection by Python per average step.
 
-    Automatic collection is left out: it takes a thousandth of a step there.
+    With automatic collection each rank collects at its own time, and on GPUs all wait for it; on CPU ranks it is left
+    out, since it takes a thousandth of a step there.
     """
-    if not candidates.base.hardware.is_cpu:
-        return np.zeros(())
+    if candidates.base.hardware.is_cpu:
+        automatic, at_once = np.zeros(()), constants["cpu_gc_ms"] * 1e-3
+    else:
+        automatic = np.asarray(constants["host_gc_ms"] * 1e-3)
+        at_once = automatic / constants["host_gc_apart"]
     every = candidates.number("manual_gc_interval")
-    by_hand = candidates.on("manual_gc") & (every > 0)
-    return np.where(by_hand, constants["cpu_gc_ms"] * 1e-3 / np.maximum(every, 1.0), 0.0)
+    by_hand = np.where(every > 0, at_once / np.maximum(every, 1.0), 0.0)
+    return np.where(candidates.on("manual_gc"), by_hand, automatic)
 
 
 def _collectives(candidates: Candidates, *, is_moe: bool) -> Floats:

@@ -340,6 +340,28 @@ def test_neighbours_stretch_what_goes_between_nodes_by_its_cpu_time_only(own_nod
     assert busy.busy == pytest.approx(3 * calm.busy - 3 * calm.parts["ep_exposed"] + busy.parts["ep_exposed"])
 
 
+def exposed_dp_s(**knobs: Any) -> float:
+    overlapped = {"overlap_grad_reduce": True, "overlap_param_gather": True, "use_distributed_optimizer": True}
+    return estimate_time(recipe_of(nodes=32, **overlapped | knobs)).by_part["dp_exposed_s"]
+
+
+def test_small_buckets_expose_less_of_the_gradients_than_one() -> None:
+    one_bucket, many = (exposed_dp_s(bucket_size=size) for size in (10**12, 10**7))
+    assert many < 0.7 * one_bucket
+    assert exposed_dp_s() > many  # by default a bucket grows with the replicas
+
+
+def test_groups_between_the_last_passes_of_two_chunks_hide_their_gradients() -> None:
+    chunks = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 6}
+    apart = exposed_dp_s(**chunks, microbatch_group_size_per_vp_stage=8)
+    assert apart <= exposed_dp_s(**chunks) < exposed_dp_s(pipeline_model_parallel_size=4)
+
+
+def test_experts_one_by_one_launch_more() -> None:
+    grouped, apart = (estimate_time(recipe_of(moe_grouped_gemm=whether)).by_part["host_s"] for whether in (True, False))
+    assert apart > grouped
+
+
 def test_larger_groups_of_chunks_hide_sends() -> None:
     chunks: dict[str, Any] = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 3}
     plain = recipe_of(**chunks)
