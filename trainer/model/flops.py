@@ -54,6 +54,7 @@ def model_flops_per_token(model: Architecture, seq_length: int) -> float:
     return sum(flops.layers) + mtp * flops.mtp + (1 + mtp) * flops.head
 
 
+@cache  # every table of a search asks for the same model's
 def attended(model: Architecture, seq_length: int) -> tuple[float, ...]:
     """Returns the positions a token attends to in each layer, on average: fewer in a window layer, 0 in a layer without
     attention."""
