@@ -38,6 +38,7 @@ RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interva
 
 # search space of the last recipe: a search takes seconds, and a study and its preview use the same one
 _LAST_SPACE: dict[str, Search] = {}
+_LAST_PRICED: list[Candidates] = []  # the table that `_with_free` returned last, with what was computed of it
 
 
 def legal_space(base: Recipe) -> Search:
@@ -116,7 +117,9 @@ def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]
         legal = not isinstance(derive(plain, changes), Refusal)
         if legal and not avoid.has_suspect(changes):
             base = base.replace(changes)
-    return replace(table, base=base)
+    if not any(last.base == base and last.columns is table.columns for last in _LAST_PRICED):
+        _LAST_PRICED[:] = [replace(table, base=base)]
+    return _LAST_PRICED[0]
 
 
 def _is_tried_alone(knob: str) -> bool:

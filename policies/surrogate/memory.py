@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -105,7 +106,18 @@ class _Estimated:
     outside_gib: Floats
 
 
+# estimates of tables that still exist: a study asks for those of its search space at every decision
+_ESTIMATED: WeakKeyDictionary[Candidates, tuple[MemoryPrior, _Estimated]] = WeakKeyDictionary()
+
+
 def _estimated(candidates: Candidates, prior: MemoryPrior) -> _Estimated:
+    known = _ESTIMATED.get(candidates)
+    if known is None or known[0] is not prior:
+        known = _ESTIMATED[candidates] = prior, _estimate(candidates, prior)
+    return known[1]
+
+
+def _estimate(candidates: Candidates, prior: MemoryPrior) -> _Estimated:
     table = memory_of(candidates)
     shape = (candidates.count, candidates.stages.exists.shape[1])
     parts = prior.scale * np.stack([np.broadcast_to(group.gib(candidates, table), shape) for group in GROUPS.values()])
