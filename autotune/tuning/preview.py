@@ -349,8 +349,15 @@ def _show(
 
 
 def _exploring_words(exploring: Sequence[Step]) -> str:
-    """Returns the recipes outside the path in one sentence, with the layout and the predicted gain of each."""
-    each = "; ".join(f"{layout_words(step.trial.recipe)}: {_gain(step.trial)}" for step in exploring)
+    """Returns the recipes outside the path in one sentence: each layout with its number of recipes and the predicted
+    gain of the first."""
+    by_layout: dict[str, list[Trial]] = {}
+    for step in exploring:
+        by_layout.setdefault(layout_words(step.trial.recipe), []).append(step.trial)
+    each = "; ".join(
+        f"{layout}{f' ({len(trials)} recipes)' if len(trials) > 1 else ''}: {_gain(trials[0])}"
+        for layout, trials in by_layout.items()
+    )
     return f"Also tried, since they may gain although a loss is predicted: {each}"
 
 

@@ -61,6 +61,7 @@ def test_a_predicted_loss_is_on_the_path_only_where_it_makes_the_recipe_fit() ->
     assert NEEDED in _entry(fits).below
     assert NEEDED not in _entry(gains).below
     assert _exploring_words(exploring).endswith(": −33 % (−50 to +20 %)")
+    assert _exploring_words([*exploring] * 3).endswith("(3 recipes): −33 % (−50 to +20 %)")
 
 
 def test_a_dry_run_with_proxies_gives_the_tokens_of_the_full_size_as_its_gains_do(
