@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def share_of(gpu: str) -> str:
+def gpu_or_rank(gpu: str) -> str:
     """Returns `GPU`, or `rank` if the recipe's `gpu` is `cpu`."""
     return "rank" if gpu == "cpu" else "GPU"

@@ -217,7 +217,7 @@ def _print_accuracy(console: Console, runs: Sequence[Run], errors: dict[str, Flo
         chosen = np.array([kind in (run.family, "all") for run in runs])
         for name, each in errors.items():
             found = accuracy([run for run, kept in zip(runs, chosen, strict=True) if kept], each[chosen])
-            rank = "" if found.rank is None else f"{found.rank:.2f}"
+            rank = "" if found.rank_correlation is None else f"{found.rank_correlation:.2f}"
             held = f"{time_coverage(runs, each, chosen):.0%}" if name == "cell left out" else ""
             figures = (f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank, held)
             table.add_row(kind, name, str(found.rows), *figures)

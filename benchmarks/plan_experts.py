@@ -126,7 +126,9 @@ def _best_of_own(found: Search) -> Recipe | None:
     """Returns the recipe's own layout with the fastest settings that fit; None if none fits."""
     finals = found.finals
     rows = np.flatnonzero(of_sizes(finals.candidates, sizes_of(found.base)) & finals.eligible)
-    return finals.candidates.recipe(int(rows[finals.figures.tokens[rows].argmax()])) if len(rows) else None
+    return (
+        finals.candidates.recipe(int(rows[finals.figures.tokens_per_s_per_gpu[rows].argmax()])) if len(rows) else None
+    )
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from trainer.recipe.source import Source
 
 MODEL, GPU = "deepseek-v3", "h100"
 PEER_ESTIMATES_A_S = "0.6 to 1"  # SimuMax: 1.0–1.6 s for one
-ONES = 200  # single estimates timed
+SINGLE_ESTIMATES = 200  # estimates of one recipe that are timed
 
 
 def recipe_of(gpus: int) -> Recipe:
@@ -63,7 +63,7 @@ def rate() -> dict[str, float]:
     estimated(table)
     elapsed = time.perf_counter() - started
     single = []
-    for _ in range(ONES):
+    for _ in range(SINGLE_ESTIMATES):
         at = time.perf_counter()
         estimate_memory(base)
         estimate_time(base)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.proxy_layers [--scenarios 9] [--recipes 10]
 
-For recipes drawn from the finals of `plan` on simulated clusters of 256 GPUs or more, the error of the closed form (log
-of the true step over the predicted one) is compared with that of their proxies on at most 8 nodes. *alone* is the
+For recipes drawn from the finalists of `plan` on simulated clusters of 256 GPUs or more, the error of the closed form
+(log of the true step over the predicted one) is compared with that of their proxies on at most 8 nodes. *alone* is the
 spread of a target's error among the recipes of a scenario, *left* the spread of it less its proxy's error: what a burst
 of the proxy leaves open.
 """

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainer.estimate.candidates import one
-from trainer.estimate.memory.activations import along, copies_of_a_token, saved_by_tensor, wide_bytes
+from trainer.estimate.memory.activations import copies_of_a_token, saved_by_tensor, sequence_parallel_ranks, wide_bytes
 from trainer.estimate.memory.estimate import memory_of
 from trainer.estimate.memory.moments import layers_held
 from trainer.recipe import Recipe
@@ -161,7 +161,7 @@ def _fp8_saving() -> float:
 
 def _shared_copy_gib(recipe: Recipe, layer_batches: float) -> float:
     candidates = one(recipe)
-    one_byte = recipe.architecture.hidden_size / along(candidates)
+    one_byte = recipe.architecture.hidden_size / sequence_parallel_ranks(candidates)
     return float(one_byte * candidates.tokens) * layer_batches / GIB
 
 

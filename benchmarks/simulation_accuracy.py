@@ -121,7 +121,7 @@ def _print(console: Console, runs: Sequence[Run], errors: Mapping[str, Floats]) 
         for who, kept in (("all", [True] * len(runs)), ("MoE", [run.family == "MoE" for run in runs])):
             chosen = [run for run, inside in zip(runs, kept, strict=True) if inside]
             found = accuracy(chosen, error[np.array(kept)])
-            rank = "" if found.rank is None else f"{found.rank:.2f}"
+            rank = "" if found.rank_correlation is None else f"{found.rank_correlation:.2f}"
             table.add_row(
                 who, name, str(found.rows), f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank
             )

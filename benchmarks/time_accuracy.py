@@ -34,7 +34,7 @@ class Accuracy:
     median: float
     p90: float
     bias: float
-    rank: float | None  # mean over cells with several configurations
+    rank_correlation: float | None  # mean over cells with several configurations
 
 
 def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
@@ -46,7 +46,7 @@ def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
         median=float(np.median(np.abs(relative))),
         p90=float(np.quantile(np.abs(relative), 0.9)),
         bias=float(np.median(relative)),
-        rank=float(np.mean(ranks)) if ranks else None,
+        rank_correlation=float(np.mean(ranks)) if ranks else None,
     )
 
 

@@ -23,7 +23,7 @@ ALL: dict[str, Any] = {
     "cross_entropy_loss_fusion": True,
     "cross_entropy_fusion_impl": "te",
 }
-FILLED = ("dispatcher", "recompute", "offload", "optimizer")  # columns that some rows do not have
+INCOMPLETE_COLUMNS = ("dispatcher", "recompute", "offload", "optimizer")  # columns that are empty in some rows
 SAME = ("tp", "pp", "vp", "ep")  # sizes that a nearest row should have
 
 
@@ -43,7 +43,7 @@ def as_run(row: dict[str, Any]) -> Recipe | None:
 
 
 def _filled(row: dict[str, Any]) -> dict[str, Any] | None:
-    missing = [name for name in FILLED if not row.get(name)]
+    missing = [name for name in INCOMPLETE_COLUMNS if not row.get(name)]
     if not missing:
         return row
     like = [known for known in _complete() if _kind(known) == _kind(row)]
@@ -56,7 +56,7 @@ def _filled(row: dict[str, Any]) -> dict[str, Any] | None:
 @cache
 def _complete() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(data_file("tuned_recipes.json", folder=DATA).read_text(encoding="utf-8"))
-    return [row for row in rows if all(row.get(name) for name in FILLED)]
+    return [row for row in rows if all(row.get(name) for name in INCOMPLETE_COLUMNS)]
 
 
 def _kind(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -68,7 +68,7 @@ TARGET = {"median": 0.05, "p90": 0.12}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Other:
+class UntriedRecipe:
     """Recipe that the study did not run, and its true step, seconds; `kind` says in what it differs from the
     study's."""
 
@@ -127,7 +127,7 @@ def _twin(scenario: Scenario, bursts: int) -> Twin:
         return twin_of_study(Path(folder) / "study", name="twin")
 
 
-def _others(scenario: Scenario, count: int) -> Iterator[Other]:
+def _others(scenario: Scenario, count: int) -> Iterator[UntriedRecipe]:
     """Draws recipes evenly from the finals of `plan`: of the study's model and others, on as many nodes and more."""
     rng = random.Random(f"others of {scenario.name}")
     own = scenario.recipe
@@ -144,7 +144,7 @@ def _others(scenario: Scenario, count: int) -> Iterator[Other]:
             recipe = written_out(found.finals.candidates.recipe(row))
             if kept < each and not broken(recipe, found.unavoidable):
                 kept += 1
-                yield Other(kind=kind, recipe=recipe, true_s=simulated_step_s(recipe, scenario.machine))
+                yield UntriedRecipe(kind=kind, recipe=recipe, true_s=simulated_step_s(recipe, scenario.machine))
             if kept == each:
                 break
 
@@ -168,7 +168,7 @@ def _base(own: Recipe, model: str | None, times: int, rng: random.Random) -> Rec
     )
 
 
-def _errors(others: Sequence[Other], twin: Twin, true: Machine) -> Errors:
+def _errors(others: Sequence[UntriedRecipe], twin: Twin, true: Machine) -> Errors:
     assert twin.file.estimate is not None
     cluster = learned_cluster(twin.file.estimate, name="twin")
     without_ends = replace(cluster, ends=())

@@ -25,23 +25,23 @@ class ReasonKind(StrEnum):
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
     BASE = "base"  # the recipe as given; no figures
     SUBSET = "subset"  # taken: the names of the differences that a bisection takes from B; of: how many there are
-    FULL_SIZE = (
-        "full_size"  # trial: the smaller run that was measured instead of the recipe; best: bool, else the reference
-    )
+    FULL_SIZE = "full_size"  # trial: the smaller run that was measured instead; best: true, or false for the reference
     TAKEN_OUT = "taken_out"  # taken: the names of the changes that the tuned recipe is tried without; of: how many it
     # has; probability: that nothing is lost without them
-    REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
+    REFERENCE = "reference"  # the trial the speed-up is relative to; figures of FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
-    FITS_LIKELIEST = "fits_likeliest"  # as FITS_FASTEST, but the one most likely to fit, since none fits confidently
+    FITS_LIKELIEST = "fits_likeliest"  # figures of FITS_FASTEST; the most likely to fit, since none fits confidently
     EXPECTED_IMPROVEMENT = "expected_improvement"  # wall, parts {part: [from_s, to_s]}, gain, gain_low, gain_high,
     # fits_probability, runner_up (expected improvement of the next candidate less, a fraction), learned
-    SAMPLED = "sampled"  # EXPECTED_IMPROVEMENT and `sampler`: the candidate nearest to the point of an Optuna sampler
+    SAMPLED = "sampled"  # figures of EXPECTED_IMPROVEMENT, and sampler: the Optuna sampler whose point it is nearest to
     CLAIMED = "claimed"  # wall, fix, parts [{part, lost_us}], claimed_us, step_us, gain, gain_bound, fits_probability
     PUBLISHED = "published"  # wall, knob, walls, gain, spread, evidence, source, gain_bound
 
     # Ends of a search
-    NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus; left: the budget ended it, others should fit
+    NOTHING_FITS = (
+        "nothing_fits"  # tried, fewest_nodes, most_gpus; left: true if the budget ended before all were tried
+    )
     BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
     FAILED = "failed"  # kind: a failure that no fix addresses
     NOTHING_LEFT = "nothing_left"  # noise (difference between two bursts), patience (published settings without a gain)
@@ -74,7 +74,7 @@ class ReasonKind(StrEnum):
     NOT_PREDICTED_TO_FIT = "not_predicted_to_fit"
 
     # Verdicts: accepted
-    FIRST_TO_RUN = "first_to_run"  # no figures; of a smaller run, fits_probability of its recipe
+    FIRST_TO_RUN = "first_to_run"  # fits_probability at full size for a smaller run, else no figures
     FAR_BEYOND_NOISE = "far_beyond_noise"  # COMPARISON
     INTERLEAVED_REPEATS = "interleaved_repeats"  # COMPARISON
     CPU_TIME = "cpu_time"  # COMPARISON

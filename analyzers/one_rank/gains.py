@@ -13,7 +13,7 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import OFFLOAD
 from analyzers.timeline import Spans
 
-# shares of compute removed in a replay: of compute that is not arithmetic, and then, all that removed, of the rest
+# Shares of compute that replays remove: first of all but arithmetic, then, with all of that removed, of arithmetic
 SHARES_OF_OTHERS = (0.5, 1.0)
 SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 

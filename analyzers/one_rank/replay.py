@@ -190,7 +190,7 @@ class Replay:
         return np.searchsorted(self._passed, at, side="right")
 
     def _sooner_by_pass(self, host: Intervals) -> Floats:
-        """Returns float64[Q]: by how much a host that runs ahead is before the device's passes, until its next wait."""
+        """Returns float64[Q]: µs by which the host, since its last wait, is ahead of the recorded pass."""
         if self._passes is None:
             return np.zeros(len(self._is_mark))
 

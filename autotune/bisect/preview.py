@@ -13,7 +13,7 @@ from rich.console import Console
 
 from autotune.bisect.document import Changed, differences_of, values_text
 from autotune.bisect.loop import Problem
-from autotune.looks.quantities import counted, gain, percent, share_of, significant
+from autotune.looks.quantities import counted, gain, gpu_or_rank, percent, significant
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import say
 from policies.bisect.question import Observation
@@ -62,7 +62,7 @@ def planned(problem: Problem, *, seed: int) -> BisectPreview:
 
 
 def _simulated_bursts(problem: Problem, rng: random.Random) -> Iterator[int]:
-    """Yields the number of bursts of each simulated bisection; its culprit is drawn with probability `guilt`."""
+    """Yields the number of bursts of each simulated bisection, whose culprit is drawn by `guilt`, the prior."""
     question = problem.question
     for _ in range(SIMULATIONS):
         (culprit,) = rng.choices(sorted(question.all), weights=question.guilt)
@@ -84,4 +84,4 @@ def show_plan(console: Console, plan: BisectPreview, unit_of: str) -> None:
     console.print()
     most = f"at most {plan.bursts_high} in {SIMULATIONS} simulated bisections"
     text = f"one culprit of 10 % takes about {plan.bursts} bursts, both ends included ({most})"
-    say(console, f"{text}: about {hours} h, {gpu_hours} {share_of(unit_of)}-hours, startup not counted")
+    say(console, f"{text}: about {hours} h, {gpu_hours} {gpu_or_rank(unit_of)}-hours, startup not counted")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune.estimate.machine import ChosenMachine, UsedMachine, cluster_of
 from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
-from autotune.looks.quantities import duration, gain, gib, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import duration, gain, gib, gpu_or_rank, percent, significant, tokens_per_s
 from autotune.looks.wrapping import listed, plain_console, say
 from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
@@ -168,7 +168,7 @@ def show_estimate(estimate: Estimate) -> None:
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
     console.print(_time_table(estimate, bar))
     time = estimate.time
-    rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu_name))
+    rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=gpu_or_rank(estimate.recipe.cluster.gpu_name))
     tflops = f"{significant(time.model_tflops_per_gpu)} TFLOPS"
     console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, {tflops}, ± {percent(time.spread, 0)}")
     for line in machine_words(estimate):

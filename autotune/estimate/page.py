@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from autotune.estimate.document import Estimate, calibration_words, machine_words, not_priced_words
-from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import duration, gib, gpu_or_rank, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Piece, Stack, bar, columns, legend
@@ -20,7 +20,7 @@ from trainer.recipe import Recipe
 
 def estimate_page(estimate: Estimate) -> str:
     recipe, time = estimate.recipe, estimate.time
-    gpu, unit = recipe.cluster.gpu_name, share_of(recipe.cluster.gpu_name)
+    gpu, unit = recipe.cluster.gpu_name, gpu_or_rank(recipe.cluster.gpu_name)
     return render(
         "estimate.html.j2",
         name=recipe.name,

@@ -182,7 +182,7 @@ def _measured(
 def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None:
     """Returns the probe of the run's cluster.
 
-    Raises BadInputError without a measured step, or with a traced one, where the trace shows more.
+    Raises BadInputError if no step was measured, or if the step was traced: its trace shows more than a probe.
     """
     if side.probe is None:
         return None

@@ -14,8 +14,8 @@ from autotune.looks.quantities import (
     first_changes,
     gain,
     gain_interval,
+    gpu_or_rank,
     percent,
-    share_of,
     significant,
 )
 from autotune.looks.segments import KINDS
@@ -131,7 +131,7 @@ def level_name(level: LevelEntry, found: GapDocument) -> str:
 
 def unit(found: GapDocument) -> str:
     """Returns the unit of rates: `tokens/s/GPU`, or per rank on CPUs."""
-    return f"tokens/s/{share_of(found.gpu or '')}"
+    return f"tokens/s/{gpu_or_rank(found.gpu or '')}"
 
 
 def level_text(level: LevelEntry, found: GapDocument) -> str:

@@ -16,12 +16,12 @@ def left_by_runs() -> str:
     return ", or ".join(reader.left_by_runs for _, reader in reversed(readers()))
 
 
-def of_a_program() -> str:
+def hint_for_program() -> str:
     """Names the files to import instead of a program that is not a bash script."""
     return f"import what a run of it left: {left_by_runs()}; or the torchrun or srun line that it starts"
 
 
-def of_a_script() -> str:
+def hint_for_script() -> str:
     """Names the files to import instead of a script that starts no training command."""
     return (
         "name the script that starts the trainer, or import what a run of it left: MOE_AUTOTUNE_RECORD=FILE in a real "

@@ -12,7 +12,7 @@ from autotune.importing import arguments_file, hugging_face, recorded, scripts, 
 from autotune.importing.files import text_of
 from autotune.importing.found import Found, ImportOptions, Started, check_given, world_size
 from autotune.importing.here import vocabulary_here
-from autotune.importing.hints import known_files, of_a_program
+from autotune.importing.hints import hint_for_program, known_files
 from autotune.importing.recipe import Imported, built, with_changes
 from trainer.errors import BadInputError, Problem, refused
 from trainer.frameworks import Framework
@@ -54,7 +54,7 @@ def _found(text: str, options: ImportOptions) -> Found:
     if _only_arguments(text):
         return _arguments(arguments_file.from_text(text, options), options, "a file")
     if options.file.endswith(".py"):
-        raise refused(options.file, "it is a Python program, which is not read", of_a_program())
+        raise refused(options.file, "it is a Python program, which is not read", hint_for_program())
     return _command(scripts.started(text, options), options, "a launch script")
 
 
@@ -100,7 +100,7 @@ def _command(started: Started, options: ImportOptions, what: str) -> Found:
         raise refused(
             options.file,
             f"{' '.join(started.program)} takes no arguments that {titles} know",
-            f"{of_a_program()}, or write a recipe by hand with trainer.kind: custom",
+            f"{hint_for_program()}, or write a recipe by hand with trainer.kind: custom",
         )
     framework, reader = known
     of_whom = what if framework.title in what else f"{what} of {framework.title}"

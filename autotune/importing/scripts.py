@@ -14,7 +14,7 @@ from typing import Any
 from autotune.importing.container import container_in
 from autotune.importing.environment import is_set_by_launcher
 from autotune.importing.found import ImportOptions, Started, check_given, short
-from autotune.importing.hints import of_a_script
+from autotune.importing.hints import hint_for_script
 from autotune.importing.notes import ARGUMENTS, line_of, notes_of, training_score
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
@@ -180,12 +180,12 @@ def started_of(
     """Returns the training job of a recording."""
     first = found.first
     if not first["trains"]:
-        raise BadInputError(*problems) if problems else refused(options.file, not_reached(first), of_a_script())
+        raise BadInputError(*problems) if problems else refused(options.file, not_reached(first), hint_for_script())
     at = max(range(len(first["trains"])), key=lambda index: training_score(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
     if other is None:
-        raise refused(options.file, "how many arguments it has depends on what only the job knows", of_a_script())
+        raise refused(options.file, "how many arguments it has depends on what only the job knows", hint_for_script())
     line = line_of(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from autotune.estimate.machine import ChosenMachine, cluster_of
 from autotune.init.written import written
-from autotune.looks.quantities import share_of
+from autotune.looks.quantities import gpu_or_rank
 from trainer.errors import BadInputError, Problem, refused
 from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
@@ -130,7 +130,7 @@ def _with_suggestions(recipe: Recipe) -> Recipe:
 def _unfit(recipe: Recipe, cluster: LearnedCluster) -> str:
     memory = estimate_memory(recipe, learned=cluster.memory)
     nodes = fewest_nodes(recipe, above=recipe.cluster.nodes, learned=cluster)
-    unit = share_of(recipe.cluster.gpu_name)
+    unit = gpu_or_rank(recipe.cluster.gpu_name)
     more = f"{nodes * recipe.ranks_per_node} {unit}s are enough" if nodes else f"no number of {unit}s is enough"
     return (
         f"no layout fits {recipe.world_size} {unit}s by estimate: this one needs "
@@ -142,7 +142,7 @@ def _expected(recipe: Recipe, machine: ChosenMachine | None) -> tuple[str, ...]:
     cluster = cluster_of(machine)
     time, memory = estimate_time(recipe, learned=cluster), estimate_memory(recipe, learned=cluster.memory)
     outside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
-    rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu_name)}"
+    rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{gpu_or_rank(recipe.cluster.gpu_name)}"
     return (
         f"`moe-autotune plan`'s first choice: about {rate} by estimate,",
         f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{outside}, "

@@ -42,7 +42,7 @@ def names_text(proposal: Proposal, changes: Changes, *, most: int | None = None)
 
 
 def short_names(trial: Trial, most: int = 2) -> str:
-    """Returns at most `most` names without values, for a row of a table."""
+    """Returns the names of at most `most` of a trial's fixes, without values, for a row of a table."""
     parts = parts_of(trial.proposal, trial.changes)
     return _joined([part.fix for part in parts] or [trial.proposal.fix], most)
 

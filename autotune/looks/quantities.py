@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.units import share_of as share_of
+from autotune.units import gpu_or_rank as gpu_or_rank
 from trainer.values import knob_value
 
 NONE = "–"
@@ -62,7 +62,7 @@ def gib(value: float | None) -> str:
 
 
 def tokens_per_s(value: float | None, *, unit: str) -> str:
-    """Formats throughput per `unit`, as named by `share_of`."""
+    """Formats throughput per `unit`, as named by `gpu_or_rank`."""
     return NONE if value is None else f"{significant(value, 4)} tokens/s/{unit}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import share_of, tokens_per_s
+from autotune.looks.quantities import gpu_or_rank, tokens_per_s
 from autotune.plan.document import Plan, memory_words
 from trainer.errors import BadInputError, Problem
 from trainer.values import knob_value
@@ -18,7 +18,7 @@ def chosen_text(plan: Plan, number: int) -> str:
         raise BadInputError(Problem(where="--choice", what=f"the plan has no choice {number}", hint=have))
     choice = plan.choices[number - 1]
     against = plan.recipe.diff(choice.recipe).items()
-    rate = tokens_per_s(choice.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu_name))
+    rate = tokens_per_s(choice.tokens_per_s_per_gpu, unit=gpu_or_rank(plan.recipe.cluster.gpu_name))
     lines = (
         f"Choice {number} of moe-autotune plan: about {rate}, "
         f"{memory_words(choice)}{'' if choice.fits else ': it does not fit'}",

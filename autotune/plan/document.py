@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NotRequired, TypedDict
 
 from autotune.estimate.machine import ChosenMachine, UsedMachine, cluster_of
-from autotune.looks.quantities import gib, percent, share_of, tokens_per_s
+from autotune.looks.quantities import gib, gpu_or_rank, percent, tokens_per_s
 from trainer.estimate.learned import LearnedCluster
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
@@ -205,12 +205,12 @@ def simulated_words(plan: Plan, place: int) -> str:
     recipe = plan.choices[place].recipe
     tokens = recipe.training.tokens_per_step
     rate = tokens / plan.simulated_s[place] / recipe.world_size
-    return f"simulated on {plan.machine.file.name}: {tokens_per_s(rate, unit=share_of(recipe.cluster.gpu_name))}"
+    return f"simulated on {plan.machine.file.name}: {tokens_per_s(rate, unit=gpu_or_rank(recipe.cluster.gpu_name))}"
 
 
 def unfit_words(plan: Plan) -> str:
     """Returns how many GPUs or ranks are needed, if nothing fits."""
-    unit, each = share_of(plan.recipe.cluster.gpu_name), plan.recipe.world_size // plan.recipe.cluster.nodes
+    unit, each = gpu_or_rank(plan.recipe.cluster.gpu_name), plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
         return f"nothing fits, not even on {MAX_GPUS:,} {unit}s: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each

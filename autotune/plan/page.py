@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from autotune.estimate.page import memory_pieces, model_name, time_pieces
-from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import duration, gib, gpu_or_rank, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Stack, bar, legend
@@ -68,7 +68,7 @@ class _Frame:
 
 
 def _unit(plan: Plan) -> str:
-    return share_of(plan.recipe.cluster.gpu_name)
+    return gpu_or_rank(plan.recipe.cluster.gpu_name)
 
 
 def _scatter(plan: Plan) -> Markup:
@@ -78,10 +78,14 @@ def _scatter(plan: Plan) -> Markup:
     parts = [*frame.axis.grid(), *_memory_axis(frame, plan)]
     for point in points:
         class_ = "point" if point.fits else "point over-limit"
-        parts.append(frame.mark(point.tokens, point.needs_gib, r="4", class_=class_, data_tip=_tip(point, _unit(plan))))
+        parts.append(
+            frame.mark(
+                point.tokens_per_s_per_gpu, point.needs_gib, r="4", class_=class_, data_tip=_tip(point, _unit(plan))
+            )
+        )
     for number, choice in enumerate(plan.choices, 1):
         rate, needs = choice.tokens_per_s_per_gpu, choice.needs_gib
-        point = Point(recipe=choice.recipe, tokens=rate, needs_gib=needs, fits=choice.fits)
+        point = Point(recipe=choice.recipe, tokens_per_s_per_gpu=rate, needs_gib=needs, fits=choice.fits)
         tip = f"{number}. {_tip(point, _unit(plan))}"
         parts.append(frame.mark(rate, needs, r="6", class_="point chosen", tabindex="0", data_tip=tip))
     name = f"{len(points)} layouts by predicted throughput and memory; the tables below have the figures of the first"
@@ -91,7 +95,7 @@ def _scatter(plan: Plan) -> Markup:
 
 
 def _frame(points: Sequence[Point], limit_gib: float | None) -> _Frame:
-    rates = [point.tokens for point in points] or [1.0]
+    rates = [point.tokens_per_s_per_gpu for point in points] or [1.0]
     needs = [point.needs_gib for point in points] or [1.0]
     return _Frame(
         axis=Axis(low=0.9 * min(rates), high=1.03 * max(rates), top=14, bottom=SCATTER_PX - 40),
@@ -122,7 +126,7 @@ def _memory_axis(frame: _Frame, plan: Plan) -> list[Markup]:
 
 
 def _tip(point: Point, unit: str) -> str:
-    rate = f"{tokens_per_s(point.tokens, unit=unit)}, {gib(point.needs_gib)} at most"
+    rate = f"{tokens_per_s(point.tokens_per_s_per_gpu, unit=unit)}, {gib(point.needs_gib)} at most"
     return f"{layout_words(point.recipe)}\n{setting_words(point.recipe)}\n{rate}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from autotune.looks.quantities import gib, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import gib, gpu_or_rank, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.wrapping import plain_console, say
@@ -18,7 +18,7 @@ def show_plan(plan: Plan) -> None:
     console = plain_console()
     for finding in plan.findings:
         say(console, f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
-    rate = f"tokens/s/{share_of(plan.recipe.cluster.gpu_name)}"
+    rate = f"tokens/s/{gpu_or_rank(plan.recipe.cluster.gpu_name)}"
     print_entries(console, "layout, settings, why", (rate, *FIGURES), _entries(plan))
     if plan.choices:
         console.print()
@@ -64,5 +64,5 @@ def _show_first(console: Console, plan: Plan) -> None:
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")
-    rate = tokens_per_s(first.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu_name))
+    rate = tokens_per_s(first.tokens_per_s_per_gpu, unit=gpu_or_rank(plan.recipe.cluster.gpu_name))
     say(console, f"{rate} ± {percent(first.spread, 0)}, {memory_words(first)} on pipeline rank {first.pp_rank}")

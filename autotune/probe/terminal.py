@@ -11,14 +11,14 @@ from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import say
 from autotune.probe.document import ProbeDocument
 from autotune.probe.words import TITLES, cells, notes
-from autotune.units import share_of
+from autotune.units import gpu_or_rank
 
 HEADER = ("<name", "measured", "expected", "<consequence")
 
 
 def show_probe(console: Console, found: ProbeDocument) -> None:
     """Prints where the probe ran, one table per group, and the constants that it moves."""
-    unit = share_of(found.gpu)
+    unit = gpu_or_rank(found.gpu)
     where = f"{counted(found.ranks, 'rank')}, {found.gpu.upper()}{', simulated' * found.simulated}"
     cost = f"{found.seconds:.0f} s, {significant(found.gpu_hours, 2)} {unit}-hours"
     say(console, f"probe of {found.recipe}: {where}, {cost}")

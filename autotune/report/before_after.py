@@ -208,7 +208,7 @@ Times = dict[str, float]  # microseconds
 def _predicted_parts(trial: Trial) -> tuple[Times, Times] | None:
     reason = trial.proposal.reason
     parts = reason.figures.get("parts") if reason else None
-    if not isinstance(parts, dict):  # a proposal by a fix's claim has a list instead, the parts of its wall
+    if not isinstance(parts, dict):  # the reason CLAIMED has a list instead: lost time by part of the wall
         return None
     return {name: 1e6 * was for name, (was, _) in parts.items()}, {name: 1e6 * now for name, (_, now) in parts.items()}
 

@@ -14,9 +14,9 @@ from autotune.looks.quantities import (
     counted,
     first_changes,
     gib,
+    gpu_or_rank,
     interval,
     percent,
-    share_of,
     significant,
     speedup_text,
 )
@@ -145,7 +145,7 @@ def _saves(document: Document, recipe: Recipe) -> str:
     if planned is None or saved is None:
         return ""
     low, middle, high = saved
-    unit = share_of(recipe.cluster.gpu_name)
+    unit = gpu_or_rank(recipe.cluster.gpu_name)
     money = f", {significant(price * middle)} at {price:g} per {unit}-hour" if price is not None else ""
     by = ", by a simulation" if document.simulated else ""
     if middle <= 0:

@@ -26,7 +26,7 @@ from autotune.tuning.events import (
     StudyStarted,
     TunerStarted,
 )
-from autotune.units import share_of
+from autotune.units import gpu_or_rank
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.links import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
@@ -155,7 +155,7 @@ class History:
     @property
     def unit(self) -> str:
         """Returns the unit of throughput and cost: `GPU`, or `rank` if the recipe runs on CPUs."""
-        return share_of(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
+        return gpu_or_rank(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
 
     def copy(self) -> History:
         """Copies the history, so that its trials can be judged without changing this one."""

@@ -180,7 +180,7 @@ class Journal:
         return event
 
     def replay_next(self) -> None:
-        """Folds the next recorded event, whatever its type."""
+        """Updates the history by the next recorded event, of any type."""
         self.history.fold(self._recorded.popleft())
         self._fold_tuner_events()
 

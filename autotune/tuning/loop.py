@@ -24,7 +24,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
 from autotune.tuning.judge import Judgement, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
-from autotune.units import share_of
+from autotune.units import gpu_or_rank
 from policies.ablation.ablation import ablation_of
 from policies.candidates.knowledge import Knowledge
 from policies.noise import Noise
@@ -335,7 +335,7 @@ class Loop:
                 "cost_gpu_hours": cost,
                 "saved_gpu_hours": saved,
                 "planned_gpu_hours": planned,
-                "unit": share_of(self.base.cluster.gpu_name),
+                "unit": gpu_or_rank(self.base.cluster.gpu_name),
             },
         )
 

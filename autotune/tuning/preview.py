@@ -15,7 +15,7 @@ from rich.console import Console
 from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.acting import acting_changes
 from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, parts_of, shares_text
-from autotune.looks.quantities import changes_text, counted, gain_interval, gib, percent, share_of, significant
+from autotune.looks.quantities import changes_text, counted, gain_interval, gib, gpu_or_rank, percent, significant
 from autotune.looks.reasons import for_predicted_bursts, sentence
 from autotune.looks.recipes import fidelity_words, layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
@@ -146,7 +146,7 @@ def preview(
     console = plain_console()
     _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, exploring, costs)
     if probe_hours is not None:
-        unit = share_of(recipe.cluster.gpu_name)
+        unit = gpu_or_rank(recipe.cluster.gpu_name)
         say(console, f"a probe of the cluster comes first: at most {significant(probe_hours, 2)} {unit}-hours")
     every = costs.values()
     return {
@@ -316,7 +316,7 @@ def _show(
     say(console, f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
     console.print()
     say(console, "The expected path, by estimate only; nothing is run:")
-    unit = share_of(recipe.cluster.gpu_name)
+    unit = gpu_or_rank(recipe.cluster.gpu_name)
     if any(step.trial.fidelity is not None for step in path):
         say(console, "Tokens/s, gains and P(fits) are of the recipes at full size, whatever runs.")
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")

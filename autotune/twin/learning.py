@@ -22,7 +22,7 @@ from trainer.errors import BadInputError, Problem
 from trainer.recipe.machine import Machine
 from trainer.recipe.machine_file import Estimate, Learned, MachineFile
 
-LESSON_ROUNDS = 6  # rounds of a lesson, each of which translates a share of every factor
+LESSON_ROUNDS = 6  # rounds in which the factors of a lesson become keys, a share of each factor per round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from trainer.recipe import Recipe
 
 Floats = npt.NDArray[np.float64]
 
-STEP_DEVIATION = 0.01  # log standard deviation between a measured step and its simulation with the right keys (judged)
+STEP_DEVIATION = 0.01  # log standard deviation of a measured step over its simulation on the true machine (judged)
 # log standard deviation of a traced part on one rank: shapes of one kind of work differ in their rates
 PART_DEVIATIONS = {
     "gemm": 0.03,

@@ -84,14 +84,16 @@ def intervals(
             sorted(HOW[row.how](value, sign * width * deviation[row.factor], 0.0, row) for sign in (-1, 1))
             for row in rows
         ]
-        low, high = (_added(value, [end[side] for end in ends]) for side in (0, 1))
+        low, high = (_combined(value, [end[side] for end in ends]) for side in (0, 1))
         found[key] = bounded(key, low), bounded(key, high)
     return found
 
 
-def _added(value: float, ends: Sequence[float]) -> float:
-    """Returns the end of an interval that combines independent errors: in quadrature of the logs, or of the values if
-    one is not positive."""
+def _combined(value: float, ends: Sequence[float]) -> float:
+    """Returns one end of the interval around `value` if independent errors, whose own ends are `ends`, act together.
+
+    The logs of the errors are added in quadrature; if a value is not positive, the errors themselves.
+    """
     if value <= 0 or any(end <= 0 for end in ends):
         return value + math.copysign(math.hypot(*(end - value for end in ends)), sum(ends) - len(ends) * value)
     logs = [math.log(end / value) for end in ends]

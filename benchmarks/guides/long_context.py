@@ -84,7 +84,7 @@ def _ranked(recipe: Recipe) -> Answer:
     """Returns whether a recipe's layout, with the settings that `plan` finds for it, is within 5 % of the first
     choice."""
     found = planned(recipe.replace({"cp_comm_type": None, "hierarchical_context_parallel_sizes": None}), top=1).found
-    rates = found.finals.figures.tokens
+    rates = found.finals.figures.tokens_per_s_per_gpu
     alike = np.flatnonzero(of_sizes(found.finals.candidates, sizes_of(recipe)) & found.finals.eligible)
     share = rates[alike].max(initial=0.0) / rates[found.ranking[0]]
     return Answer(says=f"the 128K layout has {share:.0%} of the rate of plan's first choice", agrees=share >= 0.95)

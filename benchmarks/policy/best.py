@@ -1,4 +1,4 @@
-"""Finds the best known recipe of a scenario, by true throughput: `plan`'s finals, random legal recipes and hill
+"""Finds the best known recipe of a scenario, by true throughput: `plan`'s finalists, random legal recipes and hill
 climbing. Kept in a table, keyed by the simulation's TRUTH_VERSION, because another simulation has other optima."""
 
 from __future__ import annotations

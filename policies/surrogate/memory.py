@@ -134,7 +134,7 @@ class MemorySurrogate:
     prior: MemoryPrior
     mean: Floats
     covariance: Floats
-    residual: GaussianProcess  # h
+    residual: GaussianProcess  # of the error h
 
     def needs(self, candidates: Candidates, *, rank: int | None = None) -> tuple[Floats, Floats]:
         """Returns (GiB that a GPU needs, memory outside the allocator included; standard deviation of its log), [N]

@@ -35,7 +35,7 @@ def test_what_makes_ranks_late_is_named_and_never_another_thing(seeds: range) ->
 def test_a_device_without_a_trace_that_is_as_late_in_every_layer_is_no_slow_network(seed: int) -> None:
     found = find_cause("untraced", seed)
     assert found.late.cause == UNTRACED
-    assert found.late.job.speed, "one device is slower"
+    assert found.late.job.slow_compute, "one device is slower"
     assert found.diagnosis.wall is Wall.UNDETERMINED, str(found)
     assert found.right, str(found)
     assert found.diagnosis.cause is not None

@@ -12,7 +12,14 @@ from functools import cached_property
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, tabulate
-from trainer.estimate.memory.activations import along, kept, kinds_of, saved_by_tensor, total, wide_bytes
+from trainer.estimate.memory.activations import (
+    kept,
+    kinds_of,
+    saved_by_tensor,
+    sequence_parallel_ranks,
+    total,
+    wide_bytes,
+)
 from trainer.estimate.memory.buffers import GIB, outside_bytes
 from trainer.estimate.memory.estimate import unfused
 from trainer.estimate.time.constants import Constants
@@ -155,7 +162,7 @@ def _kept(rows: _Rows) -> Floats:
         each.append(total(kept(candidates, saved_by_tensor(candidates, is_moe=is_moe, kinds=first))))
     bytes_kept = np.where(rows.size("moe") > 0, each[True], each[False])
     whole = candidates.among("recompute_granularity", "full")
-    input_bytes = model.hidden_size / along(candidates) * wide_bytes(candidates)
+    input_bytes = model.hidden_size / sequence_parallel_ranks(candidates) * wide_bytes(candidates)
     found: Floats = np.where(whole, input_bytes, bytes_kept) * candidates.tokens * np.ravel(unfused(candidates)) / GIB
     return found
 

@@ -106,8 +106,8 @@ def _saved(model: Architecture, sizes: SavedSizes, ratio: int, prefix: str) -> T
         f"{prefix}_queries": queries * wide,
         f"{prefix}_compressed": (compressed + index) * wide + np.zeros_like(sizes.seq_length),
         f"{prefix}_output": (queries + grouped / sizes.tp) * wide + heads * STATISTICS_BYTES / sizes.tp,
-        "residual": model.hidden_size / sizes.along * wide,
-        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+        "residual": model.hidden_size / sizes.sequence_parallel_ranks * wide,
+        "attention_norm": model.hidden_size / sizes.sequence_parallel_ranks * sizes.narrow_bytes,
     }
 
 

@@ -22,7 +22,7 @@ class SavedSizes:
     """Columns of candidates that decide the size of saved tensors: [N], or [] if all rows share one value."""
 
     tp: Floats
-    along: Floats  # number of ranks that share the tensors between tensor-parallel regions
+    sequence_parallel_ranks: Floats  # TP with sequence parallelism, else 1
     wide_bytes: Floats  # bytes of one entry that stays in the training precision
     narrow_bytes: Floats  # bytes of one entry of an input of a linear layer
     seq_length: Floats

@@ -23,9 +23,9 @@ class UnavailableError(Exception):
 
 
 class Bench:
-    """Test bench of one rank.
+    """The recipe, device and process groups with which one rank measures the rows of a probe.
 
-    `recipe` is the probed one; all ranks create process groups in the same order, once each.
+    All ranks create process groups in the same order, once each.
     """
 
     def __init__(self, recipe: Recipe, device: Device, *, rank: int, world: int) -> None:

@@ -129,7 +129,7 @@ def _layer(path: str, place: str) -> None:
         with suppress(OSError):
             kernel.mount("overlay", place, "overlay", kernel.NO_SUID | kernel.NO_DEV, data)
             return
-    with suppress(OSError):  # a file system that takes no layer: read only
+    with suppress(OSError):  # a file system that overlayfs refuses: mounted read-only
         kernel.mount(path, place, None, kernel.BIND)
         kernel.make_read_only(place)
 

@@ -83,10 +83,10 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """The replacement of a program.
+    """The command that replaces a program of the launch script while the script is recorded.
 
-    `run`: arguments to execute; without it, `says` goes to standard output with exit code 0. `trains`: the recorded
-    command. `varies`: the expression whose value `says` is.
+    `run`: arguments to execute instead; None: print `says` and exit with 0. `trains`: the command, if it trains.
+    `varies`: the shell expression whose value `says` is, if it may differ from run to run.
     """
 
     run: tuple[str, ...] | None = None

@@ -67,12 +67,12 @@ class Job:
     # other ranks
     bubble_us: float = 0.0  # total of a micro-batch
     bubble_on_host: bool = False  # the host waits for the peer, and no kernel is on the device
-    speed: tuple[float, ...] = ()  # by rank: how much longer its compute takes
+    slow_compute: tuple[float, ...] = ()  # by rank: factor of its compute times
     load: float = 1.0  # load of the busiest rank's experts relative to the others'
     load_moves: bool = False  # another rank is busiest in each layer
     paused_rank: int | None = None  # only this rank's host pauses
     pauses_move: bool = False  # each pause is another rank's
-    slow_host: tuple[float, ...] = ()  # by rank: how much longer its host takes from launch to launch
+    slow_host: tuple[float, ...] = ()  # by rank: factor of its times from launch to launch
     attention_load: float = 1.0  # load of the busiest rank's attention relative to the others'
     # the trace
     warm_up: int = 0  # steps at the start that are slower, by pauses and allocations
@@ -303,5 +303,5 @@ class Builder:
         return (us,) * self.job.ranks
 
     def _by_rank(self, us: float, *, even: bool = False) -> Times:
-        speed = (1.0,) * self.job.ranks if even or not self.job.speed else self.job.speed
-        return tuple(self._noisy(us) * one for one in speed)
+        slower = (1.0,) * self.job.ranks if even or not self.job.slow_compute else self.job.slow_compute
+        return tuple(self._noisy(us) * one for one in slower)

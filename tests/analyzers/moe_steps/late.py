@@ -91,8 +91,8 @@ def _slow_launching(random: Random) -> Late:
 
 def _slow_device(random: Random) -> Late:
     job = _even(random)
-    late, speed = _one(random, job, random.uniform(1.2, 2.0))
-    return Late(job=replace(job, speed=speed), cause="slow_device", ranks=frozenset({late}))
+    late, slower = _one(random, job, random.uniform(1.2, 2.0))
+    return Late(job=replace(job, slow_compute=slower), cause="slow_device", ranks=frozenset({late}))
 
 
 def _busy_experts(random: Random) -> Late:
@@ -129,8 +129,8 @@ def _untraced(random: Random) -> Late:
     drawn = random.choice((_slow_device, _paused_host, _busy_experts))(random)
     job = replace(drawn.job, ranks=4)
     (late,) = drawn.ranks
-    if job.speed:
-        job = replace(job, speed=tuple(max(job.speed) if rank == late else 1.0 for rank in range(4)))
+    if job.slow_compute:
+        job = replace(job, slow_compute=tuple(max(job.slow_compute) if rank == late else 1.0 for rank in range(4)))
     return Late(job=job, cause=UNTRACED, ranks=frozenset(), traced=frozenset(range(4)) - {late})
 
 

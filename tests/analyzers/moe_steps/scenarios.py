@@ -118,7 +118,7 @@ def _straggler(random: Random) -> Job:
         pause = step_us(job) * random.uniform(0.5, 1.2)
         return replace(job, pauses_us=(pause,), pause=random.choice(PAUSES), paused_rank=late)
     slower = random.uniform(1.3, 2.0)
-    return replace(job, speed=tuple(slower if rank == late else 1.0 for rank in range(job.ranks)))
+    return replace(job, slow_compute=tuple(slower if rank == late else 1.0 for rank in range(job.ranks)))
 
 
 def _uneven_experts(random: Random) -> Job:

@@ -21,8 +21,11 @@ FIELD = Path(__file__).with_name("field")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The recipe of a script: layout as (nodes, GPUs of a node, TP, PP, EP), batch as (global, micro). `asks`: hints
-    where nothing is `given`."""
+    """The recipe expected of a script.
+
+    `layout`: nodes, GPUs of a node, TP, PP, EP; `batch`: global, micro; `asks`: the hints of the errors that the import
+    raises without `given`.
+    """
 
     layout: tuple[int, int, int, int, int]
     batch: tuple[int, int]

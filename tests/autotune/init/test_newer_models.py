@@ -63,7 +63,7 @@ def test_gated_delta_net_is_legal_for_engines_that_train(engine: str) -> None:
 
 
 def started(model: str) -> Path:
-    """Returns what `init` writes of the model, to be simulated."""
+    """Returns the recipe that `init` writes for the model, with engine `simulated`."""
     starter, gpus = Path(f"{model}.yaml"), FEW if model == FIRST else "256"
     assert main(["init", "--model", model, "--gpu", "gb300", "--gpus", gpus, "-o", str(starter)]) == 0
     starter.write_text(starter.read_text().replace("engine: megatron", "engine: simulated"))

@@ -157,7 +157,7 @@ def test_what_was_only_published_must_be_likelier_than_what_was_estimated() -> N
 
 
 def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -> None:
-    """29.9 % at noise of ±119 %, one pair the other way round, while CPU time said 36.8 % ± 20 % in every pair."""
+    """Judges three pairs by CPU time: wall time gains 29.9 % ± 119 % and loses in one pair, CPU time 36.8 % ± 20 %."""
     walls = ((100_000, 60_000), (150_000, 160_000), (300_000, 205_000))
     pairs = [
         (outcome_of(there, cpu_us=[1000.0 + 60 * at] * 8), outcome_of(here, cpu_us=[730.0 + 40 * at] * 8))

@@ -105,7 +105,8 @@ def largest(proposal: Proposal) -> str:
 
 
 def first_proposals(run: Run, wanted: frozenset[str], most: int = 2) -> list[Proposal]:
-    """Returns the first proposals, up to one whose largest share is that of a wanted fix; runs those before it."""
+    """Returns at most `most` proposals, ending with the first whose largest predicted share is a wanted fix's; runs all
+    but the last."""
     found: list[Proposal] = []
     while len(found) < most and not (found and largest(found[-1]) in wanted):
         if found:

@@ -56,7 +56,7 @@ def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
 
 
 def recipes(draws: range) -> list[Recipe]:
-    """Examples of every rule, mutants of the plain recipe and, where they are here, of hand-tuned ones."""
+    """Returns examples of every rule, and mutants of the plain recipe and of the smaller hand-tuned ones."""
     small = [tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows() if row["num_gpus"] <= MAX_RANKS]
     examples = 2 * len(RULES)
     made = list(mutants(draws.stop, seed=20261121, also=small))

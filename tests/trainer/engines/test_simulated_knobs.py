@@ -211,6 +211,7 @@ def seen(recipe: Recipe) -> tuple[Any, ...]:
 
 @cache
 def unmoved(context: int) -> tuple[Any, ...]:
+    """Returns step time and memory of a context with no knob changed."""
     return seen(base().replace(CONTEXTS[context]))
 
 

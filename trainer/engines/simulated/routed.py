@@ -54,7 +54,7 @@ class Routed:
         )
 
     def permute(self, load: float) -> list[Op]:
-        """Returns the permutation of tokens; HybridEP permutes inside its own kernel if a knob says so."""
+        """Returns the permutation of tokens; none if HybridEP permutes inside its own kernel."""
         if self.dispatcher == "hybridep" and self.parts.on("moe_permute_fusion_into_hybridep"):
             return []
         entries = self.parted * self.seen_width * (self.topk + 1 if self.dispatcher == "alltoall" else 1.0)

@@ -62,7 +62,7 @@ def saved_by_tensor(candidates: Candidates, *, is_moe: bool, kinds: Sequence[Lay
 def _sizes(candidates: Candidates) -> SavedSizes:
     return SavedSizes(
         tp=candidates.tp,
-        along=along(candidates),
+        sequence_parallel_ranks=sequence_parallel_ranks(candidates),
         wide_bytes=wide_bytes(candidates),
         narrow_bytes=narrow_bytes(candidates),
         seq_length=candidates.number("seq_length"),
@@ -84,8 +84,8 @@ def narrow_bytes(candidates: Candidates) -> Floats:
     return np.where(quantizes(candidates), fp4, wide_bytes(candidates))
 
 
-def along(candidates: Candidates) -> Floats:
-    """Returns the number of ranks that divide the tensors between tensor-parallel regions."""
+def sequence_parallel_ranks(candidates: Candidates) -> Floats:
+    """Returns TP where sequence parallelism divides the tokens between tensor-parallel regions, else 1."""
     return np.where(candidates.on("sequence_parallel"), candidates.tp, 1.0)
 
 
@@ -97,7 +97,7 @@ def keeps_scores(candidates: Candidates) -> Flags:
 
 def _second_residual(candidates: Candidates) -> Tensors:
     model = candidates.base.architecture
-    hidden = model.hidden_size / along(candidates)
+    hidden = model.hidden_size / sequence_parallel_ranks(candidates)
     return {
         "mlp_residual": hidden * wide_bytes(candidates),
         "mlp_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
@@ -109,7 +109,7 @@ def _dense(candidates: Candidates) -> Tensors:
     width = dense_width(model) / candidates.tp
     gate = 2 if model.gated_linear_unit else 1
     return _second_residual(candidates) | {
-        "mlp_norm_fused": model.hidden_size / along(candidates) * narrow_bytes(candidates),
+        "mlp_norm_fused": model.hidden_size / sequence_parallel_ranks(candidates) * narrow_bytes(candidates),
         "dense_hidden": gate * width * wide_bytes(candidates),
         "dense_activation": width * narrow_bytes(candidates),
     }
@@ -124,12 +124,14 @@ def _experts(candidates: Candidates) -> Tensors:
     width = expert_width(model) / candidates.etp
     unfused = not model.gated_linear_unit and not model.use_fused_weighted_squared_relu
     return _second_residual(candidates) | {
-        "mlp_norm": model.hidden_size / along(candidates) * wide,
+        "mlp_norm": model.hidden_size / sequence_parallel_ranks(candidates) * wide,
         "shared_hidden": gate * shared * wide,
         "shared_activation": shared * narrow,
-        "router": (model.num_moe_experts or 0) * (4 * ROUTER_TENSORS + MASK_BYTES) / along(candidates),
+        "router": (model.num_moe_experts or 0)
+        * (4 * ROUTER_TENSORS + MASK_BYTES)
+        / sequence_parallel_ranks(candidates),
         "expert_input": copies * expert_input(model) * narrow,
-        "latent_output": (model.moe_latent_size or 0) / along(candidates) * narrow,
+        "latent_output": (model.moe_latent_size or 0) / sequence_parallel_ranks(candidates) * narrow,
         "expert_hidden": copies * gate * width * wide,
         "expert_unweighted": copies * width * wide * unfused,
         "expert_activation": copies * width * narrow,
@@ -147,7 +149,9 @@ def copies_of_a_token(candidates: Candidates) -> Floats:
     """Returns the tokens that this rank's experts process per token of its own, at an even load."""
     padded = candidates.on("moe_pad_expert_input_to_capacity")
     capacity = np.where(padded, candidates.number("moe_expert_capacity_factor", none=1.0), 1.0)
-    return candidates.base.architecture.moe_router_topk * candidates.etp / along(candidates) * capacity
+    return (
+        candidates.base.architecture.moe_router_topk * candidates.etp / sequence_parallel_ranks(candidates) * capacity
+    )
 
 
 # column of the table -> (the knob that lists modules, what null means, when the knob acts)

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.activations import along, kept, named, routed, saved_by_tensor, select, total, wide_bytes
+from trainer.estimate.memory.activations import (
+    kept,
+    named,
+    routed,
+    saved_by_tensor,
+    select,
+    sequence_parallel_ranks,
+    total,
+    wide_bytes,
+)
 from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.moments import layers_held
 from trainer.estimate.memory.transients import backward_of_a_layer, rebuilt
@@ -22,7 +31,7 @@ class ActivationBytes:
     """Activations by how they are held, bytes, each [N, P]."""
 
     eager: Floats  # kept for backward outside CUDA graphs
-    graphed: Floats  # kept for backward inside them, and their static inputs and outputs
+    graphed: Floats  # kept for backward inside CUDA graphs, and the static inputs and outputs of graphs
     routed: Floats  # part of eager and graphed that grows with the load of the rank's experts
     gone_at_loss: Floats  # part of `eager` that is free while the loss is computed
     workspace: Floats  # one layer's backward, with what recompute and offload bring back
@@ -37,7 +46,7 @@ def activation_bytes(candidates: Candidates) -> ActivationBytes:
     fullest, at_loss = layers_held(candidates)
     ahead = _ahead(candidates)
     eager = gone = graphed = grows = workspace = np.zeros(candidates.stages.exists.shape)
-    hidden = candidates.base.architecture.hidden_size / along(candidates) * wide_bytes(candidates)
+    hidden = candidates.base.architecture.hidden_size / sequence_parallel_ranks(candidates) * wide_bytes(candidates)
     for is_moe, count in kinds.items():
         saved = saved_by_tensor(candidates, is_moe=is_moe)
         left = kept(candidates, saved)

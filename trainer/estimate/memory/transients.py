@@ -8,7 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.activations import along, copies_of_a_token, keeps_scores, named, select, total, wide_bytes
+from trainer.estimate.memory.activations import (
+    copies_of_a_token,
+    keeps_scores,
+    named,
+    select,
+    sequence_parallel_ranks,
+    total,
+    wide_bytes,
+)
 from trainer.estimate.memory.constants import constant
 from trainer.model.layer import expert_input
 from trainer.model.mixer import Tensors
@@ -52,7 +60,7 @@ def dispatch(candidates: Candidates) -> Floats:
     """Returns the bytes of the buffers of one dispatch or combine, sent and received; an all-gather receives all ranks'
     tokens."""
     hidden = expert_input(candidates.base.architecture) * wide_bytes(candidates)
-    gathered = candidates.ep * candidates.etp / along(candidates)
+    gathered = candidates.ep * candidates.etp / sequence_parallel_ranks(candidates)
     exchanged = 2 * copies_of_a_token(candidates)
     apart = (candidates.ep > 1) | (candidates.etp > 1)
     gathers = candidates.among("moe_token_dispatcher_type", "allgather")

@@ -77,7 +77,7 @@ class Point:
     """A layout with its best settings, as one point of throughput over memory."""
 
     recipe: Recipe
-    tokens: float  # tokens per second and GPU
+    tokens_per_s_per_gpu: float
     needs_gib: float
     fits: bool
 
@@ -88,7 +88,7 @@ def cloud(found: Search) -> list[Point]:
     finals, outlined = found.finals, found.outlined
     limit = found.learned.limit_gib(found.base) or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= MAX_LIMIT_RATIO * limit))
-    over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
+    over = over[np.argsort(-outlined.figures.tokens_per_s_per_gpu[over], kind="stable")]
     _, first = np.unique(outlined.layout[over], return_index=True)
     picked = [(finals, row) for row in found.ranking[:MAX_MARKS]] + [
         (outlined, row) for row in over[np.sort(first)][: MAX_MARKS // 2]
@@ -96,7 +96,7 @@ def cloud(found: Search) -> list[Point]:
     return [
         Point(
             recipe=scored.candidates.recipe(int(row)),
-            tokens=float(scored.figures.tokens[row]),
+            tokens_per_s_per_gpu=float(scored.figures.tokens_per_s_per_gpu[row]),
             needs_gib=float(scored.figures.needs_gib[row]),
             fits=bool(scored.fits[row]),
         )
@@ -213,12 +213,12 @@ def missing(found: Search, shown: list[Choice]) -> list[Missing]:
 def _unsure(found: Search) -> Iterator[Missing]:
     """Yields the fastest recipe if it is left out because its gain, from offload to the host, is not sure."""
     finals = found.finals
-    row = np.where(finals.fits, finals.figures.tokens, 0.0).argmax()
-    if not finals.unsure[row] or finals.gain[row] < 1 + NOTABLE:
+    row = np.where(finals.fits, finals.figures.tokens_per_s_per_gpu, 0.0).argmax()
+    if not finals.unsure[row] or finals.throughput_ratio[row] < 1 + NOTABLE:
         return
     recipe = finals.candidates.recipe(int(row))
     ways = [name for name, flags in unproven_offloads(one(recipe)).items() if flags.all()]
-    gain, width = finals.gain[row], 1 + ratio_spread(finals.unproven[[row]])[0]
+    gain, width = finals.throughput_ratio[row], 1 + ratio_spread(finals.unproven[[row]])[0]
     yield Missing(
         layout=f"{' and '.join(ways)} with {Familiar.own(recipe).words}",
         because=f"predicted {100 * (gain - 1):.0f} % faster, which is not sure: 90 % interval "
@@ -260,8 +260,8 @@ def _slower(found: Search, places: Flags, fitting: Integers) -> str:
     first = time_of(found.finals.candidates.take(found.ranking[:1]), constants=values)
     finals = np.flatnonzero(places[found.finals.layout] & found.finals.eligible)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
-    best = rows[[scored.figures.tokens[rows].argmax()]]
-    rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1
+    best = rows[[scored.figures.tokens_per_s_per_gpu[rows].argmax()]]
+    rate = scored.figures.tokens_per_s_per_gpu[best[0]] / first.tokens_per_s_per_gpu[0] - 1
     if rate > -NOTABLE:
         return "as fast as the first within the estimate's accuracy"
     parts = _step_parts(time_of(scored.candidates.take(best), constants=values), 0)

@@ -20,7 +20,7 @@ EQUAL_WITHIN = 0.002
 class Figures:
     """Estimates of every row, [N]."""
 
-    tokens: Floats  # tokens per second and GPU
+    tokens_per_s_per_gpu: Floats
     needs_gib: Floats  # upper bound of the hottest rank, with GPU memory outside the allocator
 
     def take(self, rows: Any) -> Figures:
@@ -62,17 +62,17 @@ class Scored:
         return count - count[self.fits].min() if self.fits.any() else 0 * count
 
     @cached_property
-    def gain(self) -> Floats:
+    def throughput_ratio(self) -> Floats:
         """Returns each row's throughput over that of the fastest row that fits with no unproven offload, [N]; infinite
-        if no row fits."""
-        plain = self.figures.tokens[self.fits & (self.unproven == 0)].max(initial=0.0)
-        return self.figures.tokens / plain if plain else np.full(self.fits.shape, np.inf)
+        if there is none."""
+        plain = self.figures.tokens_per_s_per_gpu[self.fits & (self.unproven == 0)].max(initial=0.0)
+        return self.figures.tokens_per_s_per_gpu / plain if plain else np.full(self.fits.shape, np.inf)
 
     @cached_property
     def unsure(self) -> Flags:
         """Returns the rows that fit, but offload more than others that fit and are not surely faster: the 90 % interval
         of their gain holds a loss."""
-        return self.fits & (self.unproven > 0) & (self.gain <= 1 + ratio_spread(self.unproven))
+        return self.fits & (self.unproven > 0) & (self.throughput_ratio <= 1 + ratio_spread(self.unproven))
 
     @property
     def eligible(self) -> Flags:
@@ -83,7 +83,7 @@ class Scored:
 def best_first(scored: Scored) -> Integers:
     """Returns the order of rows: those that fit by throughput, then the others by memory."""
     figures, fits = scored.figures, scored.fits
-    speed = _places(figures.tokens)
+    speed = _places(figures.tokens_per_s_per_gpu)
     without_dp = fits & (scored.candidates.dp == 1)
     return np.lexsort((figures.needs_gib, without_dp, np.where(fits, speed, figures.needs_gib), ~fits))
 

@@ -131,8 +131,8 @@ def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outlin
     Offload only costs time, so that only rows that do not fit, but would be faster, can gain.
     """
     places, base, scored = first.layouts, first.layouts.base, first.scored
-    best = scored.figures.tokens[scored.fits].max()
-    faster = np.flatnonzero(~scored.fits & (scored.figures.tokens > best))
+    best = scored.figures.tokens_per_s_per_gpu[scored.fits].max()
+    faster = np.flatnonzero(~scored.fits & (scored.figures.tokens_per_s_per_gpu > best))
     if not faster.size or base.hardware.is_cpu or base.hardware.host_link_gb_s is None:
         return first
     faster = faster[np.argsort(scored.figures.needs_gib[faster], kind="stable")][:PROMISING]
@@ -146,7 +146,7 @@ def with_offload(first: Outline, room: float, learned: LearnedCluster) -> Outlin
     rows = np.repeat(scored.layout[faster], ways - 1)[allowed[picks]]
     picks = picks[allowed[picks]]
     tried, picks = _judged(places, choices, (rows, picks), mixed, room, learned)
-    better = np.flatnonzero(tried.fits & (tried.figures.tokens > best))
+    better = np.flatnonzero(tried.fits & (tried.figures.tokens_per_s_per_gpu > best))
     if not better.size:
         return first
     rows = np.concatenate([scored.layout, tried.layout[better]])
@@ -298,7 +298,7 @@ def _figures(candidates: Candidates, learned: LearnedCluster) -> Iterator[Figure
     for part in _chunks(candidates):
         memory, time = memory_of(part, learned=learned.memory), stages_of(part, constants=learned.constants)
         tokens = tokens_per_s_per_gpu(part, time.step)
-        yield Figures(tokens=tokens, needs_gib=memory.upper_gib + memory.outside_gib)
+        yield Figures(tokens_per_s_per_gpu=tokens, needs_gib=memory.upper_gib + memory.outside_gib)
 
 
 def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:

@@ -26,7 +26,9 @@ from trainer.model.shares import class_shares
 TP_COLLECTIVES = 2.0  # all-gathers and reduce-scatters of a sublayer's forward; backward has one more all-gather
 TP_BACKWARD = 1.5
 EXPERTS_HELD, EXPERT_RANKS = 8.0, 16.0  # the run from which natural_imbalance was taken
-PREPROCESS_CAPTURED = 0.2  # share of a dispatch's notification that remains where no host waits for it
+PREPROCESS_CAPTURED = (
+    0.2  # share of the exchange of token counts (`notify_s`) that remains if the host does not wait for it
+)
 
 
 @dataclass(frozen=True, kw_only=True)

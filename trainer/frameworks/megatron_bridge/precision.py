@@ -43,7 +43,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
 }
 DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
-# Knobs of ours that are fields of the object: its fields replace those of model, optimizer and DDP.
+# Knobs that are fields of MixedPrecisionConfig, which replace the fields of model, optimizer and DDP
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 FIELDS = (
     "grad_reduce_in_fp32",

@@ -100,7 +100,7 @@ def preset_of(recipe_name: str) -> str | None:
 
 
 def _passed(rest: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths and flags of the words that remain."""
+    """Returns the paths of the overrides in `rest`, and its flags without their values, each once."""
     matches = ((OVERRIDE.fullmatch(word), word) for word in rest)
     names = (match[1] if match else word.partition("=")[0] for match, word in matches if match or word.startswith("-"))
     return tuple(dict.fromkeys(names))

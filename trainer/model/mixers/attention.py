@@ -59,7 +59,7 @@ def _flops(model: Architecture, seen: float) -> float:
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     tp = sizes.tp
     wide, narrow = sizes.wide_bytes, sizes.narrow_bytes
-    hidden = model.hidden_size / sizes.along
+    hidden = model.hidden_size / sizes.sequence_parallel_ranks
     query, _, value = attention_channels(model)
     heads, output = model.num_attention_heads, value if model.multi_latent_attention else query
     scores = heads / tp * sizes.seq_length * sizes.keeps_scores
@@ -80,7 +80,7 @@ def _direct_tensors(model: Architecture, sizes: SavedSizes) -> Tensors:
     query, key, value = attention_channels(model)
     wide = sizes.wide_bytes / sizes.tp
     return {
-        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+        "attention_norm": model.hidden_size / sizes.sequence_parallel_ranks * sizes.narrow_bytes,
         "queries_keys_values": (query + key + value) * wide,
         "unrotated": (query + key) * wide * model.qk_layernorm,
     }
@@ -91,10 +91,10 @@ def _latent_tensors(model: Architecture, sizes: SavedSizes) -> Tensors:
     up-projections."""
     query, key, value = attention_channels(model)
     wide, narrow = sizes.wide_bytes, sizes.narrow_bytes
-    latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / sizes.along
+    latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / sizes.sequence_parallel_ranks
     copies = np.where(sizes.quantizes, 2.0, 1.0)
     return {
-        "latent_norm": model.hidden_size / sizes.along * narrow * copies,
+        "latent_norm": model.hidden_size / sizes.sequence_parallel_ranks * narrow * copies,
         "latents": latent * wide,
         "latents_normed": latent * narrow,
         "up_projected": (query + key + value) * wide / sizes.tp,

@@ -32,7 +32,7 @@ def _flops(model: Architecture, _: float) -> float:
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     """Returns the inputs of the convolution and of the norms of queries and keys; the inputs of the delta rule (queries
     and keys repeated for each head of the values); its output, the gate and the norm's output."""
-    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
+    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.sequence_parallel_ranks
     keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
     chunks = model.linear_num_value_heads * DELTA_CHUNK

@@ -37,8 +37,8 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
         "lightning_read": 3 * width * sizes.wide_bytes,
         "lightning_gated": 2 * width * sizes.wide_bytes,
         "lightning_normed": width * sizes.narrow_bytes,
-        "residual": model.hidden_size / sizes.along * sizes.wide_bytes,
-        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+        "residual": model.hidden_size / sizes.sequence_parallel_ranks * sizes.wide_bytes,
+        "attention_norm": model.hidden_size / sizes.sequence_parallel_ranks * sizes.narrow_bytes,
     }
 
 

@@ -40,7 +40,7 @@ def _flops(model: Architecture, _: float) -> float:
 
 def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
     """Returns the outputs of the projection, of the scan, of its gate and of the norm."""
-    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
+    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.sequence_parallel_ranks
     heads, inner, states = _sizes(model)
     return {
         "mamba_projected": (2 * inner + states + heads) / sizes.tp * wide,

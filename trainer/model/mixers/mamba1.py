@@ -51,8 +51,8 @@ def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
         "mamba1_chosen": (2 * inner / sizes.tp + chosen) * sizes.wide_bytes,
         "mamba1_scanned": inner / sizes.tp * sizes.wide_bytes,
         "mamba1_gated": inner / sizes.tp * sizes.narrow_bytes,
-        "residual": model.hidden_size / sizes.along * sizes.wide_bytes,
-        "attention_norm": model.hidden_size / sizes.along * sizes.narrow_bytes,
+        "residual": model.hidden_size / sizes.sequence_parallel_ranks * sizes.wide_bytes,
+        "attention_norm": model.hidden_size / sizes.sequence_parallel_ranks * sizes.narrow_bytes,
     }
 
 

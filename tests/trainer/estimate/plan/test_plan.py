@@ -74,7 +74,7 @@ def test_the_staged_search_finds_what_trying_everything_finds() -> None:
     verdicts, _ = broken(every)
     every = every.take(~np.logical_or.reduce(list(verdicts.values())))
     figures = estimated(every)
-    best = figures.tokens[figures.needs_gib <= (base.memory_limit_gib or np.inf)].max()
+    best = figures.tokens_per_s_per_gpu[figures.needs_gib <= (base.memory_limit_gib or np.inf)].max()
     shown = choices(search(recipe(cluster={"gpu": "h100", "nodes": 1})), 1)
     assert shown[0].tokens_per_s_per_gpu >= best * 0.997
 
@@ -128,7 +128,9 @@ def test_of_layouts_alike_in_throughput_one_with_data_parallelism_goes_first() -
     base = recipe(model="qwen3-30b-a3b", cluster={"gpu": "h100", "nodes": 1})
     rows = table(base, {"tensor_model_parallel_size": [8, 4, 2]})  # DP 1, 2, 4
     tokens = np.array([100.0, 100.0 * (1 - EQUAL_WITHIN / 2), 99.0])
-    figures = Figures(tokens=tokens, needs_gib=np.array([10.0, 20.0, 5.0]))  # by throughput alone, the first would lead
+    figures = Figures(
+        tokens_per_s_per_gpu=tokens, needs_gib=np.array([10.0, 20.0, 5.0])
+    )  # by throughput alone, the first would lead
     scored = Scored(candidates=rows, figures=figures, fits=np.ones(3, dtype=bool), layout=np.arange(3))
     assert best_of_each_layout(scored).tolist() == [1, 0, 2]
 

@@ -16,7 +16,7 @@ def embedding(sizes: Sizes) -> Tape:
     """Returns the tape of the embedding, whose weight gradient is allocated in full before it is added to the
     buffer."""
     tape = Tape()
-    entries = sizes.along * sizes.model.hidden_size
+    entries = sizes.sequence_parallel_tokens * sizes.model.hidden_size
     tape.tensor("x", sizes.wide_tensor(entries))
     tape.tensor("tokens", Tensor(sizes.tokens * 8))  # int64 token ids
     tape.tensor("mask", Tensor(entries * MASK if sizes.dropout else 0.0))
@@ -29,7 +29,7 @@ def embedding(sizes: Sizes) -> Tape:
 
 def final_norm(sizes: Sizes) -> Tape:
     tape = Tape(first="x")
-    entries = sizes.along * sizes.model.hidden_size
+    entries = sizes.sequence_parallel_tokens * sizes.model.hidden_size
     tape.tensor("x", sizes.wide_tensor(entries))
     tape.tensor("statistics", Tensor(sizes.statistics))
     tape.tensor("normed", sizes.wide_tensor(entries))
@@ -42,7 +42,7 @@ def head(sizes: Sizes) -> Tape:
     the training precision. With Megatron-Core's compiled loss each step of the computation allocates a new copy; with
     Transformer Engine's everything happens in the logits."""
     tape = Tape(first="x")
-    tape.tensor("x", sizes.wide_tensor(sizes.along * sizes.model.hidden_size))
+    tape.tensor("x", sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size))
     entries = sizes.tokens * float(table_parameters(sizes.model, sizes.tp)) / sizes.model.hidden_size
     fused = bool(sizes.recipe.knob("cross_entropy_loss_fusion"))
     in_place = fused and sizes.recipe.knob("cross_entropy_fusion_impl") == "te"
@@ -60,7 +60,7 @@ def prediction_input(sizes: Sizes) -> Tape:
     """Returns the tape before an MTP layer: embedding of the next tokens, two norms, concatenation, and projection to
     the hidden size."""
     tape = Tape(first="x")
-    entries = sizes.along * sizes.model.hidden_size
+    entries = sizes.sequence_parallel_tokens * sizes.model.hidden_size
     for name in ("x", "embedded"):
         tape.tensor(name, sizes.wide_tensor(entries))
     tape.tensor("statistics", Tensor(2 * sizes.statistics))

@@ -39,7 +39,7 @@ def experts(tape: Tape, sizes: Sizes) -> None:
     """Adds an MoE block, from `r` to `y`: norm, router, shared experts, dispatch, experts, combine."""
     _residual(tape, sizes, Modules(offload="mlp_norm", graph=ROUTER.graph))
     norm = Modules(recompute=("layernorm",), graph=ROUTER.graph)
-    tape.tensor("normed_again", sizes.wide_tensor(sizes.along * sizes.model.hidden_size, norm))
+    tape.tensor("normed_again", sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, norm))
     statistics = tape.tensor("r_statistics", Tensor(sizes.statistics, 0.0, ROUTER))
     tape.op(Op(reads=("r",), writes=("normed_again",), saves=("r", statistics)))
     outputs = ["combined"]
@@ -58,7 +58,7 @@ def experts(tape: Tape, sizes: Sizes) -> None:
 
 def _residual(tape: Tape, sizes: Sizes, modules: Modules) -> None:
     """Adds `r`, the input of the second norm; it is the layer's own input if the layer has no mixer."""
-    tape.tensor("r", sizes.wide_tensor(sizes.along * sizes.model.hidden_size, modules))
+    tape.tensor("r", sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, modules))
     tape.first = tape.first or "r"
 
 
@@ -96,7 +96,7 @@ def _shared(tape: Tape, sizes: Sizes) -> None:
 def _router(tape: Tape, sizes: Sizes) -> None:
     """Adds the router: logits, scores and probabilities of every expert in fp32, and the routing map; no scores if
     fused."""
-    count = sizes.along * (sizes.model.num_moe_experts or 0)
+    count = sizes.sequence_parallel_tokens * (sizes.model.num_moe_experts or 0)
     tensors = 2 if sizes.recipe.knob("moe_router_fusion") else 3
     wide = 2 if sizes.recipe.knob("moe_router_dtype") == "fp64" else 1
     tape.tensor("router_scores", Tensor(count * (tensors * FP32 * wide + MASK), 0.0, AGAIN_ROUTER))
@@ -112,7 +112,7 @@ def _dispatch(tape: Tape, sizes: Sizes) -> None:
     tape.tensor("rows", Tensor((sizes.sent + sizes.routed) * 2 * INDEX, 0.0, AGAIN))
     source = "normed_again"
     if sizes.model.moe_latent_size:
-        source = tape.tensor("latent", sizes.wide_tensor(sizes.along * seen, AGAIN))
+        source = tape.tensor("latent", sizes.wide_tensor(sizes.sequence_parallel_tokens * seen, AGAIN))
         tape.op(Op(reads=("normed_again",), writes=("latent",), saves=("normed_again",), linear=True))
     if apart:
         if kind == ALL_GATHER:  # gathers into a buffer of the process: see `outside.py`
@@ -135,7 +135,7 @@ def _group(sizes: Sizes) -> int:
 
 
 def _gathered_tokens(sizes: Sizes) -> float:
-    return sizes.along * _group(sizes)
+    return sizes.sequence_parallel_tokens * _group(sizes)
 
 
 def _arriving(sizes: Sizes) -> float:
@@ -251,7 +251,7 @@ def _combine(tape: Tape, sizes: Sizes) -> None:
             source = "returned"
     branch(tape, sizes, "combined")
     if sizes.model.moe_latent_size:
-        latent = tape.tensor("latent_output", sizes.wide_tensor(sizes.along * seen, AGAIN))
+        latent = tape.tensor("latent_output", sizes.wide_tensor(sizes.sequence_parallel_tokens * seen, AGAIN))
         tape.op(Op(reads=(source,), writes=(latent,), remote=apart and kind != "alltoall"))
         tape.op(Op(reads=(latent,), writes=("combined",), saves=(latent,), linear=True))
         return

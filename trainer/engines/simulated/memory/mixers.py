@@ -43,7 +43,7 @@ def attention(tape: Tape, sizes: Sizes) -> None:
 def fused_norm(tape: Tape, sizes: Sizes, read: str, write: str, modules: Modules) -> None:
     """Adds a norm fused with the linear layer after it; `write` must be a tensor already."""
     hidden = sizes.model.hidden_size
-    normed = tape.tensor(f"{read}_normed", sizes.narrow_tensor(sizes.along * hidden, modules))
+    normed = tape.tensor(f"{read}_normed", sizes.narrow_tensor(sizes.sequence_parallel_tokens * hidden, modules))
     statistics = tape.tensor(f"{read}_statistics", Tensor(sizes.statistics, 0.0, modules))
     tape.op(
         Op(
@@ -62,8 +62,10 @@ def add_residual(tape: Tape, sizes: Sizes, branch: str, residual: str, sum_: str
 
     Only the mask is kept; without dropout one gradient serves both inputs.
     """
-    tape.tensor(sum_, sizes.wide_tensor(sizes.along * sizes.model.hidden_size, modules))
-    mask = tape.tensor(f"{sum_}_mask", Tensor(sizes.along * sizes.model.hidden_size * MASK, 0.0, modules))
+    tape.tensor(sum_, sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, modules))
+    mask = tape.tensor(
+        f"{sum_}_mask", Tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size * MASK, 0.0, modules)
+    )
     saves = (mask,) if sizes.dropout else ()
     tape.op(Op(reads=(branch, residual), writes=(sum_,), saves=saves, through=True))
 
@@ -71,11 +73,13 @@ def add_residual(tape: Tape, sizes: Sizes, branch: str, residual: str, sum_: str
 def branch(tape: Tape, sizes: Sizes, name: str) -> str:
     """Adds the output of a layer's branch, whose gradient is that of the sum if there is no dropout; returns its
     name."""
-    return tape.tensor(name, sizes.wide_tensor(sizes.along * sizes.model.hidden_size, grad=sizes.dropout))
+    return tape.tensor(
+        name, sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, grad=sizes.dropout)
+    )
 
 
 def _input(tape: Tape, sizes: Sizes, modules: Modules) -> str:
-    return tape.tensor("x", sizes.wide_tensor(sizes.along * sizes.model.hidden_size, modules))
+    return tape.tensor("x", sizes.wide_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, modules))
 
 
 def _direct_inputs(tape: Tape, sizes: Sizes) -> None:
@@ -93,7 +97,7 @@ def _direct_inputs(tape: Tape, sizes: Sizes) -> None:
 
 def _latent_inputs(tape: Tape, sizes: Sizes) -> None:
     """Adds latent queries, keys and values: compressed first, with norms fused into the up-projections."""
-    model, along, tokens = sizes.model, sizes.along, sizes.tokens / sizes.tp
+    model, along, tokens = sizes.model, sizes.sequence_parallel_tokens, sizes.tokens / sizes.tp
     query, key, value = attention_channels(model)
     rope = model.qk_pos_emb_head_dim or 0
     tape.tensor("normed", sizes.wide_tensor(along * model.hidden_size, LATENT_NORM))
@@ -122,7 +126,7 @@ def _latent_inputs(tape: Tape, sizes: Sizes) -> None:
 
 def _normed_latent(tape: Tape, sizes: Sizes, name: str, rank: int) -> str:
     modules = Modules(recompute=("mla_up_proj",), graph=("attn",))
-    return tape.tensor(f"normed_{name}", sizes.narrow_tensor(sizes.along * rank, modules))
+    return tape.tensor(f"normed_{name}", sizes.narrow_tensor(sizes.sequence_parallel_tokens * rank, modules))
 
 
 def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
@@ -130,7 +134,7 @@ def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
     copy."""
     if not sizes.quantized:
         return ("normed",)
-    copy = sizes.narrow_tensor(sizes.along * sizes.model.hidden_size, LATENT_NORM)
+    copy = sizes.narrow_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, LATENT_NORM)
     return (tape.tensor(f"quantized_{name}", copy),)
 
 

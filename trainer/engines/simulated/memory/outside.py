@@ -74,7 +74,7 @@ def _dispatcher_bytes(recipe: Recipe, sizes: Sizes) -> float:
         return 0.0
     width = (recipe.architecture.moe_latent_size or recipe.architecture.hidden_size) * sizes.wide
     if recipe.knob("moe_flex_dispatcher_backend") != "deepep":
-        return constant("hybridep_buffers") * sizes.along * group * width
+        return constant("hybridep_buffers") * sizes.sequence_parallel_tokens * group * width
     channels = float(recipe.knob("moe_deepep_num_sms")) / 2
     domain = min(group, recipe.hardware.nvlink_domain_gpus, 8)
     nodes = group / domain

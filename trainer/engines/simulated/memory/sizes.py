@@ -42,7 +42,7 @@ class Sizes:
         return training.micro_batch_size * training.seq_length / layout_of(self.recipe).cp
 
     @cached_property
-    def along(self) -> float:
+    def sequence_parallel_tokens(self) -> float:
         """Returns the tokens that a rank has between tensor-parallel regions (divided by TP with sequence parallel)."""
         return self.tokens / self.tp if self.recipe.knob("sequence_parallel") else self.tokens
 
@@ -62,17 +62,17 @@ class Sizes:
     @cached_property
     def hidden(self) -> float:
         """Returns the bytes of the hidden states between tensor-parallel regions."""
-        return self.along * self.model.hidden_size * self.wide
+        return self.sequence_parallel_tokens * self.model.hidden_size * self.wide
 
     @cached_property
     def gathered(self) -> float:
         """Returns the bytes of the gathered hidden states where sequence parallelism gathers them, else 0."""
-        return self.tokens * self.model.hidden_size * self.wide if self.along < self.tokens else 0.0
+        return self.tokens * self.model.hidden_size * self.wide if self.sequence_parallel_tokens < self.tokens else 0.0
 
     @cached_property
     def statistics(self) -> float:
         """Returns the bytes that a norm keeps: fp32 means and deviations."""
-        return self.along * FP32 * (2 if self.model.normalization == "LayerNorm" else 1)
+        return self.sequence_parallel_tokens * FP32 * (2 if self.model.normalization == "LayerNorm" else 1)
 
     @cached_property
     def dropout(self) -> bool:
@@ -104,12 +104,14 @@ class Sizes:
     @cached_property
     def sent(self) -> float:
         """Returns the token copies that a rank sends to experts."""
-        return self.along * self.model.moe_router_topk * self._kept_by_capacity
+        return self.sequence_parallel_tokens * self.model.moe_router_topk * self._kept_by_capacity
 
     @cached_property
     def routed(self) -> float:
         """Returns the token copies that the rank's experts process."""
-        rows = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp * self.acting_load
+        rows = (
+            self.sequence_parallel_tokens * self.model.moe_router_topk * layout_of(self.recipe).etp * self.acting_load
+        )
         return rows + self._padding
 
     @cached_property
@@ -118,7 +120,7 @@ class Sizes:
         arrived."""
         if not self.recipe.knob("moe_paged_stash"):
             return self.routed
-        even = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp
+        even = self.sequence_parallel_tokens * self.model.moe_router_topk * layout_of(self.recipe).etp
         pages = constant("stash_page") * self.local_experts / 2
         return min(self.routed, even * self._free_load + pages)
 
