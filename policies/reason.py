@@ -39,9 +39,7 @@ class ReasonKind(StrEnum):
     PUBLISHED = "published"  # wall, knob, walls, gain, spread, evidence, source, gain_bound
 
     # Ends of a search
-    NOTHING_FITS = (
-        "nothing_fits"  # tried, fewest_nodes, most_gpus; left: true if the budget ended before all were tried
-    )
+    NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus; left: true if only the budget ended the search
     BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
     FAILED = "failed"  # kind: a failure that no fix addresses
     NOTHING_LEFT = "nothing_left"  # noise (difference between two bursts), patience (published settings without a gain)
@@ -74,7 +72,7 @@ class ReasonKind(StrEnum):
     NOT_PREDICTED_TO_FIT = "not_predicted_to_fit"
 
     # Verdicts: accepted
-    FIRST_TO_RUN = "first_to_run"  # fits_probability at full size for a smaller run, else no figures
+    FIRST_TO_RUN = "first_to_run"  # figures of PREDICTED_AT_FULL_SIZE for a smaller run, else none
     FAR_BEYOND_NOISE = "far_beyond_noise"  # COMPARISON
     INTERLEAVED_REPEATS = "interleaved_repeats"  # COMPARISON
     CPU_TIME = "cpu_time"  # COMPARISON
