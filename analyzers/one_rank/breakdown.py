@@ -61,9 +61,7 @@ class Breakdown:
     allocating: Intervals  # the host in cudaMalloc or cudaFree, whether or not the device was idle
     pace: Pace
     replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
-    after_sync: (
-        Intervals  # part of host idle time without a stall of its own: gaps that started in a synchronising call
-    )
+    after_sync: Intervals  # host idle time without a stall of its own, in gaps that started in a synchronising call
     ranges: tuple[RangeTime, ...]
     memory: MemoryUse | None
     driver_calls: Spans  # calls that allocate or free device memory in the driver
