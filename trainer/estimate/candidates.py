@@ -179,6 +179,12 @@ class Candidates:
         return np.maximum(1.0, self.number("global_batch_size") // each)
 
     @cached_property
+    def group(self) -> Floats:
+        """Returns the micro batches that a rank sends through one chunk before the next, PP by default."""
+        written = self.number("microbatch_group_size_per_vp_stage")
+        return np.where(written > 0, written, self.pp)
+
+    @cached_property
     def tokens(self) -> Floats:
         """Returns the tokens of one micro batch on one rank, before sequence parallelism divides them."""
         return self.number("micro_batch_size") * self.number("seq_length") / self.cp

@@ -41,10 +41,15 @@ def _different(candidates: Candidates) -> tuple[Integers, Floats, Integers]:
     """Returns the distinct pairs: split [U], schedule [5, U] (chunks, PP, group, forwards ahead, micro batches); and
     the index of each row's pair."""
     several = candidates.vpp > 1
-    written = candidates.number("microbatch_group_size_per_vp_stage")
-    group = np.where(written > 0, written, candidates.pp)
     ahead = candidates.on("overlap_moe_expert_parallel_comm") & several
-    columns = (candidates.chunks.of_row, candidates.vpp, candidates.pp, group, ahead, candidates.microbatches)
+    columns = (
+        candidates.chunks.of_row,
+        candidates.vpp,
+        candidates.pp,
+        candidates.group,
+        ahead,
+        candidates.microbatches,
+    )
     keys = np.stack([np.atleast_1d(column) for column in np.broadcast_arrays(*columns)]).astype(np.int64)
     # one number for each pair: faster to sort than columns
     numbers = np.ravel_multi_index(tuple(keys), tuple(keys.max(axis=1) + 1))

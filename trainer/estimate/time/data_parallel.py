@@ -98,9 +98,7 @@ def _exposed(candidates: Candidates, least: float | Floats, seconds: Floats, onc
     first; of the rest at least the share `least` is exposed.
     """
     chunks = candidates.vpp
-    group = candidates.number("microbatch_group_size_per_vp_stage", none=np.nan)
-    group = np.where(np.isnan(group), candidates.pp, group)
-    beyond_all = seconds - ((chunks - 1) * group + 1) * once
+    beyond_all = seconds - ((chunks - 1) * candidates.group + 1) * once
     beyond_one = seconds / chunks - once
     last = seconds / chunks / buckets
     result: Floats = np.maximum(np.maximum(beyond_all, beyond_one), last + least * (seconds - last))

@@ -359,6 +359,5 @@ def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[
 def _beyond_pp(candidates: Candidates) -> Floats:
     """Returns the number of micro batches that a rank sends through a chunk beyond PP, divided by PP, [N]; 0 without
     chunks."""
-    written = candidates.number("microbatch_group_size_per_vp_stage")
-    beyond: Floats = np.where((candidates.vpp > 1) & (written > 0), written / candidates.pp - 1, 0.0)
+    beyond: Floats = np.where(candidates.vpp > 1, candidates.group / candidates.pp - 1, 0.0)
     return beyond

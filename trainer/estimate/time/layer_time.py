@@ -146,9 +146,8 @@ def notify_s(candidates: Candidates, values: Constants) -> Floats:
 def _merged(candidates: Candidates) -> Floats:
     """Returns the share of micro batches that EP overlap runs concurrently with another one; 0 without EP overlap. The
     warm-up forward passes of a pipeline, and as many backward passes at its end, run alone."""
-    passes, written = candidates.microbatches * candidates.vpp, candidates.number("microbatch_group_size_per_vp_stage")
-    group = np.where(written > 0, written, candidates.pp)
-    alone = 1 + (candidates.pp - 1) + (candidates.vpp - 1) * group  # the mean over pipeline ranks
+    passes = candidates.microbatches * candidates.vpp
+    alone = 1 + (candidates.pp - 1) + (candidates.vpp - 1) * candidates.group  # the mean over pipeline ranks
     share = np.clip(1 - alone / passes, 0.0, 1.0)
     result: Floats = np.where(candidates.on("overlap_moe_expert_parallel_comm"), share, 0.0)
     return result
