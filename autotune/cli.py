@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(trouble, file=sys.stderr)
         return 3
     if JSON not in words:
-        code, _ = _answered(words)
-        return code
+        return _answered(words)[0]
+    code = 0
     try:
         with _stdout_for_the_document() as stdout:
             code, document = _answered(words)
@@ -196,8 +196,9 @@ def _reported(explained: Explained) -> tuple[int, Any]:
     """Prints the problems to stderr; returns the exit code and the error document, both with secrets masked."""
     from trainer.secrets import masked
 
-    for problem in explained.problems:
-        print(masked(str(problem)), file=sys.stderr)
+    with suppress(BrokenPipeError):  # the reader of stderr is gone; the exit code and the document remain
+        for problem in explained.problems:
+            print(masked(str(problem)), file=sys.stderr)
     problems: list[ProblemWords] = [
         {"where": masked(problem.where), "what": masked(problem.what), "hint": masked(problem.hint)}
         for problem in explained.problems

@@ -45,14 +45,24 @@ def started(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 def without_a_reader(*words: str) -> tuple[int, str]:
     """Returns exit code and stderr of a command whose stdout is a pipe that nobody reads."""
+    done = _with_closed_pipe(words, "stdout")
+    return done.returncode, done.stderr
+
+
+def without_a_reader_of_stderr(*words: str) -> tuple[int, str]:
+    """Returns exit code and stdout of a command whose stderr is a pipe that nobody reads."""
+    done = _with_closed_pipe(words, "stderr")
+    return done.returncode, done.stdout
+
+
+def _with_closed_pipe(words: tuple[str, ...], stream: str) -> subprocess.CompletedProcess[str]:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "autotune.cli", *words]
-    done = subprocess.run(
-        command, stdout=writer, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+    command, env = [sys.executable, "-m", "autotune.cli", *words], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, stdout=streams["stdout"], stderr=streams["stderr"], text=True, env=env)
     os.close(writer)
-    return done.returncode, done.stderr
+    return done
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.journal import read_study
-from tests.autotune.outside import LONG, SIMULATED, mounted, started, without_a_reader
+from tests.autotune.outside import LONG, SIMULATED, mounted, started, without_a_reader, without_a_reader_of_stderr
 from tests.draws import few
 from tests.places import ROOT
 
@@ -98,6 +99,12 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 @pytest.mark.usefixtures("recipe")
 def test_a_reader_that_has_seen_enough_is_no_failure(line: str) -> None:
     assert without_a_reader(*line.split()) == (0, "")
+
+
+def test_an_error_has_its_exit_code_and_document_when_nobody_reads_stderr() -> None:
+    assert without_a_reader_of_stderr("check", "nowhere.yaml") == (2, "")
+    code, document = without_a_reader_of_stderr("check", "nowhere.yaml", "--json")
+    assert (code, json.loads(document)["error"]["code"]) == (2, 2)
 
 
 @pytest.mark.usefixtures("recipe")
