@@ -124,8 +124,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a burst: measured steps, or `failure` with the steps measured before it.
 
-    Arrays by step cover the measured steps only, not warm-up or profiled ones; a step ends when its slowest rank is
-    done. Lists by rank are in rank order.
+    Measured steps are neither warm-up nor profiled; a step ends when its slowest rank is done. Lists by rank are in
+    rank order.
     """
 
     schema: int = 1
@@ -137,7 +137,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     skipped_steps: int = 0  # number of steps that the trainer reports as skipped
     peak_gib: list[float] = []  # per rank
     outside_gib: list[float] = []  # per rank, memory of its GPU outside torch's allocator
-    limit_gib: float | None = None  # per rank
+    limit_gib: float | None = None  # the same for every rank
     tokens_per_step: int = 0
     ranks: int = 0
     tokens_per_s_per_gpu: float | None = None  # throughput by the median step
@@ -180,7 +180,7 @@ def _request(burst: Burst) -> str:
 
 
 def read_burst(folder: Path) -> Burst:
-    """Reads the burst that `write_burst` wrote to the folder."""
+    """Reads the burst that `write_burst` wrote to the folder; `watch` is not kept there."""
     from trainer.recipe.schema import Recipe
 
     request = json.loads((folder / "burst.json").read_text())

@@ -70,7 +70,7 @@ def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
     """Builds one rank of the recipe's world and runs a step of it in a child process.
 
     Raises BadInputError if there is no such pipeline rank or GPTModel cannot build the model, ToolError if the child
-    crashed.
+    crashed or did not end within `DEADLINE_S`.
     """
     _refuse(recipe, pp_rank)
     answer = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))

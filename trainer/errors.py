@@ -41,4 +41,5 @@ class ToolError(RuntimeError):
 
 
 class AllocationEndedError(ToolError):
-    """The allocation of a study has ended because its time is over. The study ends in order and can be resumed."""
+    """The allocation of a study has ended: its time is over, or it was preempted or cancelled. The study ends in order
+    and can be resumed."""

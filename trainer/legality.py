@@ -49,7 +49,7 @@ def errors_by_rules(findings: list[Finding]) -> list[Finding]:
 
 def nearest_legal(recipe: Recipe, find: Find = findings_of) -> Recipe | None:
     """Returns the recipe without errors that needs the fewest and smallest changes of knobs, none of them frozen; None
-    if there is none. `find` gives the findings of a recipe."""
+    if a bounded search finds none. `find` gives the findings of a recipe."""
     changes = Repair(errors=lambda moved: errors_by_rules(find(moved)), rules=_RULES).changes(recipe)
     if changes is None:
         return None

@@ -1,6 +1,6 @@
 """Worker that torchrun starts on every rank: imports once, then runs bursts until it is stopped.
 
-`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. A rank stays alive between
+`python -m trainer.worker <control folder>`; rank and world come from torchrun's environment. A rank stays alive between
 bursts because importing Megatron-Core takes longer than most bursts.
 """
 

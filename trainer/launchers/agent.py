@@ -8,6 +8,5 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torc
 
 
 def reported_deaths(log: str) -> dict[int, int]:
-    """Returns {rank: exit code} for the ranks that the agent reports; for a single node, where local ranks are
-    ranks."""
+    """Returns {local rank: exit code} for the ranks that the agent reports as failed; negative is a signal."""
     return {int(rank): int(code) for code, rank in _FAILED.findall(log)}

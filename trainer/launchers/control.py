@@ -19,7 +19,8 @@ def new_control(folder: Path) -> Path:
 
 
 def without_secrets(control: Path) -> None:
-    """Deletes a start's environment file and masks secrets in its logs, once all processes have ended."""
+    """Deletes `start.json`, which has the ranks' environment, and masks secrets in the logs of a start. Call it once
+    all its processes have ended."""
     folder.start_path(control).unlink(missing_ok=True)
     for path in control.rglob("*.log"):
         mask_file(path)

@@ -28,7 +28,8 @@ class Launcher(Protocol):
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> Processes:
         """Starts `argv` once per rank with torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …) and
-        `env` in addition to our environment; does not wait. Logs go to `control`, a folder of this start alone."""
+        `env` in addition to our environment (over ssh only some of it, `hosts.launcher.PASSED_ON`); does not wait. Logs
+        go to `control`, a folder of this start alone."""
         ...
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> Processes | None:
@@ -53,7 +54,7 @@ class Processes(Protocol):
 
     @property
     def pending(self) -> str | None:
-        """Returns why the ranks do not run yet if a queue holds them; None once they run.
+        """Returns why the ranks do not run, if a queue or a suspension holds them; else None.
 
         This time counts towards no deadline.
         """
@@ -91,7 +92,7 @@ class Processes(Protocol):
 
     @property
     def ended_by(self) -> Failure | None:
-        """Returns the failure if a scheduler ended the ranks, not they themselves or we; else None.
+        """Returns the failure if a scheduler or a lost connection ended the ranks; None if they themselves or we did.
 
         Call it after they have ended.
         """
@@ -103,8 +104,8 @@ class Processes(Protocol):
         ...
 
     def blame(self, failure: Failure) -> Failure:
-        """Returns the failure, with the node named if a machine is at fault; the launcher avoids that node from now
-        on."""
+        """Returns the failure, with the node named if a machine is at fault. The launcher avoids that node from now on,
+        unless the failure is a kill of unknown origin."""
         ...
 
     def outputs(self, rank: int) -> list[Path]:

@@ -46,7 +46,8 @@ def nodes_of(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> int | N
 def open_launcher(recipe: Recipe, home: Path) -> Launcher:
     """Returns the recipe's launcher.
 
-    Raises ToolError if it does not exist. `home`: the folder in which it keeps what it learns about machines.
+    Raises ToolError if it does not exist or cannot start the recipe's ranks. `home`: the folder in which it keeps what
+    it learns about machines.
     """
     kind = recipe.burst.launcher_kind
     if kind not in LAUNCHERS:

@@ -3,7 +3,7 @@ only.
 
 A process is identified by its pid and its start time, because pids are reused. Every process of a start has two
 variables in its environment, which children inherit: `MARK`, the start it belongs to, and `OWNER`, the tuner that
-started it; all but the supervisor also have `AGENT`.
+started it, or on several nodes the keeper of an agent and its ranks; all but the supervisor also have `AGENT`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def marked() -> Iterator[tuple[Process, dict[str, str]]]:
 
 
 def _environment(pid: str) -> dict[str, str]:
-    """Returns the environment with which the process was started; {} if it has ended or cannot be read."""
+    """Returns the environment with which the process was started; {} if it has no `MARK`, has ended or cannot be
+    read."""
     try:
         content = (PROC / pid / "environ").read_bytes()
     except OSError:
@@ -168,9 +169,9 @@ def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DE
 
 def sweep() -> list[Process]:
     """Ends the processes of tuners that no longer live, and all their descendants, even with a cleared environment;
-    does not touch processes of live tuners. Returns the processes ended, in that order.
+    does not touch processes of live tuners. Returns the processes ended, supervisors last.
 
-    Supervisors are ended last: they adopt processes that lose their parent, so that these can still be found. A
+    Supervisors come last because they adopt processes that lose their parent, so that these can still be found. A
     supervisor that has noticed its tuner's death does the same work, and ends by itself.
     """
     ended: dict[Process, None] = {}

@@ -19,7 +19,7 @@ class RankObserver(Protocol):
     """Observes ranks that have arrived (see `mailbox.arrive`), by number."""
 
     def death(self, rank: int, *, seen_at_s: float) -> Death | None:
-        """Returns how a rank that had arrived ended; None while it lives.
+        """Returns how a rank that had arrived ended; None while it lives, or if it has not arrived.
 
         `seen_at_s`: the time of the caller's last look.
         """

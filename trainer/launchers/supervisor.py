@@ -36,7 +36,8 @@ def main(owner: int, control: Path, command: list[str]) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants that are orphaned from now on; it waits for their signals itself."""
+    """Makes this process the parent of descendants that are orphaned from now on, and blocks the signals `AWAITED`, for
+    which it then waits explicitly."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 

@@ -1,6 +1,6 @@
 """Runs torchrun's agent: `python -m trainer.launchers.torchrun <arguments of torchrun>`.
 
-Python's garbage collector passes over what the agent imports. It would search all of torch many times, while torch is
+Python's garbage collector skips what the agent imports. It would search all of torch many times, while torch is
 imported and when the agent ends: half a CPU second of every start.
 """
 

@@ -99,7 +99,7 @@ class Watch:
         return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
 
     def ask_for_stacks(self) -> None:
-        """Asks every silent rank for its threads' stacks, and waits until they are in its log."""
+        """Asks every silent rank for its threads' stacks, and waits until they are in its log, at most `_STACKS_S`."""
         request = self._processes.rank_observer.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
         self._stopped |= request.stopped
         self._await_stacks(sorted(request.ranks - request.stopped))

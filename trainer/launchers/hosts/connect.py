@@ -42,7 +42,7 @@ def main(control: Path) -> int:
     found = folder.read(connections_path(control), Connections)
     assert found is not None
     running = {each.host: subprocess.Popen(each.argv, stdin=subprocess.DEVNULL) for each in found.to}
-    worst, give_up = 0, float("inf")
+    failed, give_up = 0, float("inf")
     while running and time.monotonic() < give_up:
         for host, ssh in list(running.items()):
             code = ssh.poll()
@@ -51,11 +51,11 @@ def main(control: Path) -> int:
             del running[host]
             if code:
                 print(lost(host, code), flush=True)
-                worst, give_up = code, min(give_up, time.monotonic() + _OTHERS_S)
+                failed, give_up = code, min(give_up, time.monotonic() + _OTHERS_S)
         time.sleep(_LOOK_S)
     for ssh in running.values():
         ssh.terminate()
-    return worst
+    return failed
 
 
 if __name__ == "__main__":

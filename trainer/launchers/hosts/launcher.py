@@ -23,7 +23,7 @@ from trainer.launchers.processes import sweep
 from trainer.recipe import Recipe
 from trainer.recipe.launching import HostsSettings, hosts_settings
 
-# Variables of the tuner's environment that the other hosts lack and a trainer may use
+# First characters of the tuner's variables that the other hosts lack and a trainer may use
 PASSED_ON = (
     *("NCCL_", "TORCH_", "PYTORCH_", "NVTE_", "GLOO_", "UCX_", "CUDA_", "OMP_", "HF_", "NVSHMEM_", "TRITON_"),
     *("USE_MNNVL", "NVLINK_DOMAIN_SIZE", "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "LD_LIBRARY_PATH"),
@@ -118,7 +118,7 @@ def _here(command: str) -> str:
 
 
 def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:
-    """Returns the launcher that the recipe asks for."""
+    """Returns the launcher that the recipe asks for. Raises ToolError if it has no list of hosts."""
     settings = hosts_settings(recipe.burst.launcher)
     if settings is None:
         raise ToolError("launcher hosts has no list of hosts", hint="write burst.launcher: {hosts: [n1, n2]}")

@@ -1,9 +1,10 @@
 """Files in the control folder of a start on several nodes, in addition to the ranks' own (see `mailbox`).
 
-The tuner writes `start.json` (the command), `lease` (a count that grows while it lives), `stop` (end now),
-`stacks-<n>.json` (ranks asked for their stacks) and `module-<n>.json` (a module to run on every node). The keeper of
-node n writes `node<n>.json` when it has started, `node<n>.oom` when the kernel kills for lack of memory, `rank<r>.end`
-for each rank that it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs are in `node<n>/`.
+The tuner's side writes `start.json` (the command), `lease` (a count that grows while it lives), `stop` (end now),
+`stacks-<i>.json` (ranks asked for their stacks) and `module-<i>.json` (a module to run on every node), i = 0, 1, …. The
+keeper of node n writes `node<n>.json` when it has started, `node<n>.oom` when the kernel kills for lack of memory,
+`stacks-<i>.node<n>` and `module-<i>.node<n>` as answers, `rank<r>.end` for each rank that it saw end, and `node<n>.end`
+last; its agent's log and the ranks' outputs are in `node<n>/`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """The command that every node's keeper runs.
 
     `token` proves that a keeper reads this same folder. `outlives_s`: None if everything ends with the tuner; else how
-    many seconds from the keeper's start it may run without one.
+    many seconds from the keeper's start it may run, with or without a tuner.
     """
 
     token: str

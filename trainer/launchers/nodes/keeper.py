@@ -151,11 +151,11 @@ class Keeper:
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
     _asked_at: float = field(default_factory=time.monotonic, init=False)
     _stacks: int = field(default=0, init=False)
-    _further_count: int = field(default=0, init=False)
-    _further: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
+    _module_count: int = field(default=0, init=False)
+    _modules: dict[int, int] = field(default_factory=dict, init=False)  # pid of a module that runs -> request number
     _kills_before: int = field(default_factory=oom_kills, init=False)
     _kills: int = field(default=0, init=False)
-    _fell_at: float | None = field(default=None, init=False)
+    _other_failed_at: float | None = field(default=None, init=False)
 
     def keep(self, agent: int) -> None:
         """Waits until everything on this node must end, ends it, and writes how the agent ended."""
@@ -173,8 +173,8 @@ class Keeper:
             received = signal.sigtimedwait(AWAITED, _LOOK_S)
             self._look()
             exited = reap()
-            for pid in exited.keys() & self._further.keys():
-                write_whole(folder.module_done_path(self.control, self._further.pop(pid), self.number), b"")
+            for pid in exited.keys() & self._modules.keys():
+                write_whole(folder.module_done_path(self.control, self._modules.pop(pid), self.number), b"")
             if agent in exited:
                 return exited[agent]
             if received is not None and received.si_signo == signal.SIGTERM:
@@ -228,19 +228,19 @@ class Keeper:
         return now - self._lease[1] > self.lease_s
 
     def _other_agent_failed(self) -> bool:
-        """Returns whether the agent of another node has ended with an error, at least `_OTHERS_S` ago."""
-        if self._fell_at is None:
+        """Returns whether the agent of another node has failed or been ended, at least `_OTHERS_S` ago."""
+        if self._other_failed_at is None:
             others = (n for n in range(self.start.nodes) if n != self.number)
             ends = (folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in others)
             if any(end is not None and end.code != 0 for end in ends):
-                self._fell_at = time.monotonic()
-        return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
+                self._other_failed_at = time.monotonic()
+        return self._other_failed_at is not None and time.monotonic() - self._other_failed_at > _OTHERS_S
 
     def _start_module(self) -> None:
-        request = folder.read(folder.module_path(self.control, self._further_count), folder.ModuleAsked)
+        request = folder.read(folder.module_path(self.control, self._module_count), folder.ModuleAsked)
         if request is not None:
-            self._further[start([self.start.python, "-m", request.module, *request.words])] = self._further_count
-            self._further_count += 1
+            self._modules[start([self.start.python, "-m", request.module, *request.words])] = self._module_count
+            self._module_count += 1
 
     def _answer_stacks(self) -> None:
         request = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)

@@ -16,7 +16,7 @@ _GONE_S = LEASE_S + 10.0  # a live keeper ends by itself in this time
 
 
 def end_leftovers(home: Path) -> None:
-    """Asks every earlier start of the study to stop and waits for its keepers.
+    """Asks every earlier start of the study to stop and waits for its keepers, at most `_GONE_S`.
 
     Later calls do not wait again for a keeper that did not answer.
     """

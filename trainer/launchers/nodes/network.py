@@ -26,8 +26,8 @@ def interface_with(address: str) -> str | None:
 
 
 def address_towards(other: str) -> str:
-    """Returns this machine's address on the route to another one; if that route leads back to this machine, the address
-    of its host name."""
+    """Returns this machine's address on the route to another one; if there is no route, or it leads back to this
+    machine, the address of its host name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((other, 9))  # sends nothing: the kernel picks the route

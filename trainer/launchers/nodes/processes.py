@@ -31,7 +31,7 @@ _LOOK_S = 1.0  # least interval between two looks at the monitor, however often 
 
 
 class Monitor(Protocol):
-    """Starts keepers on the nodes (by Slurm or ssh), and knows what else happens to them there."""
+    """Observes, by Slurm or ssh, what happens to the keepers on the nodes besides what they report themselves."""
 
     @property
     def log(self) -> str:
@@ -39,7 +39,7 @@ class Monitor(Protocol):
         ...
 
     def look(self, *, started: bool, ended: bool) -> str | None:
-        """Returns, in words, what the start waits for; None once a node has started.
+        """Returns, in words, what the start waits for, or that its ranks are suspended; None if nothing holds them.
 
         Raises ToolError if waiting cannot help. `started`: a node has started; `ended`: everything has ended.
         """
@@ -124,8 +124,8 @@ class NodesProcesses:
 
     @property
     def code(self) -> int | None:
-        """Returns the exit code of the first agent that failed, as soon as it has; else that of the process that
-        started the keepers."""
+        """Returns the exit code of the first agent that failed, as soon as it has; else, once the process that started
+        the keepers has ended, 0 if all agents ended well or the code of that process; else None."""
         ends = self._node_ends
         if bad := _first_bad(ends):
             return ends[bad[0]].code

@@ -14,8 +14,8 @@ from functools import partial
 from trainer.errors import AllocationEndedError
 from trainer.launchers.slurm import clients, states
 
-WARNED_S = 120  # a job that we submit signals its tuner so long before its time is over
-_EARLY_S = 65.0  # time by which Slurm may send the signal earlier (sbatch(1))
+WARNED_S = 120  # in a job that we submit, Slurm signals the tuner this long before the job's time is over
+_EARLY_S = 65.0  # Slurm may send the signal up to 60 s earlier (sbatch(1)); 5 s spare
 _SOON_S = 5.0  # time limit for an answer when everything may be killed at any moment
 SETTLES_S = 20.0  # time until the state of a job that is ending, or whose step was cancelled, shows why
 
@@ -31,8 +31,8 @@ def over(job: str) -> str | None:
 
 
 def ending(job: str) -> str:
-    """Waits until the state of a job that Slurm is ending shows the reason, which happens only once the last step is
-    gone; returns the reason."""
+    """Waits, at most `SETTLES_S`, until the state of a job that Slurm is ending shows the reason, which happens only
+    once the last step is gone; returns the reason, or that Slurm is ending the job."""
     give_up = time.monotonic() + SETTLES_S
     while not (why := over(job)) and time.monotonic() < give_up:
         time.sleep(clients.POLL_S)

@@ -1,6 +1,6 @@
 """Calls Slurm's own programs, each with a time limit, so that a controller that does not answer cannot hang the tuner.
 
-`python -m trainer.launchers.slurm.clients NAME` ends what runs under the name.
+`python -m trainer.launchers.slurm.clients NAME` ends what runs under names that begin with NAME.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
 def named(
     prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
 ) -> list[str]:
-    """Returns the jobs that `listed` returns, but waits for the controller's answer, since a job may run that is not
+    """Returns the ids that `listed` returns, but waits for the controller's answer, since a job may run that is not
     listed.
 
     Raises ToolError if it stays silent, or at once if squeue fails.
@@ -193,8 +193,8 @@ def named(
 
 
 def cancel(prefix: str, *, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
-    """Ends what runs under names with this prefix, waits until Slurm no longer lists it, and returns the ids that were
-    listed."""
+    """Ends what runs under names with this prefix, waits until Slurm no longer lists it, at most `gone_s`, and returns
+    the ids that were listed."""
     give_up = time.monotonic() + gone_s
     ended: list[str] = []
     while (left := listed(prefix, ask=ask)) != [] and time.monotonic() < give_up:

@@ -56,7 +56,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Follows a job and returns its exit code: 0 if it completed.
+    """Follows a job until it has ended; returns 0 if it completed, else 1.
 
     If the controller does not answer it is asked again, since the job continues.
     """

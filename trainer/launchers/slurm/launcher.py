@@ -138,7 +138,7 @@ class SlurmLauncher:
     def allocation(self, nodes: int) -> str | None:
         """Returns the job that the tuner runs in; None if every burst is a job.
 
-        Raises ToolError if there is neither, AllocationEndedError if the job is over.
+        Raises ToolError if it runs in none or the job has too few nodes, AllocationEndedError if the job is over.
         """
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")
@@ -183,7 +183,7 @@ class SlurmLauncher:
     def _job(self, request: words.StartRequest, control: Path) -> list[str]:
         """Writes the job's script; returns the command that submits and follows it.
 
-        If Slurm has too few other nodes, the avoided node that failed first is used again.
+        While Slurm has too few other nodes, the avoided node that failed first is used again.
         """
         words.script_path(control).write_text(words.script(request, self.settings))
         minutes = self.settings.time_limit_minutes or math.ceil(self.limit_s / 60)

@@ -113,8 +113,9 @@ class SlurmMonitor:
         return folder.read(queue_path(self.control), Queue)
 
     def ended_by(self, *, by_us: bool) -> Failure | None:
-        """Returns the failure if Slurm ended the ranks: that of a submitted job's state; in an allocation, that of its
-        end if it is over and no node failed, else that of the lines that Slurm printed."""
+        """Returns the failure if Slurm ended the ranks: that of the allocation's end if it is over and no node failed;
+        INFRASTRUCTURE if Slurm suspended the job; else that of a submitted job's state, or of the lines that
+        Slurm printed."""
         log = self.log
         if self.job is not None and not states.reports_a_failed_node(log):
             why = ending(self.job) if states.reports_an_end(log) else over(self.job)

@@ -94,10 +94,10 @@ _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
 def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
-    """Returns the job's state, or the one that it will have.
+    """Returns PREEMPTED or TIMEOUT if that ends the job, which its own state may not show; else its state.
 
-    A job that is preempted (GraceTime) still runs. It ends FAILED, or COMPLETED if its ranks were `cut_off` and obey
-    the signal. A job that is ending gives its time limit as the reason.
+    A preempted job still runs at first (GraceTime), then ends FAILED, or COMPLETED if its ranks obey the signal:
+    `cut_off` says that they did not end by themselves. A job whose time is over has the reason TimeLimit.
     """
     state = record.get("JobState", "")
     if record.get("PreemptTime", "None") not in ("None", "Unknown") and (cut_off or state != "COMPLETED"):
