@@ -19,6 +19,7 @@ import atexit
 import ctypes
 import faulthandler
 import gc
+import io
 import os
 import signal
 import sys
@@ -114,6 +115,8 @@ def log_to(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     os.dup2(number, 1)
     os.dup2(number, 2)

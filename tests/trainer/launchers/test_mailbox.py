@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -60,6 +62,22 @@ def test_a_report_arrives_whole(tmp_path: Path) -> None:
     mailbox.reply(tmp_path, report)
     assert mailbox.report_of(tmp_path, 1) == report
     assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["rank1.json"]
+
+
+def test_a_killed_rank_leaves_the_lines_that_it_had_printed(tmp_path: Path) -> None:
+    script = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from trainer.launchers.mailbox import log_to
+        log_to(Path(sys.argv[1]))
+        print("step 7")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", script, str(tmp_path / "rank0.log")]
+    with (tmp_path / "start.log").open("wb") as start:
+        subprocess.run(command, env=buffered, stdout=start, check=False)
+    assert (tmp_path / "rank0.log").read_text() == "step 7\n"
 
 
 def test_an_arrival_names_the_process(tmp_path: Path) -> None:
