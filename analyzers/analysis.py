@@ -60,8 +60,8 @@ def analyze(
         bytes), shares 0..1.
 
     Raises:
-        TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
-            or one has no such stretch.
+        TraceError: a trace cannot be read (those of a failed run are left out instead), two are of the same rank or of
+            different jobs, or one has no such stretch.
     """
     named = [paths] if isinstance(paths, str | Path) else paths
     inputs = find_inputs([Path(path).expanduser() for path in named])

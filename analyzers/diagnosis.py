@@ -104,7 +104,7 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     host_us: float
-    kernels: int  # device work launched from the range's own thread
+    kernels: int  # kernels and graphs launched from the range's own thread; copies count nowhere here
     device_us: float
     kernels_all_threads: int
     device_all_threads_us: float
@@ -118,13 +118,13 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     peak_at_us: float | None = None  # on the trace's clock
     peak_step: str | None = None  # the step of the peak, and how far into it (0..1)
     peak_at_share: float | None = None
-    peak_phase: str | None = None  # the innermost annotation open then: forward, experts, optimizer, ...
+    peak_phase: str | None = None  # the innermost annotation open then; else backward, an operator or a call site
     reserved_gib: float | None = None  # reserved memory at its own peak
     limit_gib: float | None = None
     fragmentation_gib: float | None = None  # reserved - allocated when reserved was largest
     allocator_retries: int | None = None
     driver_allocations: int = 0  # cudaMalloc and cudaFree calls inside steps
-    held_at_peak: dict[str, float] = {}  # GiB by phase that allocated it
+    held_at_peak: dict[str, float] = {}  # GiB by the phase or call site that allocated it
     curve: list[tuple[float, float]] = []  # (µs, GiB), thinned for drawing
     at_least: bool = False  # true if memory allocated before the recording is unknown and not in the figures
     out_of_memory: int = 0  # number of allocations that failed even after a retry
@@ -221,7 +221,7 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     waiting_us: float
     waiting_by_kind: dict[str, float] = {}
     expert_compute_us: float = 0.0
-    late_us: float = 0.0  # per step, how much later than the median rank it arrives at the collectives of late_to
+    late_us: float = 0.0  # how much later than the median rank it arrives at the collectives of late_to, a step's sum
     late_to: str | None = None  # the kind of communication it comes latest to
     late_in: str | None = None  # the part in which it falls behind: experts, attention, host:data_loading, ...
 
@@ -273,7 +273,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall
     margin: float
     because: str
-    walls: list[WallFinding] = []  # ranked by recoverable_us
+    walls: list[WallFinding] = []  # ranked by recoverable_us; out of memory and a step of nearly all compute come first
     quoted: list[int] = []  # indices of the named wall's lines of evidence that `because` contains already
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB` if the end of a trace is missing, else empty

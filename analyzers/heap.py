@@ -10,7 +10,7 @@ import ctypes
 from contextlib import suppress
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
-LARGE_BYTES = 2 << 20  # two pieces of a trace: anything larger is an array of a long trace
+LARGE_BYTES = 2 << 20  # eight pieces of a trace (CHUNK_BYTES): anything larger is an array of a long trace
 
 
 def map_large_arrays() -> None:

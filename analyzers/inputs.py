@@ -51,7 +51,7 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """Returns the files that are traces by name and content.
+    """Returns the files that are traces or memory snapshots by name and content, and empty ones named like traces.
 
     A folder may also contain other JSON, a report next to its export, and pickles that are not memory snapshots.
     """

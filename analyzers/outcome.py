@@ -24,7 +24,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     peak_gib: list[float] = []  # per rank
-    limit_gib: float | None = None  # per rank
+    limit_gib: float | None = None  # the same for every rank
     model_tflops_per_gpu: float | None = None
     attainable_tflops_per_gpu: float | None = None
 
@@ -38,7 +38,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hottest(self) -> tuple[int, float] | None:
-        """Returns the rank with the highest peak of memory, and that peak in GiB."""
+        """Returns the rank with the highest peak of memory, and that peak in GiB; None if no peak is known."""
         return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
 
 

@@ -27,8 +27,8 @@ ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 class Node:
     """A range name under its parents, everything below included.
 
-    host_us: the time it was open; device_us: the time of the work launched in that time; kernels: the number of device
-    events of that work.
+    host_us: the time it was open; device_us: the time of the work launched in that time, without copies; kernels: the
+    number of device events of that work.
     """
 
     depth: int

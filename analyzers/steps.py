@@ -55,7 +55,7 @@ def steps_among(ranges: Spans) -> list[Step]:
 def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
     """Returns repeating ranges that can serve as steps if nothing marks steps.
 
-    They have one name (apart from numbers at its end) and one thread, do not overlap, are at least REPEATS, and cover
+    They have one name (apart from numbers at its end) and one thread, do not overlap, are REPEATS or more, and cover
     most of the time from `since` to `until` with little in between. Of several such names, the one with most time is
     chosen.
     """
@@ -78,7 +78,7 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
 
 
 def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
-    """Yields the ranges of each bare name on each thread, if they are at least REPEATS and take `least_us` in total."""
+    """Yields the ranges of each bare name on each thread, if they are REPEATS or more and take `least_us` in total."""
     if not len(ranges):
         return
     first: dict[str, int] = {}

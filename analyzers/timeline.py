@@ -151,7 +151,7 @@ class Timeline:
     calls: Spans  # CUDA / HIP runtime and driver calls; lane = host thread
     ops: Spans  # framework operators; lane = host thread
     ranges: Spans  # annotations: record_function, NVTX; lane = host thread
-    # overhead of profiler and driver; threads are not recorded
+    # overhead of profiler and driver; its lanes are not used, since Kineto does not record threads for it
     overhead: Spans = field(default_factory=lambda: no_spans())
     group_sizes: Mapping[str, int] = field(default_factory=dict)  # number of ranks by the process group's description
     world_size: int | None = None  # number of ranks of the job
@@ -160,7 +160,7 @@ class Timeline:
     lane_names: Mapping[int, str] = field(default_factory=dict)
     memory: MemoryEvents | None = None
     memory_limit_bytes: int | None = None  # all of the device's memory
-    compute_capability: tuple[int, int] | None = None  # compute capability of the device
+    compute_capability: tuple[int, int] | None = None
     simulated: bool = False  # the trace says that a simulation wrote it
     microbatches: int | None = None  # micro batches of a step, and how many of them the trace contains
     microbatches_traced: int | None = None

@@ -269,7 +269,8 @@ def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
 def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:
     """Returns compute as the wall of a step that is nearly all compute with nothing else to gain; else None.
 
-    The rate of compute need not be known. The margin is the share of compute minus the largest other loss.
+    Also None if the attained rate of compute is known, which then decides. The margin is the share of compute minus the
+    largest other loss.
     """
     compute = next((f for f in findings if f.wall is Wall.COMPUTE), None)
     if job.step is None or compute is None or job.outcome.attained is not None:

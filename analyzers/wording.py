@@ -28,7 +28,7 @@ ACTIVITY_NAMES = {
     "python": "Python between operators",
     "outside_calls": "code outside CUDA calls (operators were not recorded)",
 }
-PART_NAMES = {  # classes with an uninformative name
+PART_NAMES = {  # parts of a step with an uninformative name
     "compute": "compute of every class (a slower device?)",
     "gemm": "GEMMs",
     "dense": "compute that does not depend on the routing",

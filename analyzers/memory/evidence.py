@@ -22,7 +22,7 @@ def fullest(memory: Sequence[RankMemory]) -> RankMemory | None:
 
 
 def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
-    """Returns lines on the fullest rank, and on every rank whose device is nearly full or whose allocator retried."""
+    """Returns lines on the fullest rank, and on every rank that ran out of memory or whose allocator retried."""
     hottest = fullest(memory)
     if hottest is None:
         return []
@@ -44,7 +44,7 @@ def _of_limit(gib: float, use: MemoryUse) -> str:
 
 
 def _pressed(rank: int | None, use: MemoryUse) -> list[str]:
-    """Returns lines on retries and failed allocations, and on how full the device is if it is nearly full."""
+    """Returns lines on failed allocations and on retries; the latter say if the device is nearly full."""
     lines = []
     if use.out_of_memory:
         lines.append(f"{_who(rank)} ran out of memory {_times(use.out_of_memory)}")

@@ -34,8 +34,9 @@ OF_THE_HOST = re.compile(r"Host|Register")
 class Levels:
     """K changes of allocated memory in order of time.
 
-    time_us, allocated_bytes: float64[K], the level after each change; reserved_bytes: float64[K], None if not recorded;
-    at_least: true if memory from before the recording is missing.
+    time_us: float64[K]; change_bytes, address: int64[K], NO_TOTAL for an address that is not recorded; allocated_bytes:
+    float64[K], the level after each change; reserved_bytes: float64[K], None if not recorded; at_least: true if memory
+    from before the recording is missing.
     """
 
     time_us: Floats
@@ -184,7 +185,7 @@ def _levels(events: MemoryEvents, *, own: bool) -> Levels:
 
 
 def _unused(allocated: Floats, reserved: Floats) -> float:
-    """Returns the reserved but unallocated bytes when most was reserved, at least: what the allocator could not use."""
+    """Returns the fewest bytes that were reserved but not allocated while most was reserved: what could not be used."""
     return float(np.min((reserved - allocated)[reserved == reserved.max()]))
 
 

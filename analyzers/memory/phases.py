@@ -18,9 +18,9 @@ NAME_LENGTH = 60
 
 
 def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Floats) -> list[str]:
-    """Returns, for each moment on a thread (int64[Q], float64[Q]), the innermost open annotation, else the outermost
-    operator, marked if autograd runs it. Autograd's threads have no annotations of their own: for them, those of the
-    thread that marks the steps are used."""
+    """Returns, for each moment on a thread (int64[Q], float64[Q]), the innermost open annotation, marked if autograd
+    runs; without one BACKWARD if autograd runs, else the outermost open operator, else OUTSIDE. Autograd's threads have
+    no annotations of their own: for them, those of the thread that marks the steps are used."""
     found = innermost_annotation(timeline.ranges, lane, time_us)
     main = _main_lane(timeline.ranges, windows)
     backward = _in_autograd(timeline.ops, lane, time_us)

@@ -1,6 +1,7 @@
 """Reclassifies kernels by the place of their launch: a plain GEMM inside the experts is work of the grouped GEMM.
 
-The table is contexts.csv: inside an innermost range or operator of this name, a kernel of one class belongs to another.
+The table is contexts.csv: a kernel of class `class`, launched in a range or operator that `pattern` matches, is of
+class `becomes`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from analyzers.stretches import bounds, cut
 from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms, recorded
 
-EP_NOTIFY = "ep_notify"  # the host reads the token counts it sends before it launches the dispatch
+EP_NOTIFY = "ep_notify"  # kernels that send token counts, which the host reads before it launches the dispatch
 NO_STEPS = "no step markers (ProfilerStep#n, step): the whole trace counts as one step"
 PROFILER_DELAYS = "the profiler delayed the host"
 UNSEEN_WORK = "launched kernels or graphs are missing from the trace (nsys: --cuda-graph-trace=node)"
@@ -172,8 +172,8 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
 
 
 def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
-    """Returns the marked steps, for a stretch those entirely inside it; if the user named a range, the ranges of that
-    name."""
+    """Returns the marked steps, for a stretch those entirely inside it; if none is and the user named a range, the
+    ranges of that name."""
     found = steps(timeline, stretch.step_marker)
     if stretch.whole:
         return tuple(found)

@@ -23,7 +23,7 @@ class Pace:
 
     at_us: float64[N], the starts of the N launches, sorted; interval_us: the median interval between two launches of a
     thread; kernel_us: the median duration of a kernel; both 0 if unknown. usual: the intervals between successive
-    launches that are about as short as a thread's median.
+    launches that are at most USUAL_PACE times as long as their thread's median.
     """
 
     at_us: Floats

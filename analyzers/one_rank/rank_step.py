@@ -61,12 +61,12 @@ class RankStep:
     driver_calls: float = 0.0  # number of cudaMalloc, cudaFree and similar calls; driver_us: their time
     driver_us: float = 0.0
     # by wall: how much shorter the step would be without the work that the wall counts, with the same launches and
-    # waiting calls; empty if the trace has no launches. Key `offload`: without the work that the memory wall counts and
-    # without exposed copies
+    # waiting calls; empty if the rank is not replayed (`Breakdown.replay`). Key `offload`: without the work that the
+    # memory wall counts and without exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
     # how much shorter the step would be without a share of each kernel that is not arithmetic; at key 1 + share,
-    # without all of those and a share of each arithmetic kernel. Recompute is left out; empty if the trace has no
-    # launches
+    # without all of those and a share of each arithmetic kernel. Recompute is left out; empty if the rank is not
+    # replayed
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class RankStep:
 
     def gained_by_compute_us(self, counted_us: float) -> float | None:
         """Returns how much shorter the step gets without `counted_us` of compute, taken from kernels without arithmetic
-        first. None if the trace has no launches."""
+        first. None if the rank is not replayed."""
         if not self.gain_by_compute_us:
             return None
         arithmetic = sum(self.compute_by_class.get(name, 0.0) for name in ARITHMETIC)

@@ -91,7 +91,7 @@ class Replay:
         """Returns (number of passes left, a Replay with one pass more) for each of `repeats` that is not replayed in
         full. The number left is a fraction of a pass, or the passes beyond MAX_POINTS."""
         left = self.repeats.times - self._number_of_passes
-        return [(us, replace(self, extra_pass=w)) for w, us in enumerate(left.tolist()) if us > 0]
+        return [(times, replace(self, extra_pass=w)) for w, times in enumerate(left.tolist()) if times > 0]
 
     @cached_property
     def _marks(self) -> Floats:
@@ -248,7 +248,7 @@ class Replay:
         return time - self.late.covered_until(time) - without.covered_until(time)
 
     def _latest(self, device: Intervals, host: Intervals) -> Floats:
-        """Returns float64[P]: the largest delay of the device by a launch, up to each point.
+        """Returns float64[P]: the largest delay of the device by a launch between the point before and each point.
 
         The delay by a launch is when its event could start, minus the device's work before it.
         """
@@ -259,7 +259,8 @@ class Replay:
         return latest[:-1]
 
     def _device(self, device: Intervals, host: Intervals) -> tuple[Floats, Floats]:
-        """Returns float64[Q] twice: the delay of the device before each point, and its work until then."""
+        """Returns float64[Q] twice: the delay of the device by launches since the point before, and its work until
+        each point."""
 
         def work(time: Floats) -> Floats:
             return self._work_until(time, device)

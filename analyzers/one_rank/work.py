@@ -35,7 +35,7 @@ class Work:
     graphs: Intervals = EMPTY
     recompute: Intervals = EMPTY
     recompute_issue: Intervals = EMPTY  # the host issuing recomputed forward work
-    short_kernels: Intervals = EMPTY  # compute in kernels too short to fill a device
+    short_kernels: Intervals = EMPTY  # compute in kernels shorter than SHORT_KERNEL_US
     collectives: Spans  # each communication, to match it with other ranks'
     collective_kind: Ints  # int64[len(collectives)], an index into KINDS
     collective_thread: Ints  # int64[len(collectives)], the host thread's lane that launched it, -1 if not known

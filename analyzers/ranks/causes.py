@@ -298,7 +298,7 @@ def _caused(
     return caused
 
 
-def even(us: Mapping[str, float], whole_us: float) -> dict[str, float]:
-    """Scales parts down to sum up to the total waiting, if overlapping collectives were counted twice."""
+def scaled_down(us: Mapping[str, float], whole_us: float) -> dict[str, float]:
+    """Scales parts down to sum up to `whole_us`, if overlapping collectives were counted twice."""
     total = sum(us.values())
     return {part: value * min(1.0, whole_us / total) for part, value in us.items()} if total > 0 else {}

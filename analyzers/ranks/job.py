@@ -18,7 +18,7 @@ from analyzers.kernel_classes import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome
-from analyzers.ranks.causes import Causes, causes, even
+from analyzers.ranks.causes import Causes, causes, scaled_down
 from analyzers.ranks.clocks import align
 from analyzers.ranks.late_ranks import Lateness, lateness
 from analyzers.ranks.matching import match, pairs
@@ -45,7 +45,7 @@ class Job:
     warm_up_us: tuple[float, ...] = ()  # duration of each step at the start that was left out
     warm_up: Sequence[Sequence[int]] = ()  # the numbers of these steps on each rank
     slowest_place: Place = field(default_factory=Place)  # the rank that was slowest most often
-    imbalance_us: float = 0.0  # time that evenly loaded ranks would save: the step minus the mean rank's own time
+    imbalance_us: float = 0.0  # time that evenly loaded ranks would save (`stragglers.imbalance_us`)
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each rank compared with the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
@@ -55,7 +55,8 @@ class Job:
     world_size: int | None = None  # ranks of the job, traced or not
     # by kind of communication: ranks of its process groups without a trace
     untraced: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: their waiting is not known
+    # ranks that share no collective with the first, directly or through others: their waiting is not known
+    unaligned: tuple[str, ...] = ()
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing: `cut short at 48.4 MB: PATH`
     on_cpu: bool = False
@@ -197,7 +198,7 @@ def _set_waiting_by_cause(each: list[list[RankStep]], shared: Sequence[Sequence[
     for steps, of, kept in zip(each, why, shared, strict=True):
         for at, k in enumerate(kept):
             waited_us = steps[k].waiting_us - steps[k].waiting_by_kind.get(PIPELINE, 0.0)
-            steps[k] = replace(steps[k], waiting_by_cause=even(of.of_step(at), waited_us))
+            steps[k] = replace(steps[k], waiting_by_cause=scaled_down(of.of_step(at), waited_us))
 
 
 def _set_imbalance(each: list[list[RankStep]], shared: Sequence[Sequence[int]]) -> None:

@@ -210,9 +210,9 @@ def _longer_compute(
 ) -> LateBy:
     """Returns why a late rank computes longer.
 
-    That is its experts' load, unless all of its compute takes longer or it received no more tokens. If other parts than
-    the experts are longer, it is the device, or uneven sequences if only attention is. UNKNOWN if the compute that is
-    longer in these collectives is not longer over the whole step.
+    That is its experts' load, or its device if all of its compute takes longer or it received no more tokens. If other
+    parts than the experts are longer, it is the device, or uneven sequences if only attention is. UNKNOWN if the
+    compute that is longer in these collectives is not longer over the whole step.
     """
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}
@@ -256,5 +256,5 @@ def _received(rank: Digest) -> float | None:
 
 
 def _more_tokens(own: float | None, others: Sequence[float | None]) -> float | None:
-    known = [us for us in others if us]
+    known = [tokens for tokens in others if tokens]
     return own / float(np.median(known)) if own and len(known) == len(others) else None

@@ -61,7 +61,7 @@ def snapshot_report(path: Path) -> SnapshotReport:
     """Reads one snapshot.
 
     Raises:
-        TraceError: it cannot be read, or asks for code.
+        TraceError: it cannot be read, or could run code (see `readers.snapshots`).
     """
     snapshot = read_snapshot(path)
     history = snapshot.history

@@ -33,7 +33,7 @@ class Waits:
     """One rank's waiting in communication, by kind, on its own clock.
 
     waiting: for another rank; maybe: possible waiting, since not all participating ranks are known; late_us:
-    float64[S], how much later than the median of its ranks it arrived in each shared step.
+    float64[S], how much later than the median rank it arrived, summed over the collectives of each shared step.
     """
 
     waiting: Mapping[str, Intervals]

@@ -15,7 +15,7 @@ from analyzers.timeline import Activity, Ints
 
 
 def by_device(activity: npt.NDArray[np.integer], device: Ints) -> Iterable[tuple[int, Bools]]:
-    """Yields each device that ran kernels, with a mask of its events, bool[N].
+    """Yields each device that ran kernels (if none did, the first one), with a mask of its events, bool[N].
 
     Copies recorded on other devices (peer to peer) are assigned to the first one. activity, device: integers[N].
     """

@@ -77,7 +77,7 @@ def excerpt(header: Mapping[str, bytes]) -> Excerpt:
 
 
 def _wrong(windows: Sequence[Window]) -> str:
-    """Returns the problem of windows sorted by start; '' if nothing is."""
+    """Returns the first problem of windows sorted by start; '' if there is none."""
     for window in windows:
         if not window.start_us < window.end_us:
             return f"a window from {window.start_us} to {window.end_us} us does not end after its start"

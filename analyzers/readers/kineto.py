@@ -25,8 +25,8 @@ from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use, joined
 
-# category -> activity; capitalised names were written until torch 1.10. Other categories (python_function, flows,
-# gpu_user_annotation, instants) add no information to these.
+# category -> activity; capitalised names were written until torch 1.10. Of other categories (python_function, flows,
+# gpu_user_annotation, instants) only COLLECTIONS and the allocator's instants are read.
 DEVICE_CATEGORIES = {
     "kernel": Activity.KERNEL,
     "Kernel": Activity.KERNEL,

@@ -54,5 +54,5 @@ def cut_words(dropped: Sequence[Dropped]) -> str:
 
 
 def _size(number: int) -> str:
-    """Returns a number of bytes as `ls --si` shows it, `48.4 MB`; exact below 100,000."""
+    """Returns a number of bytes in MB of 10**6, `48.4 MB`; below 100,000 in bytes."""
     return f"{number / 1e6:,.1f} MB" if number >= 1e5 else f"{number:,} bytes"

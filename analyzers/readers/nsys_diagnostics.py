@@ -1,7 +1,7 @@
 """Reads the warnings and errors that nsys recorded about a capture, above all lost events.
 
-nsys warns about every process of the tree (a shell runs no CUDA) and every interface that it can trace. Those about the
-analysed processes and the tables that are read are shown; others are only counted.
+nsys warns about every process of the tree (a shell runs no CUDA) and every interface that it can trace. Of those about
+the analysed processes, the ones on the tables that are read are shown and others only counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ SHOWN_CHARACTERS = 240
 
 
 def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
-    """Returns the warnings and errors about these processes (globalPid >> 24) or about no particular one, each once."""
+    """Returns the first SHOWN warnings and errors on CONCERNS, each once, about these processes (globalPid >> 24) or
+    about no particular one, and a line that counts the others about them."""
     if not export.has(TABLE, "severity", "text", "globalPid"):
         return []
     where = f"severity >= {WARNING}"

@@ -148,7 +148,8 @@ def _first_of_equals(start: Ints, *others: Ints) -> Bools:
 
 
 def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list[str]]:
-    """Returns the ranges, and warnings about those that never ended, which are clipped to the end of the capture."""
+    """Returns the ranges, and warnings about those that never ended, which are clipped to the end of the capture. Steps
+    that never ended are left out if others did."""
     where = f"eventType IN ({', '.join(map(str, NVTX_RANGE_TYPES))})"
     start, end, thread, text_id = export.integers(RANGES, ("start", "end", "globalTid", "textId"), where)
     name = export.codes_of_ids(text_id)

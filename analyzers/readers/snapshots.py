@@ -74,7 +74,7 @@ def read_snapshot(path: Path) -> Snapshot:
     """Returns the history in a snapshot.
 
     Raises:
-        TraceError: the file is damaged, asks for code, or holds something else.
+        TraceError: the file is damaged, could run code, or holds something else.
     """
     document = _load(path)
     if not isinstance(document, dict) or not isinstance(document.get("segments", []), list):
