@@ -99,7 +99,7 @@ class Passes:
         ahead = work.chain(alone, ahead)
         back, alone = self._shared_out(backward.back)
         behind = work.chain(back, behind)
-        late = work.chain(backward.late, behind[:0] or ahead[:0] or self._before(back, work))
+        late = work.chain(backward.late, self._before(back, work))
         ahead = work.chain(forward.middle, ahead)
         behind = work.chain(alone, behind)
         back, alone = self._shared_out(forward.back)
