@@ -143,8 +143,8 @@ def _activation(values: Values) -> str | None:
     return "squared_relu" if values["squared_relu"] else None
 
 
-def _position_or_none(name: str) -> Reader:
-    return lambda values: values.get(name)
+def _directly(dest: str) -> Reader:
+    return lambda values: values.get(dest)
 
 
 def _when(name: str, reader: Reader) -> Reader:
@@ -162,15 +162,15 @@ _MODEL_BY_HAND: dict[str, Reader] = {
     # implied by the other field
     "add_qkv_bias": lambda values: values["add_qkv_bias"] and not values["add_bias_linear"],
     "num_query_groups": lambda values: values["num_query_groups"] if values["group_query_attention"] else None,
-    "rope_type": _when("multi_latent_attention", _position_or_none("rope_type")),
+    "rope_type": _when("multi_latent_attention", _directly("rope_type")),
     "mtp_num_layers": lambda values: values["mtp_num_layers"] or None,
-    "hybrid": _position_or_none("hybrid_layer_pattern"),
+    "hybrid": _directly("hybrid_layer_pattern"),
     "experimental_attention_variant": lambda values: _MIXERS.get(
         values["experimental_attention_variant"], values["experimental_attention_variant"]
     ),
-    "mtp_hybrid_override_pattern": _position_or_none("mtp_hybrid_override_pattern"),
-    "window_size": _position_or_none("window_size"),
-    **{name: _when("multi_latent_attention", _position_or_none(name)) for name in LATENT},
+    "mtp_hybrid_override_pattern": _directly("mtp_hybrid_override_pattern"),
+    "window_size": _directly("window_size"),
+    **{name: _when("multi_latent_attention", _directly(name)) for name in LATENT},
 }
 
 
@@ -210,9 +210,9 @@ _KNOBS_BY_HAND: dict[str, Reader] = {
     "cuda_graph_scope": lambda values: values["cuda_graph_scope"] or None,
     "offload_modules": lambda values: values["offload_modules"] or None,
     "cp_comm_type": lambda values: None if values["cp_comm_type"] == "p2p" else values["cp_comm_type"],
-    "moe_token_dispatcher_type": _moe(_position_or_none("moe_token_dispatcher_type")),
-    "data_parallel_sharding_strategy": _when("use_megatron_fsdp", _position_or_none("data_parallel_sharding_strategy")),
-    "optimizer_offload_fraction": _when("optimizer_cpu_offload", _position_or_none("optimizer_offload_fraction")),
+    "moe_token_dispatcher_type": _moe(_directly("moe_token_dispatcher_type")),
+    "data_parallel_sharding_strategy": _when("use_megatron_fsdp", _directly("data_parallel_sharding_strategy")),
+    "optimizer_offload_fraction": _when("optimizer_cpu_offload", _directly("optimizer_offload_fraction")),
 }
 
 
@@ -227,10 +227,6 @@ def _fields(part: str) -> dict[str, list[str]]:
         if flag.part == part and flag.field and flag.flag in ARGUMENTS:
             found.setdefault(flag.field, []).append(_dest(flag.flag))
     return found
-
-
-def _directly(dest: str) -> Reader:
-    return lambda values: values.get(dest)
 
 
 _DIRECT_MODEL = {name: dests for name, dests in _fields("model").items() if name in Architecture.model_fields}
