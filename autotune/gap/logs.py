@@ -56,7 +56,7 @@ def log_of(text: str) -> RunLog:
         reading.feed(line)
         last = at + 1 if len(reading.iterations) > known else last
     iterations = [each for _, each in sorted(reading.iterations.items())]
-    wrong = next(((at, said) for at, each in enumerate(iterations) if (said := each.no_number())), None)
+    wrong = next(((at, said) for at, each in enumerate(iterations) if (said := each.not_finite())), None)
     if wrong is not None:
         ended: Failure | None = Failure(kind=FailureKind.NAN, evidence=wrong[1])
     else:

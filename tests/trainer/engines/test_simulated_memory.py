@@ -10,7 +10,7 @@ from benchmarks.published_memory import deepseek_v3
 from tests.rows import filled
 from trainer.burst import BurstPhase
 from trainer.engines.simulated.memory import OutOfMemory, SimulatedMemory, simulate_memory, usual_imbalance
-from trainer.engines.simulated.memory.simulate import shown
+from trainer.engines.simulated.memory.simulate import shortened
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.memory.tape import Modules, Op, Policy, Tape, Tensor, simulate_layer
 from trainer.engines.simulated.schedule import schedule_of
@@ -180,7 +180,7 @@ def test_micro_batches_beyond_the_steady_state_change_nothing() -> None:
         recipe = deepseek_v3().replace(changes)
         schedule = schedule_of(recipe)
         few = recipe.replace({"global_batch_size": 64 * 16})
-        assert shown(schedule).microbatches < schedule.microbatches
+        assert shortened(schedule).microbatches < schedule.microbatches
         assert play(few).peak_gib == pytest.approx(play(recipe).peak_gib)
 
 

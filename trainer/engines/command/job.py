@@ -86,7 +86,7 @@ class Job:
             script.write_text(
                 script_of(
                     self.trainer.setup,
-                    {**rank_variables(self.burst.recipe), **self._of_the_job()},
+                    {**rank_variables(self.burst.recipe), **self._expanded_here()},
                     pythonpath=os.environ.get("PYTHONPATH", ""),
                     injected=INJECTED if self.trainer.inject else None,
                 )
@@ -97,12 +97,13 @@ class Job:
         return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath(own)}", *apart)
 
     def rank_variables(self) -> dict[str, str]:
-        """Returns the recipe's environment variables for a rank, with secrets filled in."""
+        """Returns the recipe's environment variables for a rank, with the values of `trainer.expand` and inherited
+        values (as of secrets) filled in."""
         own = rank_variables(self.burst.recipe)
         values = with_values(tuple(own.values()), self.trainer.expand, os.environ)
         return {name: expanded(name, value, os.environ) for name, value in zip(own, values, strict=True)}
 
-    def _of_the_job(self) -> dict[str, str]:
+    def _expanded_here(self) -> dict[str, str]:
         """Returns the variables whose values are expanded here and not by the setup script."""
         own = rank_variables(self.burst.recipe)
         return {name: value for name, value in self.rank_variables().items() if own[name] in self.trainer.expand}
@@ -131,7 +132,7 @@ class Job:
 
     def keep_logs(self, processes: Processes) -> None:
         """Copies every rank's output and the launcher's log into the burst's folder, with secrets masked; of a long log
-        the start and the end."""
+        the start and the end. Masks secrets in py-spy's files and in the framework's configuration, too."""
         for rank in range(processes.world_size):
             with mailbox.log_path(self.folder, rank).open("w") as log:
                 for path in processes.outputs(rank):

@@ -31,8 +31,8 @@ class Iteration:
     nan: int = 0
     tflops: float | None = None  # per GPU, as the trainer counts
 
-    def no_number(self) -> str | None:
-        """Returns why training cannot continue after the iteration, else None.
+    def not_finite(self) -> str | None:
+        """Returns which of its numbers is NaN or infinite, so that training cannot continue; None if it can.
 
         An infinite gradient norm in a skipped step is normal: the loss scaler searches.
         """
@@ -119,7 +119,7 @@ def number_in(text: str) -> float:
 def patterns_with(known: Mapping[str, str], own: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
     """Returns a framework's patterns, with those that the user defined in their place.
 
-    Raises BadInputError for one that is not a pattern or has no group to read.
+    Raises BadInputError for one that the framework has not, that is not a pattern, or that has no group to read.
     """
     problems = [problem for name, text in own.items() if (problem := _problem(name, text, known))]
     if problems:

@@ -139,7 +139,7 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
     done, first = max(reading.iterations, default=0), min(reading.iterations, default=0)
     if ended.not_prepared is not None:
         return ended.not_prepared.failure()
-    if wrong := next((reason for each in _in_order(reading) if (reason := each.no_number())), None):
+    if wrong := next((reason for each in _in_order(reading) if (reason := each.not_finite())), None):
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if first >= bounds.measures.stop:
         return Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_RESUMED.format(first=first))

@@ -26,7 +26,7 @@ class InstalledLibraries:
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     difference: Difference
-    of: Callable[[Recipe, InstalledLibraries], bool] = lambda recipe, here: True
+    applies: Callable[[Recipe, InstalledLibraries], bool] = lambda recipe, here: True
 
 
 def _local(recipe: Recipe) -> bool:
@@ -35,7 +35,7 @@ def _local(recipe: Recipe) -> bool:
 
 _ROWS = (
     _Row(
-        of=lambda recipe, here: not here.transformer_engine and not _local(recipe),
+        applies=lambda recipe, here: not here.transformer_engine and not _local(recipe),
         difference=Difference(
             what="layers",
             here="Megatron-Core's local layers, nothing fused: Transformer Engine cannot be used on this machine",
@@ -44,7 +44,7 @@ _ROWS = (
         ),
     ),
     _Row(
-        of=lambda recipe, here: not here.transformer_engine and _local(recipe),
+        applies=lambda recipe, here: not here.transformer_engine and _local(recipe),
         difference=Difference(
             what="fused activation, dropout and rotation",
             here="off with local layers",
@@ -53,7 +53,7 @@ _ROWS = (
         ),
     ),
     _Row(
-        of=lambda recipe, here: here.transformer_engine and not here.apex,
+        applies=lambda recipe, here: here.transformer_engine and not here.apex,
         difference=Difference(
             what="gradient accumulation of the output layer",
             here="a separate kernel: apex is not installed",
@@ -62,7 +62,7 @@ _ROWS = (
         ),
     ),
     _Row(
-        of=lambda recipe, here: is_moe(recipe) and not recipe.knob("moe_router_force_load_balancing"),
+        applies=lambda recipe, here: is_moe(recipe) and not recipe.knob("moe_router_force_load_balancing"),
         difference=Difference(
             what="load of the experts",
             here="as an untrained router routes mock sequences",
@@ -102,4 +102,4 @@ def differences(recipe: Recipe, *, transformer_engine: bool) -> list[Difference]
     if recipe.hardware.is_cpu:
         return []
     here = InstalledLibraries(transformer_engine=transformer_engine, apex=has_apex())
-    return [row.difference for row in _ROWS if row.of(recipe, here)]
+    return [row.difference for row in _ROWS if row.applies(recipe, here)]

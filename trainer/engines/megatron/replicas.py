@@ -13,7 +13,7 @@ def find_divergence(chunks: list[Any]) -> str | None:
     """Returns a description of the first parameter whose replicas differ, or None.
 
     Collective: every rank must call it. Dense parameters are replicated over data × context parallel, experts' over
-    expert data parallel, and those that are not split over tensor parallel over that as well. They are compared by
+    expert data parallel, and dense ones that are not split over tensor parallel over that as well. They are compared by
     fingerprints, which must agree bit by bit.
     """
     import torch
@@ -22,7 +22,7 @@ def find_divergence(chunks: list[Any]) -> str | None:
     dense = parallel_state.get_data_parallel_group(with_context_parallel=True)
     expert = parallel_state.get_expert_data_parallel_group()
     tensor = parallel_state.get_tensor_model_parallel_group()
-    worst: str | None = None
+    first: str | None = None
     for index, chunk in enumerate(chunks):
         if chunk.ddp_config.overlap_param_gather:  # the last step's gather is due with the next forward only
             chunk.start_param_sync(force_sync=True)
@@ -34,9 +34,9 @@ def find_divergence(chunks: list[Any]) -> str | None:
                 groups.append(tensor)
             for group in groups:
                 difference = _spread(torch, parameter, group)
-                if difference and worst is None:
-                    worst = f"{name} (chunk {index}) differs by {difference:.3g} between ranks that must be equal"
-    return worst
+                if difference and first is None:
+                    first = f"{name} (chunk {index}) differs by {difference:.3g} between ranks that must be equal"
+    return first
 
 
 _SLICE = 2**22  # elements compared at a time: a whole embedding in float64 would not fit in memory with the model

@@ -82,7 +82,7 @@ def _simulated_row(recipe: Recipe, machine: Machine, row: Row, *, ranks: int, le
         return failed(row, "it is not here")
     if row.unit == "works":
         return measured(row, {0: [value]}, slow=None)
-    slower = {rank: _slower(late, row.group) for late in machine.stragglers for rank in _of(late, recipe, ranks)}
+    slower = {rank: _slower(late, row.group) for late in machine.stragglers for rank in _ranks_of(late, recipe, ranks)}
     noise = machine.noise.step if row.unit in ("us", "ratio") else 0.0
     wobble = level if row.unit in ("us", "ratio") else 1.0
     repeats = {
@@ -96,7 +96,7 @@ def _slower(late: Straggler, group: str) -> float:
     return {"compute": late.compute, "host": late.host, "links": late.network}.get(group, 1.0)
 
 
-def _of(late: Straggler, recipe: Recipe, ranks: int) -> Iterable[int]:
+def _ranks_of(late: Straggler, recipe: Recipe, ranks: int) -> Iterable[int]:
     each = recipe.ranks_per_node
     found = [late.rank] if late.rank is not None else range((late.node or 0) * each, ((late.node or 0) + 1) * each)
     return (rank for rank in found if rank < ranks)

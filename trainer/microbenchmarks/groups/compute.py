@@ -10,8 +10,7 @@ from trainer.microbenchmarks.row import Row
 from trainer.microbenchmarks.shapes import alone, expert_sizes
 from trainer.recipe import Recipe
 
-STEPPED = 1e8  # parameters of the optimizer step
-ON_CPU = 1e6
+STEPPED, STEPPED_ON_CPU = 1e8, 1e6  # parameters of the optimizer step
 WIDE = ("bf16", "fp16", "fp32")
 PER_LAYER = {  # kinds measured once, forward and backward of a layer, with their names
     "attention": "attention of a layer",
@@ -59,7 +58,7 @@ def _others(recipe: Recipe) -> Iterator[Row]:
             yield _row(kind, name, changes=changes)
     if recipe.training.precision not in WIDE and not recipe.hardware.is_cpu:
         yield _row("quantize", f"quantization of a layer, {recipe.training.precision}", changes=changes)
-    parameters = ON_CPU if recipe.hardware.is_cpu else STEPPED
+    parameters = STEPPED_ON_CPU if recipe.hardware.is_cpu else STEPPED
     yield _row("optimizer", f"optimizer step of {parameters:.0e} parameters", sizes={"parameters": parameters})
 
 

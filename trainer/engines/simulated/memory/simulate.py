@@ -28,7 +28,7 @@ from trainer.recipe.schema import Recipe
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
-SHOWN_GROUPS = 2  # groups of micro batches after the warm-up, which show the steady state
+STEADY_GROUPS = 2  # groups of micro batches after the warm-up, which show the steady state
 
 
 def simulate_memory(
@@ -75,7 +75,7 @@ class _Stages:
     def of(cls, recipe: Recipe, machine: Machine, sizes: Sizes) -> _Stages:
         arrives = recipe.knob("overlap_p2p_comm") and layout_of(recipe).vpp > 1
         return cls(
-            schedule=shown(schedule_of(recipe)),
+            schedule=shortened(schedule_of(recipe)),
             factor=machine.memory.activations * _unfused(recipe),
             ahead=2 * sizes.hidden if arrives else 0.0,  # bytes of an input and of a gradient
             static=constant("graph_gradients") * sizes.hidden,
@@ -122,14 +122,15 @@ def layer_kept_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
 
 
 def layer_peak_gib(recipe: Recipe, machine: Machine, *, moe: bool) -> float:
-    """Returns the GiB of activations and their gradients at the peak of one such layer's forward and backward."""
+    """Returns the GiB of activations and their gradients at the peak of one layer's forward and backward, with experts
+    or without, at an even load."""
     chunk = layer_chunk(recipe, moe=moe)
     return max(chunk.forward, chunk.backward) * machine.memory.activations * _unfused(recipe) / GIB
 
 
-def shown(schedule: Schedule) -> Schedule:
+def shortened(schedule: Schedule) -> Schedule:
     """Returns the schedule with only as many micro batches as are needed to reach its peaks."""
-    groups = -(-schedule.warm_up(0) // (schedule.vpp * schedule.group)) + SHOWN_GROUPS
+    groups = -(-schedule.warm_up(0) // (schedule.vpp * schedule.group)) + STEADY_GROUPS
     most = groups * schedule.group
     if schedule.microbatches <= most:
         return schedule
