@@ -87,7 +87,7 @@ def _divides(recipe: Recipe, size: int) -> bool:
 
 
 def dispatchers(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Returns the knobs of every dispatcher that the hardware supports, by library."""
+    """Returns the knobs of every dispatcher that the hardware supports and estimates model, by library."""
     plain = ("alltoall", "allgather")
     flex = [name for name in recipe.hardware.flex_backends or () if name in FLEX]
     return {name: {"moe_token_dispatcher_type": name} for name in plain} | {

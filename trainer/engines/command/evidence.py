@@ -57,8 +57,9 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
 
 
 def _final_errors(log: str) -> str:
-    """Returns the lines that report a NaN, which leads to an unrelated exception, then the tracebacks of the exception
-    that ended the rank and of its causes. Other tracebacks were caught and did not end the rank."""
+    """Returns the lines that report a NaN or infinity, which leads to an unrelated exception, then the tracebacks of
+    the exception that ended the rank and of its causes. Other tracebacks were caught and did not end the rank. Returns
+    a log without traceback whole."""
     if _TRACEBACK not in log:
         return log
     _, *tracebacks = log.split(_TRACEBACK)

@@ -1,7 +1,7 @@
 """Diagnoses a hang by torch's flight recorder: the collective, the ranks that wait in it and those that did not join.
 
-Each rank writes `ranks/rank<r>.flight.json` on request (see `injected`): its last collectives by process group, the
-newest last. The format is version 2.10 of torch 2.13's FlightRecorder, the same for NCCL and gloo.
+Each rank writes `ranks/rank<r>.flight.json` on request (see `injected`): its last collectives over all process groups,
+the newest last. The format is version 2.10 of torch 2.13's FlightRecorder, the same for NCCL and gloo.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
 class Stuck:
     """A collective of a group in which ranks wait.
 
-    `late`: the members that are not in it, each with its last collective of the group, if any.
+    `late`: the members that did not join it, each with its last collective of the group, if any.
     """
 
     group: str
@@ -90,7 +90,8 @@ def read_flights(folder: Path, ranks: int) -> dict[int, Flight]:
 
 
 def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
-    """Returns each collective in which a rank waits; first those that some rank did not join."""
+    """Returns the collectives that ranks wait in, for each rank the first of each group, without point-to-point
+    operations; those that some rank did not join come first."""
     found: list[Stuck] = []
     for group, of_group in _by_group(flights).items():
         waiting = {rank: wait for rank, each in of_group.items() if (wait := _first_waiting(each))}
@@ -108,8 +109,8 @@ def stuck_in(flights: Mapping[int, Flight]) -> list[Stuck]:
 
 
 def flight_text(flights: Mapping[int, Flight]) -> tuple[str, int | None] | None:
-    """Returns the hang in words, and the rank that all others wait for, if it is a single one; None if no rank
-    waits."""
+    """Returns the hang in words, and the rank that is late and waits in no collective itself, if there is exactly one;
+    None if no rank waits."""
     stuck = stuck_in(flights)
     if not stuck:
         return None
@@ -137,15 +138,16 @@ def _last(entries: Sequence[Collective]) -> Collective | None:
 
 
 def _is_late(entries: Sequence[Collective], number: int) -> bool:
-    """Returns whether a member has not started this collective, or waits in it under another name."""
+    """Returns whether a member has not started this collective, or waits in an earlier one, or in it under another
+    name."""
     last = _last(entries)
     waits = _first_waiting(entries)
     return last is None or last.collective_seq_id < number or (waits is not None and waits.collective_seq_id <= number)
 
 
 def _members(group: Group, flights: Mapping[int, Flight], seen: Mapping[int, object]) -> Iterator[int]:
-    """Yields the ranks of a group: those that its members' files list, else those that were seen in it; only ranks that
-    answered."""
+    """Yields the ranks of a group: those that its members' files list, else all of the default group, and of others
+    those that were seen in it; only ranks that answered."""
     for rank in seen:
         for name, config in flights[rank].pg_config.items():
             if (name == group[0] or config.desc == group[1]) and config.ranks.startswith("["):

@@ -35,7 +35,7 @@ class Patience:
 
     first_s: float  # limit for the first iteration
     all_s: float  # limit from the first iteration to the last, unless iterations still arrive
-    medians: float = 20.0
+    medians: float = 20.0  # limit for a later line, in median steps
     least_s: float = 60.0  # least limit for a later line, however short the steps are
     writing_s: float = 600.0  # least limit around the profiled steps
     ending_s: float = 120.0  # limit from the last iteration to the process's end

@@ -8,9 +8,9 @@ MAX_TRACES = 8  # most traces per burst: a rank's trace takes seconds to write, 
 
 
 def traced_ranks(recipe: Recipe, *, watched: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Returns the traced ranks: those of one EP group (thinned out evenly) in the first and in the last pipeline
-    stage, and `watched` ones. Ranks are numbered in Megatron's default order: TP fastest, then CP and EP within DP,
-    PP slowest."""
+    """Returns the traced ranks: the first and the last of the job, `watched` ones, and one of each EP group in the
+    first and in the last pipeline stage, thinned out evenly to MAX_TRACES in all. Ranks are numbered in Megatron's
+    default order: TP fastest, then CP and EP within DP, PP slowest."""
     world, pp = recipe.world_size, recipe.parallelism.pipeline_model_parallel_size
     stage = max(1, world // pp)
     group = recipe.parallelism.expert_model_parallel_size * recipe.expert_tensor_parallel_size

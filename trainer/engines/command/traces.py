@@ -1,8 +1,8 @@
 """Moves the traces that a trainer wrote to the burst's `trace/`, one file per rank.
 
 Bridge and older releases write `<tensorboard-dir>/HOST_PID.NS.pt.trace.json`, newer ones
-`<tensorboard-dir>/../torch_profile/rank-R.json.gz`; of a custom trainer, all files in its folder with these endings
-count.
+`<tensorboard-dir>/../torch_profile/rank-R.json.gz`. Any `.json` or `.json.gz` in the folder counts, of a custom trainer
+too, if its name contains `trace` or its folder is `torch_profile`.
 """
 
 from __future__ import annotations

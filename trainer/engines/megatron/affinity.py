@@ -23,8 +23,8 @@ def own_share(
 ) -> set[int]:
     """Returns the cores of local rank `rank`, out of those that this process may use.
 
-    `nodes` has the NUMA node of each local rank's GPU, None if unknown. Ranks on one node share its cores equally and
-    in order; if there are fewer cores than ranks, each gets all of them.
+    `nodes` has the NUMA node of each local rank's GPU, None if unknown. Ranks on one NUMA node share its cores equally
+    and in order; if there are fewer cores than ranks, each gets all of them.
     """
     mine = nodes[rank]
     near = sorted(set(cores) & set(cores_of.get(mine, ()))) if mine is not None else []

@@ -32,8 +32,8 @@ def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields that select the legacy GroupedMLP, through which alone 0.16.1 has grouped GEMM without
-    Transformer Engine. It has no biases: with biases experts run one after another."""
+    """Returns the fields with the legacy GroupedMLP where they ask for grouped GEMM and the release has it: 0.16.1 has
+    no other grouped GEMM without Transformer Engine. It has no biases: with biases experts run one after another."""
     if fields.get("add_bias_linear"):
         return {**fields, "moe_grouped_gemm": False}
     if fields.get("moe_grouped_gemm") and grouped_gemm_module() is not None:
@@ -42,7 +42,8 @@ def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields with a single SM count: 0.19 has one for any flex backend and refuses two different ones."""
+    """Returns the fields without the SM counts of flex backends that are not in use: 0.19 has one count for any backend
+    and refuses two different ones."""
     counts = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
     idle = {name for backend, name in counts.items() if backend != fields.get("moe_flex_dispatcher_backend")}
     return {name: value for name, value in fields.items() if name not in idle}

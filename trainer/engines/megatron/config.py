@@ -1,4 +1,4 @@
-"""Makes Megatron-Core's four configurations from a recipe: transformer, DDP, optimizer, parallel state.
+"""Makes Megatron-Core's configurations from a recipe: transformer (with the parallel sizes), DDP and optimizer.
 
 A knob goes to every configuration with a field of its name; only settings with other names or types there are written
 out here (architecture, precision, layer frequency).
@@ -60,7 +60,6 @@ NOT_IN_CONFIG = {
 }
 # fields of the configuration with latent attention, arguments of GPTModel without it
 ROTATION = ("rotary_base", "rotary_percent")
-# The configuration has YaRN's fields only with latent attention; without it GPTModel reads attributes named yarn_…
 LISTS = {
     "moe_layer_freq",
     "window_attn_skip_freq",

@@ -173,7 +173,7 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(mrandom, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
     yield mock.patch.object(dispatcher, "maybe_move_tensor_to_cpu", _split_sizes)
     yield mock.patch.object(p2p, "_p2p_ops", _sends_keep_their_data(p2p._p2p_ops))
-    yield mock.patch.object(mla, "HAVE_TE", False)  # set although Transformer Engine is missing and TELinear is None
+    yield mock.patch.object(mla, "HAVE_TE", False)  # Megatron sets it true even if TELinear is None
     if not hasattr(moe_utils, "te_general_gemm"):  # read by 0.16.1, bound only where TE imports
         yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
     if not hasattr(mrandom, "FP8GlobalStateManager"):

@@ -1,7 +1,7 @@
-"""Mock data from a seed: token sequences that a model can learn, the same for the same seed, step and micro batch.
+"""Mock data from a seed: token sequences that a model can learn.
 
-A sample depends only on its index in the global batch: every layout and micro batch size trains on the same samples, so
-that loss curves can be compared.
+A sample depends only on the seed and on its index among all samples of the burst: every layout and micro batch size
+trains on the same samples, so that loss curves can be compared.
 """
 
 from __future__ import annotations

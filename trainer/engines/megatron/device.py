@@ -23,8 +23,8 @@ GIB = 2**30
 class Device(Protocol):
     """A device for training.
 
-    `held` starts counting the memory of one burst and `peak_gib` returns its peak; `outside_gib` is the memory on the
-    device that the count leaves out.
+    `held` starts counting the memory of one burst and enforces its limit, `peak_gib` returns the peak; `outside_gib` is
+    the memory on the device that the count leaves out.
     """
 
     name: str  # torch's name of the device type

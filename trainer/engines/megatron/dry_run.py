@@ -36,7 +36,7 @@ class NotFollowed(Exception):
 
 
 class Account:
-    """The record of the run so far, kept however it ends: the phase, and the live bytes after each part was made."""
+    """The record of the run so far, kept however it ends: the phase, and the live bytes that each part added."""
 
     def __init__(self) -> None:
         from trainer.engines.megatron.live_bytes import LiveBytes
@@ -220,7 +220,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _where(error: Exception) -> str:
-    """Returns the innermost line of Megatron-Core in the error's traceback."""
+    """Returns the innermost line of Megatron-Core in the error's traceback; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/megatron/core/" in frame.filename]
     if not frames:
         return ""

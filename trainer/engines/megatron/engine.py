@@ -1,6 +1,6 @@
 """The tuner's side of engine `megatron`: keeps ranks running between bursts, sends them bursts and combines their
-reports. It imports no torch. Ranks are reused for bursts of the same world size and environment, and started again
-after any failure."""
+reports. It imports no torch. Where the launcher keeps ranks, they are reused for bursts on the same nodes with the same
+world size, environment and launcher, and started again after any failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class MegatronEngine:
         return _outcome(burst, result, warm=warm, cost_s=self._clock() - started - queued_s)
 
     def adopt(self, burst: Burst) -> Outcome | None:
-        """Takes over a job that an earlier tuner started, or the reports of its ranks if only the tuner ended."""
+        """Takes over a job that an earlier tuner started; without one, the reports of its ranks if all have written
+        theirs."""
         recipe = burst.recipe
         processes = open_launcher(recipe, self._state_dir).adopt(
             nodes=recipe.cluster.nodes,
@@ -78,7 +79,10 @@ class MegatronEngine:
         self._ranks = None
 
     def _ranks_for(self, burst: Burst) -> tuple[Ranks, bool]:
-        """Returns ranks for the recipe, and whether they ran before. Raises ToolError if it asks for other machines."""
+        """Returns ranks for the recipe, and whether they ran before.
+
+        Raises ToolError if the launcher does not have the machines that the recipe asks for.
+        """
         recipe = burst.recipe
         environment = environment_of(recipe)
         wanted = (recipe.cluster.nodes, recipe.world_size, environment, recipe.burst.launcher)

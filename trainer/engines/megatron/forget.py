@@ -83,8 +83,8 @@ def _forget_moe_metrics() -> None:
 
 
 def _forget_rotary_embeddings() -> None:
-    """Empties the caches of rotary embeddings, which keep the embedding and with its hooks of `overlap_param_gather`
-    the whole model and its process groups.
+    """Empties the caches of rotary embeddings: they keep the embedding, whose hooks of `overlap_param_gather` keep the
+    whole model and its process groups.
 
     Source: rotary_pos_embedding.py:177, yarn_rotary_pos_embedding.py:159.
     """

@@ -1,4 +1,5 @@
-"""The fused kernels that no knob of a recipe names: on GPUs as Megatron-LM's command line sets them, off on CPUs.
+"""The fused kernels that no knob of a recipe names: as Megatron-LM's command line sets them, off without Transformer
+Engine.
 
 Production has them on unless switched off, and they change memory as well as time: without the fused activation an
 expert keeps twice its input. Sources: Megatron-LM 0.16.1, arguments.py:966, :995, :1318-1337, :2034-2087.
@@ -42,8 +43,8 @@ def fusions(recipe: Recipe, *, transformer_engine: bool) -> dict[str, bool]:
 
 
 def _fuses_activation(model: Architecture) -> bool:
-    """Returns whether the activation is fused: SwiGLU always, GeLU and quick GeGLU with a bias; others have no fused
-    kernel (transformer_config.py:1485)."""
+    """Returns whether the activation is fused: SwiGLU without `glu_linear_offset`, gated or plain GeLU and quick GeLU
+    with a bias; others have no fused kernel (transformer_config.py:1485)."""
     if model.activation == "silu":
         return model.gated_linear_unit and model.glu_linear_offset == 0.0
     return model.add_bias_linear and model.activation in ("gelu", "quick_gelu")

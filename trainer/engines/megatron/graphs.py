@@ -1,4 +1,4 @@
-"""Drives CUDA graphs as Megatron-LM's training loop does: captures them, and runs the steps that come before.
+"""Drives CUDA graphs as Megatron-LM's training loop does: captures them, and counts the steps that come before.
 
 With impl `local` the schedule itself captures graphs of layers at the end of the first step; Transformer Engine's are
 captured by a helper between two steps, a graph of the whole iteration by a wrapper around the schedule. Source:
@@ -124,8 +124,8 @@ def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
 
 
 def tracks_randomness_in_transformer_engine(recipe: Recipe, *, transformer_engine: bool) -> bool:
-    """Returns whether Transformer Engine's RNG tracker is used: if the recipe says so, and always with CUDA graphs of
-    its layers. Source: arguments.py:1246."""
+    """Returns whether Transformer Engine's RNG tracker is used: if the recipe says so, and always with CUDA graphs
+    where its layers are used. Source: arguments.py:1246."""
     return bool(recipe.knob("use_te_rng_tracker") or (has_graphs(recipe) and transformer_engine))
 
 

@@ -80,6 +80,6 @@ def _chunks_inside_heap(libc: Any, size: int) -> Iterator[int]:
 
 
 def _from_system(libc: Any) -> int:
-    """Returns the bytes that the main heap has from the operating system."""
+    """Returns the bytes that malloc has from the operating system: the main heap and chunks of their own mmap."""
     info = libc.mallinfo2()
     return int(info.arena + info.hblkhd)

@@ -93,7 +93,7 @@ def _causal_mask_of_zigzag(length: int, group: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModules:
-    """Replacements for modules of Megatron's local specs. `down_projection`: None keeps MLA's modules of the spec."""
+    """Replacements for modules of Megatron's local specs. `down_projection` is for MLA; None keeps the spec's."""
 
     core_attention: type
     down_projection: type | None = None

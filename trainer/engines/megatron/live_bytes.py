@@ -17,7 +17,7 @@ BLOCK = 512  # bytes the caching allocator rounds to (c10/cuda/CUDACachingAlloca
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts each storage once, from the operation that creates it until it is freed or resized.
+    """Counts each storage once, at its current size, from the operation that creates it until it is freed.
 
     `live` and `peak` are bytes; `peak_phase` is the last phase entered before the peak.
     """

@@ -42,7 +42,8 @@ class TrainableModel:
 
 
 def _drop_parameters(optimizer: Any) -> None:
-    """Removes the parameters of one of Megatron's optimizers and of its torch optimizer, for a rank that has none."""
+    """Removes the parameters of one of Megatron's optimizers, and of its torch optimizer, which a rank without
+    parameters lacks."""
     for shards in getattr(optimizer, "shard_fp32_groups", []):
         shards.clear()
     if inner := getattr(optimizer, "optimizer", None):

@@ -49,7 +49,7 @@ TRAINER_RANGES: tuple[tuple[str, str | None, str, str], ...] = (
     ("megatron.core.distributed.finalize_model_grads", None, "finalize_model_grads", "gradient_sync"),
 )
 
-# autograd functions whose backward communicates: it is recorded in the range that its forward ran in
+# autograd functions whose backward communicates: it is recorded as `dispatch` or `combine` if its forward ran in it
 COMMUNICATING_FUNCTIONS = (
     "_AllToAll",
     "_GatherFromSequenceParallelRegion",
@@ -111,7 +111,8 @@ def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = a
 
 
 def name_ranges(module: Any, when: Callable[[], bool]) -> None:
-    """Wraps the functions of RANGES and TRAINER_RANGES in a module that was just imported, permanently."""
+    """Wraps the functions of RANGES and TRAINER_RANGES, recompute and COMMUNICATING_FUNCTIONS in a module that was just
+    imported, permanently."""
     ours = [(f"megatron.core.{module}", *rest) for module, *rest in RANGES]
     rows: list[tuple[str, str | None, str, str]] = [*ours, *TRAINER_RANGES]  # type: ignore[list-item]
     for module_name, class_name, attribute, name in rows:
@@ -129,7 +130,8 @@ def name_ranges(module: Any, when: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def instrumented(config: Any) -> Iterator[None]:
-    """Names the functions of RANGES, and the forward and backward passes, in the trace within the block."""
+    """Names the functions of RANGES, gradient finalization, recompute, communication in backward, and garbage
+    collection in the trace within the block."""
     with contextlib.ExitStack() as stack:
         for module_name, class_name, attribute, name in RANGES:
             owner = importlib.import_module(f"megatron.core.{module_name}")

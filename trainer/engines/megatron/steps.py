@@ -141,8 +141,8 @@ class Steps:
         return model(tokens, positions, None, labels=labels), self._loss
 
     def _loss(self, output: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the mean loss over this rank's tokens, multiplied by the CP size: Megatron expects each rank's share
-        of a sum."""
+        """Returns the mean loss over this rank's tokens divided by the CP size, since Megatron's schedules multiply by
+        it; and the undivided loss to report."""
         loss = output.float().mean()
         if self._checks_for_nan:
             self._look_at(loss)

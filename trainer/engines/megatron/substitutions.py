@@ -45,7 +45,7 @@ SUBSTITUTIONS = (
     Substitution(
         knob="moe_router_load_balancing_type",
         runs="aux_loss",
-        why="Sinkhorn goes with no capacity",
+        why="Megatron-Core refuses Sinkhorn with a capacity",
         unlike=lambda value: value == "sinkhorn",
     ),
     Substitution(

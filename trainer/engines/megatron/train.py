@@ -221,7 +221,8 @@ def _in_recipe_words(value: Any) -> str | int | float | bool:
 
 
 def _trace(recipe: Recipe, steps: Steps, model: TrainableModel, path: Path) -> None:
-    """Takes one step without the profiler, then `trace_steps` steps with it, and writes one gzipped Chrome trace."""
+    """Takes one step while the profiler warms up, then `trace_steps` recorded ones, and writes one gzipped Chrome
+    trace; does nothing if none is to be traced."""
     if recipe.burst.trace_steps == 0:
         return
     activities = [torch.profiler.ProfilerActivity.CPU]

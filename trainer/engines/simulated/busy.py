@@ -17,7 +17,7 @@ from trainer.engines.simulated.step import ENDS, Simulation
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
-WORK = {  # kernel of an operation -> kind of work; operations of other kernels are not counted
+WORK = {  # kernel of an operation -> kind of work; of others only the exchanges of EP are counted
     "gemm": "gemm",
     "grouped_gemm": "grouped",
     "attention_forward": "attention",

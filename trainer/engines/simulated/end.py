@@ -115,8 +115,8 @@ class _End:
         return self.rates.collective_sms() * self.rates.machine.overlap.sm_contention * max(0.0, hidden_us)
 
     def _gradients_left(self, whole_us: float, buckets: int) -> float:
-        """Returns the time of gradient communication left when the last backward ends, µs, with its slow-down by
-        sharing SMs."""
+        """Returns the gradient communication left when the last backward ends, plus the compute time that the hidden
+        part costs by occupying SMs, µs."""
         if not whole_us or not self.recipe.knob("overlap_grad_reduce"):
             return whole_us
         passes = self._last_backwards()
@@ -141,7 +141,8 @@ class _End:
         return list(found.values())
 
     def _parameters_left(self, whole_us: float, buckets: int) -> float:
-        """Returns how long the first forward passes of the next step wait for parameters, µs."""
+        """Returns how long the first forward passes of the next step wait for parameters, plus the compute time that
+        the hidden part of the gather costs by occupying SMs, µs."""
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
         moments = self._first_forwards(max(1, buckets // self.layout.vpp))

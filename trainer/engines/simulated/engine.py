@@ -29,7 +29,8 @@ LOG_LINES = {  # by fault, the failure and the line that a log would show
 class SimulatedEngine:
     """Engine that simulates a cluster; `trainer.engines.Engine` documents its methods.
 
-    Deterministic: the same burst (recipe, number, seed) has the same outcome.
+    Deterministic: the same burst (recipe, number, seed) measures the same. Only its start-up cost depends on the burst
+    before, and its faults on whether it is a retry.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -61,7 +62,7 @@ class _Stopped:
 class _Burst:
     """One burst while it is simulated.
 
-    Noise is drawn from its recipe, number and seed; faults are drawn again at each retry.
+    Noise is drawn from its recipe, number and seed; faults are drawn anew for a retry, the same for every retry.
     """
 
     def __init__(self, burst: Burst, *, warm: bool) -> None:
@@ -170,7 +171,7 @@ class _Burst:
         return first + steps * self.simulation.step_us / US
 
     def write_traces(self) -> None:
-        """Writes the traces of the first rank, of one rank of the last stage and of every late rank."""
+        """Writes the traces of the first rank, the last rank and up to two late ranks."""
         recipe = self.recipe
         for rank in self.traced_ranks():
             write_trace(

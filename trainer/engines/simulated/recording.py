@@ -67,8 +67,8 @@ class Recording:
     """A step of one rank.
 
     pace: the speed of its host, which launches in the order of `placed`; passes: (name, first index, last index in
-    `placed`) of each pass; pauses: (name, start, end) of host work without launches; duration_us: of the recorded part,
-    not of the whole step.
+    `placed`) of each pass; pauses: (name, start, end) of host work without launches; recorded: how many of the step's
+    microbatches were recorded; duration_us: of the recorded part, not of the whole step.
     """
 
     pace: Pace

@@ -13,7 +13,7 @@ from trainer.measured.links import copies as copies_sent
 from trainer.model.layer import expert_width, matrices
 
 ROUTER_KERNELS = {True: 7, False: 22}  # kernels with and without moe_router_fusion
-ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # row E054 of effects.csv: 31 of 72 kernels remain
+ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # in the ratio of row E054 of effects.csv: 31 of 72 kernels remain
 PERMUTE_LAUNCHES = {True: 8.0, False: 20.0}
 FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # SMs that a library needs for the full rate of the link
 

@@ -34,8 +34,8 @@ class Routing:
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """The copies of one token, on average: how many expert copies are sent, and to how many different ranks and domains
-    (the token's own counted if it is among them)."""
+    """The destinations of one token's copies, on average: how many different ranks and domains (the token's own counted
+    if it is among them)."""
 
     ranks: float
     domains: float

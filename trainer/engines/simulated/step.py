@@ -24,7 +24,7 @@ ENDS = 3.0  # time of embedding, head and loss, forward and backward, relative t
 
 
 class Simulation:
-    """One recipe on one machine, without noise. Everything is computed on first access."""
+    """One recipe on one machine, without noise. Times are computed on first access."""
 
     def __init__(
         self,

@@ -24,8 +24,7 @@ NOT_FIELDS = {
     "attention_chunk_size": "Megatron-Core has no field for it",
 }
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
-# YaRN's fields have these names with latent attention, and a prefix `yarn_` without it. Fields of few models: written
-# only if the model sets one, since most providers lack them
+# Fields of few models: written only if the model sets one, since most providers lack them
 RARE = frozenset(
     (
         "mamba_dt_rank",

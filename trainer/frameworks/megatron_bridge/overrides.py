@@ -57,7 +57,7 @@ class NotExpressed:
     why: str
 
 
-# path -> other paths at which Bridge keeps the same value; any of them may decide
+# knob -> further paths at which Bridge keeps the same value; any of them may decide
 ALSO: dict[str, tuple[str, ...]] = {
     "seq_length": ("model.seq_length",),
     "use_distributed_optimizer": ("optimizer.use_distributed_optimizer",),
@@ -176,7 +176,7 @@ def _graphs(recipe: Recipe, version: Version) -> Iterator[Override]:
 def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
     """Yields an SM count per backend.
 
-    From Bridge 0.6 only the acting backend's, and none for all, which would be preferred.
+    From Bridge 0.6 only the acting backend's is set; the count for any backend, which would take precedence, is null.
     """
     for name in SM_COUNTS:
         own = acts(recipe, name) or version < ONE_SM_COUNT

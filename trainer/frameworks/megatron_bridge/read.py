@@ -195,8 +195,8 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 
 def _whole_model(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the model's fields that a configuration file writes differently: the activation as a function, and so
-    on."""
+    """Returns the model's fields that are not null, with the activation's function by name and left out if the gate
+    implies it."""
     section = config.get("model") or {}
     made = dict(model)
     if "activation_func" in section:

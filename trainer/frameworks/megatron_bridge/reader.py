@@ -46,7 +46,8 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
 
 
 def _with_model(recipe: str | None, reading: Reading, request: ImportRequest) -> Reading:
-    """Adds the preset that the Bridge recipe is named after, unless the command line itself has the whole model."""
+    """Adds the preset of `--set model=…`, else the one that the Bridge recipe is named after. Raises BadInputError if
+    there is none and the command line does not have the whole model."""
     named = request.given.get("model") or (preset_of(recipe) if recipe else None)
     if named in presets():
         model = {**presets()[named].model_dump(), **reading.model} if reading.model else {}

@@ -23,7 +23,7 @@ ONE_SM_COUNT: Version = (0, 6)  # first with model.moe_flex_dispatcher_num_sms, 
 def version_of(text: str | None) -> Version:
     """Returns a release as numbers; the newest known one for None or "head".
 
-    Raises BadInputError if the text is not a version.
+    Raises BadInputError if the text is not a version, or is older or newer than the known ones.
     """
     if text in (None, "head"):
         return NEWEST

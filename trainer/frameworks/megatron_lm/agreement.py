@@ -41,5 +41,5 @@ def differences(
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value for comparison: a layer pattern as its list of flags, lists as tuples."""
+    """Returns a value for comparison: lists as tuples."""
     return tuple(value) if isinstance(value, list) else value

@@ -18,7 +18,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True, kw_only=True)
 class Required:
-    """Words of the command line, or one variable (`name=value`), that Megatron-LM requires, and the reason."""
+    """Words of the command line, or the value of a variable, that Megatron-LM requires, and the reason."""
 
     words: tuple[str, ...]
     because: str

@@ -26,7 +26,7 @@ Spell = Callable[[Recipe, Any, str], Words]  # the recipe, the knob's value, the
 class Spelling:
     """A knob or a field of the model on the command line: `words`, or `why_not` with the reason why there are none.
 
-    `lost`: the value matters and cannot be expressed; `wanted` has the words of a later version that can.
+    `lost`: the value matters and cannot be expressed; `wanted` has the words of another version that can.
     """
 
     name: str

@@ -39,7 +39,8 @@ def _layers(recipe: Recipe) -> Iterator[Row]:
 
 
 def _settings(recipe: Recipe) -> dict[str, Knobs]:
-    """Returns the recompute settings to measure, by name: the recipe's own is the last if it is none of the others."""
+    """Returns the recompute settings to measure, by name; the recipe's own is the last if it recomputes selectively,
+    and other modules."""
     how, modules = SELECTIVE[recipe.hardware.is_cpu]
     found = {
         "nothing recomputed": NOTHING,

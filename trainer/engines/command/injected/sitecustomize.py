@@ -7,7 +7,7 @@ that recipes with other micro batches start with the same weights and their loss
 
 Python imports a module of this name when it starts. Only the training process acts: a rank's children (data loaders,
 compilers) inherit the environment and do nothing. A sitecustomize of the user's own runs as if this one were not there.
-Imports nothing of this project except `ranges.py`, by its path.
+Imports nothing of this project except `ranges.py`, by its path, and `moe_autotune_starts.py` beside it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def write_flight(rank: Rank) -> None:
 
 
 class Rank:
-    """Writes this rank's files: `rank<r>.phase` at each change, `rank<r>.usage.json` after the last measured step."""
+    """Writes this rank's files: `rank<r>.pid`, `rank<r>.phase`, and `rank<r>.usage.json` after the last measured step
+    or at an earlier exit."""
 
     def __init__(self, out: str, rank: int) -> None:
         self.out, self.rank = out, rank
@@ -143,7 +144,7 @@ class Rank:
     def enter(self, phase: str) -> None:
         """Sets the phase, and writes it if it is new to the rank or WRITES_EVERY_S have passed.
 
-        At an exception the current phase is written.
+        A phase that was not written is written at an exception or at exit.
         """
         import time
 
@@ -189,8 +190,8 @@ class Rank:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def write_usage(self) -> None:
-        """Writes, once, the memory in GiB: the allocator's peaks of allocated and reserved memory, GPU memory outside
-        the allocator, and the peak resident set of the process; also CPU times and versions."""
+        """Writes, once, the memory in GiB: the peak of the allocator's reserved memory, GPU memory outside the
+        allocator, and the process's peak resident set above that before training; also CPU times and versions."""
         import json
 
         if self.reported or not self.claim():

@@ -16,7 +16,8 @@ from trainer.engines.simulated.memory.tape import LayerMemory
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
-    """Full recompute: `layers` per checkpoint (`uniform`), or the number of layers at the start of a rank (`block`).
+    """Full recompute: `layers` per checkpoint (uniform), or if `block`, the number of first layers of a chunk with a
+    checkpoint each.
 
     `share`: the fraction of a checkpoint's input that this rank keeps.
     """
@@ -41,7 +42,7 @@ class Moment:
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
     """Bytes of a chunk per micro batch: peaks by layer (`moments`), kept for backward on the device (`kept`), in CUDA
-    graphs (`captured`)."""
+    graphs (`captured`), left after both passes (`left_over`)."""
 
     moments: tuple[Moment, ...]
     kept: float

@@ -94,8 +94,8 @@ def _shared(tape: Tape, sizes: Sizes) -> None:
 
 
 def _router(tape: Tape, sizes: Sizes) -> None:
-    """Adds the router: logits, scores and probabilities of every expert in fp32, and the routing map; no scores if
-    fused."""
+    """Adds the router: logits, scores and probabilities of every expert in fp32 (or fp64, as its dtype), and the
+    routing map; no scores if fused."""
     count = sizes.sequence_parallel_tokens * (sizes.model.num_moe_experts or 0)
     tensors = 2 if sizes.recipe.knob("moe_router_fusion") else 3
     wide = 2 if sizes.recipe.knob("moe_router_dtype") == "fp64" else 1
@@ -210,8 +210,8 @@ def _stashed(tape: Tape, sizes: Sizes, name: str, row_bytes: float, modules: Mod
 def _activation(tape: Tape, sizes: Sizes, kept: str, width: float, modules: Modules) -> None:
     """Adds the activation.
 
-    For gated units and squared ReLU it is fused with the probabilities; else their product is computed in fp32 and the
-    activation kept as well.
+    For gated units and with `use_fused_weighted_squared_relu` it is fused with the probabilities; else their product is
+    computed in fp32 and the activation kept as well.
     """
     rows = sizes.routed
     weights = tape.tensor("routed_probabilities", Tensor(rows * FP32, 0.0, AGAIN))

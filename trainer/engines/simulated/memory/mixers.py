@@ -1,4 +1,4 @@
-"""Allocations of token mixers (attention, latent attention, gated delta net, Mamba), from tensor `x` to tensor `r`.
+"""Allocations of token mixers (attention in its variants, gated delta net, Mamba), from tensor `x` to tensor `r`.
 
 Source: attention.py, multi_latent_attention.py, ssm/ of Megatron-Core 0.16.1 and the tensors that Transformer Engine's
 LayerNormLinear, Linear and DotProductAttention save; delta net and Mamba by their kernels (`chunk_gated_delta_rule`,
@@ -130,8 +130,8 @@ def _normed_latent(tape: Tape, sizes: Sizes, name: str, rank: int) -> str:
 
 
 def _kept_input(tape: Tape, sizes: Sizes, name: str) -> tuple[str, ...]:
-    """Returns the names of the tensors that a down-projection saves as its input: the norm's output, or a quantized
-    copy."""
+    """Returns the names of the tensors that a projection of the hidden states saves as its input: the norm's output, or
+    a quantized copy."""
     if not sizes.quantized:
         return ("normed",)
     copy = sizes.narrow_tensor(sizes.sequence_parallel_tokens * sizes.model.hidden_size, LATENT_NORM)
@@ -300,7 +300,8 @@ def compressed_attention(ratio: int) -> Callable[[Tape, Sizes], None]:
 
 
 def _chain(tape: Tape, sizes: Sizes, widths: Mapping[str, float]) -> None:
-    """Adds tensors of these widths (over all tensor-parallel ranks), each computed from the previous one."""
+    """Adds a mixer from `x` to `r` whose tensors have these widths (over all tensor-parallel ranks), each computed from
+    the previous one."""
     tape.first = _input(tape, sizes, ATTENTION)
     names = list(widths)
     for name, width in widths.items():

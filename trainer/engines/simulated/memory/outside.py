@@ -16,8 +16,8 @@ GIB, MIB = 2.0**30, 2.0**20
 
 
 def workspace_bytes(sizes: Sizes, *, has_head: bool) -> float:
-    """Returns the bytes of GEMM workspaces and shared gather buffers, which stay in torch's allocator for the life of
-    the process."""
+    """Returns the bytes of GEMM workspaces and shared buffers, which stay in torch's allocator for the life of the
+    process; on CPUs those of the runtime."""
     recipe, model = sizes.recipe, sizes.model
     if recipe.hardware.is_cpu:
         return constant("cpu_runtime") * GIB

@@ -116,7 +116,7 @@ ENDS: dict[str, Callable[[Sizes], Tape]] = {
 
 
 def policy_of(recipe: Recipe) -> Policy:
-    """Returns the modules whose tensors the recipe recomputes, offloads or captures."""
+    """Returns the recipe's treatment of saved tensors."""
     selective = recipe.knob("recompute_granularity") == "selective"
     modules = recipe.knob("recompute_modules")
     recomputed = ("core_attn",) if modules is None else modules

@@ -12,7 +12,7 @@ from trainer.burst import BurstPhase
 from trainer.engines.simulated.memory.state import State
 
 GIB = 2.0**30
-STEPS = (0, 1)  # moments of the optimizer appear in the first one: the second has all
+STEPS = (0, 1)  # the optimizer's moments appear in the first step: the second has all memory
 LAST = 2**62  # the optimizer step comes after every pass
 
 

@@ -202,8 +202,8 @@ def gradient_bytes(recipe: Recipe) -> float:
 
 
 def _master_bytes(recipe: Recipe) -> float:
-    """Returns the bytes per parameter of master weights: 0 with fp32 weights; with the precision-aware optimizer only
-    what bf16 weights do not hold."""
+    """Returns the bytes per parameter of master weights: 0 with fp32 weights; if the precision-aware optimizer stores
+    remainders, only what bf16 weights do not hold."""
     if recipe.training.precision == "fp32":
         return 0.0
     aware = recipe.knob("use_precision_aware_optimizer")
