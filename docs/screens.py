@@ -56,7 +56,7 @@ def draw(folder: Path) -> Iterator[Path]:
 
 
 def _bisected(folder: Path) -> Path:
-    """Bisects the recipe without recompute and the recipe as it is; returns the study."""
+    """Bisects the recipe as it is against one without recompute and with `manual_gc`; returns the study."""
     study, better = folder / "slower", folder / "better.yaml"
     better.write_text(
         RECIPE.partition("knobs:")[0]

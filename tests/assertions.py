@@ -43,7 +43,7 @@ class Module:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Returns the module that a bare name comes from: another one of the tests, or this one."""
+        """Returns the module of each bare name: the one it is imported from, or this one for its own functions."""
         imports = (node for node in self.nodes if isinstance(node, ast.ImportFrom))
         imported = {name.name: node.module for node in imports if node.module for name in node.names}
         return imported | {each.name: self.name for each in self.functions}

@@ -101,7 +101,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Makes every worker of pytest-xdist leave out the same tests."""
+    """Takes over a worker's count of what is left out; every worker of pytest-xdist leaves out the same."""
     left_out: Counter[str] = node.config.stash[LEFT_OUT]
     left_out |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
 

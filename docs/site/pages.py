@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs"
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
-# (file, group); documents without a row are listed last, under "More"
 TITLES = {"docs/index.md": "Overview", "README.md": "README"}  # else the first heading
+# (file, group); documents without a row are listed last, under "More"
 WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/index.md", "Begin"),
     ("docs/start.md", "Begin"),

@@ -1,7 +1,7 @@
 """The partition by brute force: one boolean per microsecond and plain loops, to check the sorted sweeps.
 
 It reads the drawn events themselves, whose times are whole microseconds, and shares no code with the analyzers except
-the tables of names and two constants.
+the tables of names and three constants.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def _activities(
     launchers: set[int],
     when: Callable[[Iterable[Event]], Bools],
 ) -> tuple[dict[str, Bools], Bools]:
-    """Returns the host's activity by the first row that covers a moment (the rest is python), and where it blocked."""
+    """Returns the host's activity by the first row that covers a moment, and where it blocked. The rest is `python`,
+    or `outside_calls` where no operators were recorded."""
     numbered_alike = not any(e["cat"] == "cpu_op" for e in events) or any(
         e["cat"] == "cpu_op" and e["tid"] in launchers for e in events
     )
@@ -203,7 +204,8 @@ def _ready(event: Event, device: list[Event], launch: dict[int, Event], origin: 
 
 
 def _last_launch(device: list[Event], launch: dict[int, Event], start: int, origin: int) -> float:
-    """Returns the launch time of the last device event before a moment, among events with a known launch."""
+    """Returns when the device event that ended last by `start` was launched: at most `start`, -inf if no such event
+    has a known launch."""
     before = [e for e in device if _end(e) - origin <= start and e["args"]["correlation"] in launch]
     latest = max((_end(e) for e in before), default=0)
     return min(max((_launched(e, launch) for e in before if _end(e) == latest), default=-math.inf), start + origin)

@@ -58,7 +58,7 @@ class DrawnMicroBatches:
                 self._microbatch(drawing, first + k * PERIOD_US)
             end = self._end(drawing, first + drawn * PERIOD_US)
             drawing.step(step, start, end)
-            if step == 0:  # the profiler records more of the first step
+            if step == 0:  # so that the steps differ
                 drawing.call("cudaMalloc", start + 5, start + 45)
             repeated.append(
                 {"start_us": first + PERIOD_US, "end_us": first + (drawn - 1) * PERIOD_US, "times": self.times}
@@ -69,8 +69,8 @@ class DrawnMicroBatches:
         return drawing
 
     def _microbatch(self, drawing: Drawing, t: float) -> None:
-        """Draws a micro batch from `t`; its first kernel is launched earlier, while the previous micro batch still
-        runs."""
+        """Draws a micro batch whose device work begins at `t`; its first kernels are launched before, in the period of
+        the previous one."""
         dense = t + 300 + self.slower_us
         drawing.range("forward", t - 130, t + 45).operator("aten::mm", t - 120, t - 90)
         drawing.kernel(GEMM, t, dense, launched=t - 110)

@@ -80,7 +80,7 @@ def test_around_the_grouped_gemms_the_first_is_dispatch_and_the_second_combine(
     assert _kinds(_in_a_row(LAYER, group=group, thread=thread), tmp_path) == {"ep_dispatch": 3, "ep_combine": 3}
 
 
-def test_each_pair_of_layers_is_distinguished(tmp_path: Path) -> None:
+def test_the_pair_of_each_layer_is_distinguished(tmp_path: Path) -> None:
     assert _kinds(_in_a_row(LAYER * 3, group=EXPERTS), tmp_path) == {
         "ep_dispatch": 1 + 2 + 4 + 5 + 7 + 8,
         "ep_combine": 3 + 6 + 9,
@@ -198,7 +198,7 @@ def test_a_message_with_a_source_and_a_destination_is_the_pipelines(tmp_path: Pa
         ("operator", "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", ALL_REDUCE, "dp"),
     ],
 )
-def test_frameworks_tell_by_their_ranges_and_operators(
+def test_ranges_and_operators_of_frameworks_give_the_kind(
     tmp_path: Path, where: str, name: str, kernel: str, kind: str
 ) -> None:
     drawing = Drawing().step(1, 0, 100).kernel(kernel, 50, 80, launched=5)

@@ -45,7 +45,8 @@ def _excerpts(job: Sequence[DrawnMicroBatches], held: int) -> list[DrawnMicroBat
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every figure and word of a document, except the place where it was recorded."""
+    """Yields (place, value) of every figure and word of a document, except the keys in WHERE: what a recording alone
+    determines."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in WHERE:
@@ -77,8 +78,8 @@ def test_a_job_has_the_same_diagnosis_from_some_of_its_micro_batches(tmp_path: P
     assert max(rank.waiting_us for rank in whole.ranks) > 100
 
 
-def test_a_part_of_a_pass_counts_as_a_part(tmp_path: Path) -> None:
-    """3 micro batches represent 14: times are summed in nanoseconds, the only ones that are rounded."""
+def test_a_window_may_count_a_fractional_number_of_times(tmp_path: Path) -> None:
+    """Three micro batches represent 14: only times by kernel name, sums of whole nanoseconds, are rounded."""
     whole, some = _analyze(PAIR, tmp_path / "whole"), _analyze(_excerpts(PAIR, 5), tmp_path / "some")
     assert _differ(whole, some, rel=1e-4) == {}
     assert _differ([t.steps for t in whole.traces], [t.steps for t in some.traces]) == {}
@@ -127,7 +128,7 @@ def _ahead(first: int, steady: int, last: int, *, stands_for: int) -> Drawing:
 
 
 @pytest.mark.parametrize("steady", [4, 5])
-def test_the_lead_of_the_host_is_used_up_in_the_passes_as_in_the_whole(tmp_path: Path, steady: int) -> None:
+def test_the_lead_of_the_host_is_used_up_in_repeated_windows_as_in_the_whole(tmp_path: Path, steady: int) -> None:
     whole, some = (breakdown_of(_ahead(6, held, 6, stands_for=36), tmp_path) for held in (36, steady))
     assert whole.replay is not None
     assert some.replay is not None
@@ -137,7 +138,7 @@ def test_the_lead_of_the_host_is_used_up_in_the_passes_as_in_the_whole(tmp_path:
 
 
 @pytest.mark.parametrize("times", [1.0, 5e5])
-def test_any_number_of_times_is_run_in_little_time(tmp_path: Path, times: float) -> None:
+def test_a_window_may_count_half_a_million_times(tmp_path: Path, times: float) -> None:
     drawing = PAIR[0].excerpt(4).drawing()
     for window in drawing.header["repeated"]:
         window["times"] = times

@@ -119,7 +119,7 @@ def test_only_steps_that_all_ranks_have_are_averaged(tmp_path: Path) -> None:
     assert all("of 1.0 ms per step" in evidence for evidence in said)
 
 
-def test_an_outcome_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_holds_no_outcome_is_refused(tmp_path: Path) -> None:
     _rank(0, 900).write(tmp_path / "trace")
     (tmp_path / "outcome.json").write_text("[]")
     with pytest.raises(TraceError, match="not an outcome"):
@@ -197,14 +197,14 @@ def _alone(rank: int | None, *, at_us: float = 0.0, world_size: int | None = 2, 
     return drawing.step(1, at_us, at_us + 100).kernel(kernel, at_us + 10, at_us + 90, launched=at_us)
 
 
-LONG_AGO_US = 1.7e15  # on a clock that counts from 1970
+SINCE_1970_US = 1.7e15  # on a clock that counts from 1970
 
 
 @pytest.mark.parametrize(
     ("one", "other", "says"),
     [
         (_alone(0), _alone(1, world_size=4), "this one has 4 ranks, that one 2"),
-        (_alone(0, at_us=LONG_AGO_US), _alone(1, at_us=LONG_AGO_US + 7200e6), "they were recorded 2.0 hours apart"),
+        (_alone(0, at_us=SINCE_1970_US), _alone(1, at_us=SINCE_1970_US + 7200e6), "they were recorded 2.0 hours apart"),
         (
             _alone(None, world_size=None),
             _alone(None, world_size=None),
@@ -227,7 +227,7 @@ def test_two_jobs_in_a_folder_are_refused_with_both_names(
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (_alone(0, at_us=LONG_AGO_US), _alone(1, at_us=LONG_AGO_US + 20e6)),  # clocks of nodes differ
+        (_alone(0, at_us=SINCE_1970_US), _alone(1, at_us=SINCE_1970_US + 20e6)),  # clocks of nodes differ
         (_alone(0), _alone(1, world_size=None)),
         (_alone(None, world_size=None, kernel=ALL_TO_ALL), _alone(None, world_size=None, kernel=ALL_TO_ALL)),
     ],

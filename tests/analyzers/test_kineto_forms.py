@@ -60,7 +60,7 @@ def _write(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 OLD_CATEGORIES = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
 
 
-def test_capitalised_categories_with_devices_as_processes(tmp_path: Path) -> None:
+def test_capitalised_categories_with_devices_as_processes_are_read(tmp_path: Path) -> None:
     def old(event: dict[str, Any]) -> None:
         category = event["cat"]
         if event["name"].startswith("ProfilerStep"):

@@ -56,7 +56,7 @@ def test_a_case_is_right_only_if_cause_and_ranks_are() -> None:
 
 
 def _late_by_turns(job: DrawnJob, pause_us: float) -> list[list[int]]:
-    """Launches the work of rank L mod R late before the combine of layer L; returns which events were moved."""
+    """Lengthens the compute of rank L mod R in layer L by `pause_us`; returns [rank, layer] of every layer."""
     moved = []
     for layer in range(job.compute_us.shape[2]):
         job.compute_us[layer % job.ranks, :, layer] += pause_us

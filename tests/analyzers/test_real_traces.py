@@ -86,7 +86,7 @@ def test_nsight_spans_match_the_reference(row: dict[str, str]) -> None:
         assert value / 1000 == pytest.approx(reference[name], rel=1e-3, abs=1e-3), name
 
 
-# this export was post-processed and holds each call twice: the reference counts each kernel once a copy of its launch
+# this export was post-processed and holds each call twice: the reference counts each kernel twice as well
 CALLS_HELD_TWICE = ("nsys_mpi_a100_2022.sqlite",)
 
 

@@ -31,7 +31,7 @@ def _exchange(*, next_launch: float) -> Drawing:
 
 
 @pytest.mark.parametrize(("next_launch", "saved"), [(20, 300), (300, 188), (400, 88), (480, 8)])
-def test_hidden_communication_comes_back_as_far_as_the_next_launch_allows(
+def test_exposed_communication_comes_back_as_far_as_the_next_launch_allows(
     tmp_path: Path, next_launch: float, saved: float
 ) -> None:
     assert _saved(breakdown_of(_exchange(next_launch=next_launch), tmp_path)) == [pytest.approx(saved)]
@@ -108,7 +108,7 @@ def test_a_host_that_ran_ahead_of_what_repeats_holds_up_an_excerpt_no_more_than_
     assert _saved(breakdown_of(_ahead(40, held=6), tmp_path / "excerpt")) == [pytest.approx(whole, abs=15)]
 
 
-def test_compute_gives_back_what_is_no_arithmetic_first_and_nothing_above_a_copy(tmp_path: Path) -> None:
+def test_compute_gives_back_what_is_no_arithmetic_first_and_nothing_that_overlaps_a_copy(tmp_path: Path) -> None:
     drawing = Drawing().step(0, 0, 1010).kernel(NORM, 5, 205, launched=0).kernel(GEMM, 205, 605, launched=1)
     drawing.kernel(GEMM, 605, 1005, launched=2).copy("Memcpy DtoH (Device -> Pinned)", 605, 1005, launched=3, stream=9)
     drawing.call("cudaDeviceSynchronize", 10, 1008)
@@ -116,7 +116,7 @@ def test_compute_gives_back_what_is_no_arithmetic_first_and_nothing_above_a_copy
     gained = [step.gained_by_compute_us(us) for us in (100, 200, 600, 1000)]
     assert gained == pytest.approx(
         [100, 200, 200 + 200, 200 + 400], abs=15
-    )  # half of the arithmetic runs above the copy
+    )  # half of the arithmetic runs while the copy does
 
 
 def test_offload_comes_back_as_far_as_the_next_launch_allows(tmp_path: Path) -> None:

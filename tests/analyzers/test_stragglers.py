@@ -38,7 +38,7 @@ def test_unevenly_loaded_experts_are_named_with_what_balancing_gives_back(tmp_pa
 
 
 def test_a_rank_that_loads_data_is_late_for_its_host(tmp_path: Path) -> None:
-    """In each step the last layer's work is launched 3 ms late on rank 1, while a batch is fetched."""
+    """In each step the work of layer 6 is launched 3 ms late on rank 1, while a batch is fetched."""
     job = DrawnJob(compute_us=uneven(2), groups=[(0, 1)])
     job.compute_us[1, :, 6] += 3000.0
     drawings = job.drawings()
@@ -90,8 +90,7 @@ def test_experts_that_are_busiest_on_another_rank_in_each_step_are_imbalance_too
 
 
 def _with_dense_work(job: DrawnJob, folder: Path, times: float) -> Analysis:
-    """Turns half of each rank's compute into dense GEMMs; on rank 1 they are slower by `times` the factor of its
-    experts."""
+    """Turns half of each rank's compute into dense GEMMs, on rank 1 `times` that half."""
     for drawing in job.drawings():
         for event in list(drawing.events):
             if event["name"] == EXPERTS:

@@ -104,7 +104,7 @@ def test_lanes_are_of_the_stretch_too(tmp_path: Path) -> None:
     assert INIT not in found.names
 
 
-def test_a_stretch_of_a_rank_on_cpus(tmp_path: Path) -> None:
+def test_a_stretch_of_a_rank_on_cpus_is_judged_alone(tmp_path: Path) -> None:
     drawing = Drawing(on_cpu=True).step(1, 0, 1000).range("evaluate", 1000, 2000)
     drawing.operator("aten::mm", 10, 400).range("gloo:all_to_all", 400, 900, thread=GLOO_THREAD)
     drawing.operator("aten::bmm", 1100, 1900)

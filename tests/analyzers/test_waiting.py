@@ -56,7 +56,7 @@ def test_ranks_of_two_groups_are_separated_by_their_end_times_alone(tmp_path: Pa
     assert _said(analysis, "no collective of rank 1, rank 3 could be matched")
 
 
-def test_process_groups_in_ncclss_arguments_are_kept_apart(tmp_path: Path) -> None:
+def test_process_groups_in_nccls_arguments_are_kept_apart(tmp_path: Path) -> None:
     """Draws two groups with equal events: only NCCL's arguments distinguish them."""
     compute = uneven(4)
     compute[2:] = compute[:2]
@@ -156,7 +156,8 @@ def test_alone_a_rank_may_have_waited_where_tokens_come_back_far_more_slowly_tha
 
 
 def test_alone_a_rank_may_have_waited_where_like_collectives_were_shorter(tmp_path: Path) -> None:
-    """One in three steps the combine is short: what the others take beyond may be waiting, and names no wall."""
+    """In one of three steps the combine is short: what it takes beyond that in the others may be waiting, and names no
+    wall."""
     drawing = Drawing()
     for k, took in enumerate((300, 20, 300)):
         at = k * 1000

@@ -67,7 +67,7 @@ def _with_closed_pipe(words: tuple[str, ...], stream: str) -> subprocess.Complet
 
 @contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mounts a separate disk of this size (`256k`) while it is used."""
+    """Mounts a separate disk of this size (`256k`) while it is used; skips the test where mounting is not allowed."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

@@ -278,7 +278,7 @@ def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
 
 
 @pytest.mark.parametrize("moment", ["7", "25:00", "soon", "2026-02-30T07:00", "T"])
-def test_a_time_that_is_none_is_refused(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_time_is_refused(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(recipe), "--until", moment]) == 2
     assert "HH:MM" in capsys.readouterr().err
     assert not Path("studies").exists()

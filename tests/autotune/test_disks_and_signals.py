@@ -120,7 +120,7 @@ def test_a_study_goes_on_when_nobody_reads_its_log_any_more() -> None:
 
 
 @pytest.mark.parametrize("words", [["check", "--rules", "--json"], ["check", "--rules"]])
-def test_a_disk_that_is_full_and_a_stdout_that_is_closed_are_no_fault(words: list[str]) -> None:
+def test_a_full_disk_ends_with_3_and_a_closed_stdout_with_0(words: list[str]) -> None:
     command = " ".join(["exec", sys.executable, "-m autotune.cli", *words])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True, env=environment)

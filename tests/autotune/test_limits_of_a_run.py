@@ -1,4 +1,5 @@
-"""Checks the limits of `run`: figures that mean nothing are refused before a study starts."""
+"""Checks the limits of `run`: figures that mean nothing are refused before a study starts, and signals of other kinds
+interrupt or suspend it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_limit_that_means_nothing_is_refused(
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_of_the_user_s_choice_interrupts_as_term_does(number: signal.Signals) -> None:
+def test_sigusr1_and_sigusr2_interrupt_as_term_does(number: signal.Signals) -> None:
     with Interruption() as interruption, pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
     assert interruption.received

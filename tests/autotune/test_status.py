@@ -30,7 +30,7 @@ def test_the_status_of_a_study_is_right_while_it_runs_and_after_a_kill(capfd: py
             break
     assert main(["status", "s", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["state"] == "running"
-    os.kill(run.pid, signal.SIGSTOP)  # between two words of its journal, whatever the machine does
+    os.kill(run.pid, signal.SIGSTOP)  # so that its journal stays as it is
     assert main(["status", "s", "--json"]) == 0
     running = json.loads(capfd.readouterr().out)
     assert held(Path("s"))

@@ -28,7 +28,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def examples_of_rules() -> list[LazyRecipe]:
-    """Returns both examples of every rule about GPUs: a recipe that the real trainer accepts, and one that it refuses.
+    """Returns both examples of every rule: a recipe that passes it, and one that violates it.
     Leaves out those on a GPU whose compute capability is unknown: the parser asks for it."""
     both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
     every = (LazyRecipe(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
@@ -66,5 +66,5 @@ def test_check_refuses_every_example_of_a_rule_that_the_real_parser_refuses(vers
     assert [(v.asked.origin, v.theirs) for v in found.of(ours=False, theirs=True)] == []
 
 
-def test_the_denominator_is_the_table_the_examples_and_the_starters() -> None:
+def test_the_recipes_asked_about_are_those_of_the_table_the_examples_and_the_starters() -> None:
     assert {each.origin for each in asked()} == {"table", "example", "starter"}

@@ -130,7 +130,7 @@ def test_hours_count_until_the_goal_is_reached_for_good() -> None:
     assert [study(50, 90).tuned_at(hours) for hours in (1.9, 2, 4)] == [0, 50, 90]
 
 
-def test_a_row_has_the_median_and_the_tenth_and_the_failures() -> None:
+def test_a_row_has_the_median_the_tenth_percentile_and_the_failures() -> None:
     (row,) = rows_of([study(50, 100), study(0, 0)], {"one": 100.0}, 20)
     assert row.tuned[1] == pytest.approx((0.25, 0.05))
     assert (row.without, row.ooms, row.most_ooms, row.reached, row.hours) == (1, 1.0, 2, 0.5, 4.0)

@@ -56,7 +56,7 @@ def test_the_simulated_example_gives_what_its_document_shows(
 
 
 def cut_of(shown: str, line: str) -> bool:
-    """Returns whether a line that ends in `...` is the start of another, figures within FIGURES."""
+    """Returns whether a line, without a `...` at its end, is the start of another, figures within FIGURES."""
     words = shown.removesuffix(" ...").split()
     return unlike([" ".join(words)], [" ".join(line.split()[: len(words)])]) == []
 

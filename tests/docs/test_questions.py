@@ -24,7 +24,7 @@ from trainer.recipe import load_recipe
 
 pytestmark = pytest.mark.thorough
 WIDTH = "100"  # columns of the terminal in which the examples were printed
-LASTING = re.compile(r"\d\d:\d\d:\d\d ")
+TIME = re.compile(r"\d\d:\d\d:\d\d ")
 TOY = ROOT / "tests" / "autotune" / "bisect" / "toy_trainer.py"
 LAUNCH = """\
 #!/bin/bash
@@ -53,7 +53,7 @@ def block_from(document: str, start: str) -> list[str]:
 
 @pytest.fixture
 def run_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the files that the page of `gap` names: a log, traces, a probe, a study."""
+    """Makes the files that the page of `gap` names, except a probe: logs, traces, a study."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", WIDTH)
     Path("recipe.yaml").write_text(SMALL)
@@ -124,6 +124,6 @@ def test_the_example_of_bisect_prints_what_its_page_shows(
     Path("a.yaml").write_text(yaml.safe_dump(a))
     Path("b.yaml").write_text(yaml.safe_dump(a | knobs))
     assert main(["bisect", "a.yaml", "b.yaml", "--study", "example"]) == 0
-    found = [LASTING.sub("", line, count=1) for line in capsys.readouterr().out.splitlines()]
+    found = [TIME.sub("", line, count=1) for line in capsys.readouterr().out.splitlines()]
     shown = block_from("bisect.md", "B is slower by:")
     assert [line for line in shown if not any(is_like(line, other) for other in found)] == []

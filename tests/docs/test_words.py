@@ -151,7 +151,7 @@ def test_other_openings_of_docstrings_pass(docstring: str) -> None:
     assert not refused_openings(ast.parse(f'def f() -> None:\n    """{docstring}"""\n'))
 
 
-def test_templates_and_scripts_of_pages_use_them_too() -> None:
+def test_templates_and_scripts_of_pages_use_the_words_of_the_field() -> None:
     files = [file for end in ("*.j2", "*.js") for package in PACKAGES for file in (ROOT / package).rglob(end)]
     wrong = [
         f"{file.relative_to(ROOT)}: {each}"
@@ -161,13 +161,13 @@ def test_templates_and_scripts_of_pages_use_them_too() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_page_of_the_site_uses_them_too() -> None:
+def test_every_page_of_the_site_uses_the_words_of_the_field() -> None:
     """Checks the documents and the pages made from docstrings, tables, help and schemas."""
     wrong = [f"{one.path}: {each}" for one in every_page() if one.path not in DIGESTED for each in found(one.markdown)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_report_and_a_diagnosis_use_them_too(tmp_path: Path) -> None:
+def test_a_report_and_a_diagnosis_use_the_words_of_the_field(tmp_path: Path) -> None:
     rendered = render(History(events()))
     drawing = Drawing()
     for number in (1, 2):

@@ -32,7 +32,8 @@ SHORT_US = 8.0  # a kernel this short is over before the next is launched
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Times are microseconds of one layer's forward pass unless a name says otherwise; backward takes twice as long."""
+    """Times are microseconds of one layer's forward pass unless a name says otherwise; compute in backward takes twice
+    as long."""
 
     layers: int
     steps: int
@@ -42,7 +43,7 @@ class Job:
     noise: float = 0.05
     # device
     attention_us: float
-    dense_us: float  # the projections' matrix products, three a layer
+    dense_us: float  # the projections' matrix products: a third before attention, the rest after it
     experts_us: float
     expert_kernels: int = 2
     small_us: float  # each of the memory-bound kernels, seven a layer
@@ -75,7 +76,7 @@ class Job:
     slow_host: tuple[float, ...] = ()  # by rank: factor of its times from launch to launch
     attention_load: float = 1.0  # load of the busiest rank's attention relative to the others'
     # the trace
-    warm_up: int = 0  # steps at the start that are slower, by pauses and allocations
+    warm_up: int = 0  # steps at the start that are slower, by pauses that no event shows
     operators: bool = True
 
 

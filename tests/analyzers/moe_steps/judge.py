@@ -39,14 +39,14 @@ class Judged:
 
     @property
     def confident_and_wrong(self) -> bool:
-        """Returns whether a wall is named and it is a wrong one."""
+        """Returns whether a wrong wall is named, with the margin that a sure verdict needs."""
         named = self.verdict is not Wall.UNDETERMINED
         return named and self.verdict not in self.accepted and self.margin >= THRESHOLDS["margin"]
 
     @property
     def _loss_is_named(self) -> bool:
-        """Returns whether the verdict names the leading loss that is not a wall; also true if another loss is as
-        large."""
+        """Returns whether the verdict's words name a leading loss that is no wall; true as well if a wall leads or
+        several verdicts are accepted."""
         if self.leader not in NO_WALL or len(self.accepted) > 1:
             return True
         return re.search(NO_WALL[self.leader], self.because) is not None

@@ -70,7 +70,7 @@ def _hosts_by_turns(random: Random) -> Late:
 
 
 def _slow_launching(random: Random) -> Late:
-    """Draws a job in which one rank's host launches several times more slowly: another program has its cores."""
+    """Draws a job in which one rank's host launches 15 to 40 times more slowly: another program has its cores."""
     job = _even(random)
     late, slower = _one(random, job, random.uniform(15.0, 40.0))
     unit = random.uniform(60.0, 200.0)
@@ -154,7 +154,7 @@ CAUSES: Mapping[str, Callable[[Random], Late]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Diagnosis of one case. `share`: the true cost of the cause, as a share of the step."""
+    """Diagnosis of one case. `share`: the true cost of the largest loss, as a share of the step."""
 
     name: str
     seed: int
@@ -184,8 +184,8 @@ class Found:
 
     @property
     def abstained(self) -> bool:
-        """Returns whether nothing wrong is claimed: no cause, only that other ranks' traces are needed, or another wall
-        that costs as much."""
+        """Returns whether nothing is claimed, or only that other ranks' traces are needed, in a case that is not
+        `right`."""
         return not self.right and self.cause in ("", UNTRACED)
 
     def __str__(self) -> str:

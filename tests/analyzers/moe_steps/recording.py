@@ -64,7 +64,8 @@ class Recording:
         )
 
     def _allocated(self, at: float, thread: int) -> None:
-        """Records an operator that allocates a block and keeps it until the step's end."""
+        """Records the allocation of a block. The total grows with the number of events, and after BLOCKS of them starts
+        again."""
         held = ALLOCATED_BYTES * (1 + len(self.events) % BLOCKS)
         arguments = {
             "Device Type": 1,

@@ -45,7 +45,8 @@ class Truth:
 
     @property
     def leader(self) -> Loss | None:
-        """Returns the loss that costs most; None if none is worth naming."""
+        """Returns the loss that costs most, or compute if it is nearly all of the step; None if none is worth
+        naming."""
         if self._all_compute(slack=0.0):
             return Loss.COMPUTE
         loss = max(self.gain, key=lambda one: self.gain[one])

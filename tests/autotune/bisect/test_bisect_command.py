@@ -47,7 +47,7 @@ def test_the_change_that_slows_b_down_is_named_with_its_effect(capfd: pytest.Cap
     assert "recompute_granularity: null" in Path("s/fixed_recipe.yaml").read_text()
 
 
-def test_a_bisection_that_was_cut_anywhere_resumes_to_the_same_bursts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bisection_cut_in_the_middle_resumes_to_the_same_bursts(capfd: pytest.CaptureFixture[str]) -> None:
     whole = bisected(capfd, "a.yaml", "b.yaml", "--study", "s")
     journal = Path("s") / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True)

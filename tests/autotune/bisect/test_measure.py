@@ -13,7 +13,7 @@ STEADY, BUSY = (1.0, 1.01), (1.0, 2.4)  # bursts of one recipe, by the clock
 
 
 def end(number: int, wall: tuple[float, float], cpu: tuple[float, float] | None, recipe: Recipe = BASE) -> Trial:
-    """Returns an end with two bursts: seconds of a step by the clock, and of CPU time."""
+    """Returns recipe A or B of a bisection with two bursts: seconds of a step by the clock, and of CPU time."""
     outcomes = [
         Outcome(step_us=[1e6 * wall[at]] * 4, cpu_us=[1e6 * cpu[at]] * 4 if cpu else [], tokens_per_step=2048, ranks=2)
         for at in range(2)

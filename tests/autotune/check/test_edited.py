@@ -74,7 +74,7 @@ def test_a_knob_is_written_where_it_belongs(case: str) -> None:
     assert edited(before, {"micro_batch_size": 2}) == after
 
 
-def test_several_knobs_and_values_of_every_kind() -> None:
+def test_several_knobs_and_values_of_every_kind_are_written() -> None:
     text = "parallelism: {tp: 2}\nknobs:\n  recompute_modules:\n  - mlp  # x\n  - moe\n  # y\n"
     values = {
         "tensor_model_parallel_size": 4,

@@ -152,7 +152,7 @@ def test_merging_keeps_every_event_counted_and_the_long_ones_apart() -> None:
     assert (drawn.end_us - drawn.start_us).max() <= max(1000.0, 2 * resolution_us)
 
 
-def test_the_worst_step_of_real_traces_holds_only_events_of_it(tmp_path: Path) -> None:
+def test_the_lanes_of_a_step_hold_only_its_events(tmp_path: Path) -> None:
     trace = slowest(analyze([two_steps(tmp_path)]))
     assert trace is not None
     first, second = steps_of(trace)

@@ -135,7 +135,7 @@ def test_a_fix_is_explained_and_a_wrong_name_is_answered_with_the_nearest(capsys
 
 
 def ran_out_of_memory(recipe: Recipe) -> list[Event]:
-    """Returns a study of one burst, which did not fit."""
+    """Returns the events of a study of one burst, which did not fit."""
     values = recipe.model_dump(mode="json")
     proposed = Proposed(
         trial=0, parent=None, phase=Phase.FIT, fix="base", because="as given", recipe=values, changes={}, gain=None

@@ -15,12 +15,12 @@ from trainer.errors import BadInputError
 
 
 @pytest.mark.parametrize(("text", "us"), [("1.5", 1.5e6), ("2s", 2e6), ("350ms", 350e3), ("40us", 40.0)])
-def test_times_have_units_and_seconds_are_the_usual_one(text: str, us: float) -> None:
+def test_times_have_units_and_are_seconds_without_one(text: str, us: float) -> None:
     assert stretch_of(range_name=None, step_marker=None, since=text, until=None) == Stretch(from_us=us)
 
 
 @pytest.mark.parametrize(("since", "until"), [("x", None), (None, "-1"), ("2", "1s"), (None, "1m")])
-def test_times_that_are_none_are_refused(since: str | None, until: str | None) -> None:
+def test_what_is_no_time_is_refused(since: str | None, until: str | None) -> None:
     with pytest.raises(BadInputError):
         stretch_of(range_name=None, step_marker=None, since=since, until=until)
 

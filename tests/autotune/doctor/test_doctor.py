@@ -68,7 +68,7 @@ def test_pairs_of_gpus_are_counted_by_their_link() -> None:
     assert found.found == "2 pairs by NV18, 1 pairs by SYS"
 
 
-def test_a_driver_that_does_not_answer_is_no_gpu() -> None:
+def test_a_driver_that_finds_no_device_is_no_gpu() -> None:
     assert answer("GPUs", machine(tools={"nvidia-smi": "No devices were found\n"})).status == "missing"
 
 

@@ -150,7 +150,8 @@ def test_a_name_with_a_line_break_stays_in_its_comment(target: str, tmp_path: Pa
 
 
 def test_flags_are_spelled_as_real_megatron_lm_runs_spell_them() -> None:
-    """Each flag we write that the functional tests of Megatron-LM also use for MoE models is theirs to the letter."""
+    """Each flag of the export is one that Megatron-LM's functional tests use for MoE models, except torchrun's and five
+    rare ones."""
     with (FACTS / "golden_runs.csv").open(newline="") as table:
         used = {flag for row in csv.DictReader(table) for flag in json.loads(row["model_args"] or "{}")}
     code = [line for line in export(recipe(), "megatron-lm").splitlines() if not line.startswith("#")]

@@ -110,7 +110,7 @@ def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytes
         assert load_recipe("trial.yaml") == trial.recipe
 
 
-def test_a_trial_that_is_none_is_said_and_a_study_is_no_place_to_write(
+def test_an_absent_trial_is_said_and_a_study_is_no_place_to_write(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", "study/77", "--to", "yaml"]) == 2

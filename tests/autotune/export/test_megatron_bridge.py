@@ -1,4 +1,5 @@
-"""Export to Megatron-Bridge: the whole text, and, where Bridge is installed, what Bridge makes of it."""
+"""Export to Megatron-Bridge: what it cannot express, the overrides as bash reads them, and, where Bridge is installed,
+what Bridge makes of them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SCRIPT = "#!/bin/bash\necho no training\n"
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a study of one burst, the log of another run, and its traces alone."""
+    """Returns a folder with a study of one burst, that burst's traces moved out of it, and the log of another run."""
     folder = tmp_path_factory.mktemp("gap")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -95,7 +95,8 @@ def _request(number: int, argv: Sequence[str], recipe: Recipe) -> dict[str, Any]
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any], world: int) -> dict[str, tuple[Any, Any]]:
-    """Names whose value differs; deprecated spellings of one setting count as what they are settled to."""
+    """Returns (before, after) of each name whose value differs; deprecated spellings of one setting count as what they
+    are settled to."""
     names = (
         {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - SPELLINGS - SAID_NOW
     )

@@ -49,7 +49,7 @@ def write(folder: Path, name: str, script: str) -> None:
 
 
 def rocm_smi(folder: Path, *series: str) -> None:
-    """Answers as rocm-smi of ROCm 6: a JSON object with one card per GPU, or lines of names."""
+    """Writes a program that answers as rocm-smi of ROCm 6: a JSON object with one card per GPU, or lines of names."""
     cards = {
         f"card{number}": {
             "VRAM Total Memory (B)": str(VRAM),

@@ -29,7 +29,7 @@ srun --export=ALL,WANDB_API_KEY=sekrit6,NCCL_DEBUG=INFO --ntasks-per-node=8 \\
 """
 
 
-def test_no_secret_reaches_the_recipe_its_header_or_the_account(
+def test_no_secret_reaches_the_recipe_its_header_or_the_output(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
@@ -92,7 +92,7 @@ def test_names_that_only_look_like_a_secrets_are_kept() -> None:
         assert not is_secret_flag(flag), flag
 
 
-def test_a_launchers_words_name_what_they_set() -> None:
+def test_secrets_in_a_launchers_words_are_left_out() -> None:
     words = ["docker", "run", "-e", "HF_TOKEN=x,y", "--env=API_KEY=y", "-e", "A=1", "--password", "z", "img"]
     hidden = LEFT_OUT
     assert redacted(words) == (

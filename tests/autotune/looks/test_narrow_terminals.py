@@ -1,4 +1,4 @@
-"""A terminal of 60 columns and one that knows only Latin letters: nothing is cut, nothing breaks."""
+"""Terminals of 40 and 60 columns, and one that knows only Latin letters: nothing is cut, nothing breaks."""
 
 from __future__ import annotations
 

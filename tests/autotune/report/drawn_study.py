@@ -1,5 +1,5 @@
-"""A tuning run drawn by hand, as the events of its journal: a base that does not fit, full recompute, then tiny micro
-batches.
+"""A tuning run drawn by hand, as the events of its journal: a base that does not fit, less and less recompute, a larger
+micro batch, and trials of every outcome.
 
 Step times, peaks and partitions are invented but consistent: each partition adds up to its step, each verdict is the
 judge's own, and the noise is a fixed pattern.
@@ -282,8 +282,7 @@ def _outcome(step: Step, factor: float, burst: int) -> Outcome:
 
 
 def analysis_of(step: Step, burst: int) -> Analysis:
-    """Returns the analysis of two ranks with two traced steps each; rank 1 is 2 % slower and waits less for the
-    other."""
+    """Returns the analysis of two ranks with two traced steps each; rank 1 is 2 % slower in every part."""
     traces = [_trace(step, burst, rank) for rank in (0, 1)]
     recompute, host = step.shares.get("recompute", 0.0), step.shares.get("host", 0.0)
     exposed = {kind: step.shares.get(kind, 0.0) for kind in ("ep_dispatch", "ep_combine", "dp")}
@@ -362,7 +361,8 @@ def partition(step: Step, name: str, *, rank: int, stretch: float) -> Partition:
 
 
 def clocked(written: list[Event]) -> list[Event]:
-    """Returns the drawn study with a tuner that started at 10 s, and a minute for each later event."""
+    """Returns the drawn study with the start of a tuner as its second event: the first is at 10 s, each later one a
+    minute after the one before."""
     tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
     ordered = [written[0], tuner, *written[1:]]
     return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]

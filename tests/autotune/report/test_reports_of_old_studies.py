@@ -1,4 +1,4 @@
-"""Journals of versions without `reason` hold only the text of a verdict: they are read, shown and resumed as before."""
+"""Journals of versions without `reason` hold only the text of a verdict: they are read and shown as before."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_run_for_the_study_and_one_for_each_trial() -> None:
+def test_a_study_and_each_of_its_trials_are_runs() -> None:
     runs = runs_of(History(events()))
     assert runs.experiment == "cpu-moe"
     assert len(runs.trials) == 10

@@ -56,7 +56,7 @@ def analysis_of(wall: Wall = Wall.HOST) -> Analysis:
 
 @dataclass
 class FakeEngine:
-    """Engine whose outcomes `rule` gives, the same for the same burst number; it records what was run."""
+    """Engine whose outcomes `rule` gives, the same for the same recipe and burst number; it records what was run."""
 
     rule: Rule
     ran: list[Burst] = field(default_factory=list)

@@ -36,7 +36,9 @@ def _recipe(empty_folder: Path) -> None:
     (empty_folder / "a.yaml").write_text(RECIPE)
 
 
-def test_the_smallest_change_with_the_gain_is_what_is_exported(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_smallest_change_with_the_gain_is_exported_and_a_cut_ablation_resumes(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     document = tuned(capfd)
     history, events = read_study(Path("s")), read_events(Path("s") / JOURNAL)[0]
     started = next(each for each in events if isinstance(each, AblationStarted))
@@ -65,7 +67,7 @@ def test_the_smallest_change_with_the_gain_is_what_is_exported(capfd: pytest.Cap
 
 
 def cuts(events: list[Event]) -> dict[str, int]:
-    """Returns lines of the journal after which it is cut, in the ablation."""
+    """Returns, for two cuts during the ablation, how many lines of the journal remain."""
     proposed = next(at for at, e in enumerate(events) if isinstance(e, Proposed) and e.phase is Phase.ABLATION)
     accepted = next(
         at for at, e in enumerate(events) if at > proposed and isinstance(e, Judged) and e.verdict is Verdict.ACCEPTED

@@ -276,7 +276,7 @@ def test_repeats_that_agree_narrow_the_noise() -> None:
     assert gains[0] < 0.02 < gains[1]
 
 
-# Student's t as the judge's own table had it: the last row not above the freedom there is.
+# Student's t as tables print it, by share and degrees of freedom; a number between two rows takes the lower one.
 TABLE = {
     0.99: {2: 6.96, 3: 4.54, 4: 3.75, 5: 3.36, 6: 3.14, 8: 2.90, 10: 2.76, 15: 2.60, 30: 2.46},
     0.995: {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 8: 3.36, 10: 3.17, 15: 2.95, 30: 2.75},

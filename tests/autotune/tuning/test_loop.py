@@ -34,7 +34,7 @@ from trainer.recipe import Recipe
 
 
 def scattered(recipe: Recipe) -> Outcome:
-    """Steps that differ by a quarter of their length."""
+    """Returns steps that lie up to 25 % above and below 100 ms."""
     return outcome_of(100_000, spread=0.25)
 
 
@@ -158,7 +158,7 @@ def test_a_diverging_loss_curve_rejects_a_change_that_claims_to_leave_training_a
     assert "loss at step 1 is 9.9, trial 0 had 6.9" in verdict_text(candidate)
 
 
-def test_a_loss_that_is_no_number_survives_the_journal(tmp_path: Path) -> None:
+def test_a_loss_curve_in_the_journal_ends_before_its_first_nan(tmp_path: Path) -> None:
     nan = Outcome(failure=Failure(kind=FailureKind.NAN, evidence="loss is nan"), loss=[7.0, float("nan"), 6.0], ranks=2)
     loop_in(tmp_path, rule=lambda recipe: nan).run()
     (base,) = trials_in(tmp_path)

@@ -51,7 +51,7 @@ def journal_of(kind: str) -> bytes:
 
 
 def study_of(kind: str, folder: Path) -> Path:
-    """Returns the study's folder, with all that cannot be written again except its bursts."""
+    """Writes the recipe and the journal of a study, without the files of its bursts; returns the folder."""
     folder.mkdir()
     shutil.copy(JOURNALS / kind / "recipe.yaml", folder)
     (folder / JOURNAL).write_bytes(journal_of(kind))

@@ -173,7 +173,7 @@ def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_pa
 
 
 def twice(trial: Trial, **given: Any) -> Judgement:
-    """Returns a judge of another version, which measures every recipe that runs twice."""
+    """Returns the judgement of another version, which measures every recipe that runs twice."""
     again = trial.status is Status.OK and len(trial.outcomes) < 2
     return dataclasses.replace(judge(trial, **given), again=again)
 
@@ -200,7 +200,7 @@ def test_decisions_of_another_version_stay_and_the_search_continues_after_them(
 
 
 def forbids_three(recipe: Recipe) -> list[Finding]:
-    """Returns the rules of another version, which has one more."""
+    """Returns the findings by the rules of another version, which has one rule more."""
     broken = recipe.knob("micro_batch_size") == 3
     planted = Finding(rule="planted", kind=FindingKind.ERROR, message="", hint="", knobs=(), source="")
     return [*check(recipe), *([planted] if broken else [])]

@@ -49,7 +49,7 @@ def test_one_burst_a_side_knows_the_noise_of_the_other_trials_and_is_provisional
 
 
 def test_the_interval_is_student_s_on_the_pooled_noise() -> None:
-    """Two bursts a side, 2 % apart in each: deviations of 0.014 and the prior's 0.005, pooled over one more."""
+    """Two bursts a side, 2 % apart in each: their deviations of 0.014 are pooled with the prior's 0.005."""
     base = trial_of(*(_steady(us) for us in (200_000, 204_000)), bursts=(1, 3))
     best = trial_of(*(_steady(us) for us in (100_000, 102_000)), number=1, bursts=(2, 4))
     found = speedup(best, over=base, trials=[base, best])

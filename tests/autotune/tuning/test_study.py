@@ -1,4 +1,4 @@
-"""Study folders: never overwritten, one tuner at a time, nothing lost when the disk says no."""
+"""Study folders: never overwritten, one tuner at a time, nothing lost when the disk is full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.recipe import Recipe, load_recipe
 
 
 def silent(event: object, history: object) -> None:
-    """Returns a listener that does nothing."""
+    """Listens and does nothing."""
 
 
 def begin(folder: Path, recipe: Recipe | None = None) -> Study:

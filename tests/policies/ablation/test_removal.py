@@ -17,7 +17,8 @@ NOISE = 0.003
 def played(
     true: list[float], predicted: list[float], *, spread: float, bursts: int, legal: frozenset[int] | None = None
 ) -> tuple[AblationStep, list[Observation]]:
-    """Spends bursts on changes with these true and predicted costs of taking each out."""
+    """Spends bursts on changes with these true and predicted costs of taking each out; returns the last step and what
+    was observed."""
     count, rng = len(true), random.Random(1)
     allowed = frozenset(range(count)) if legal is None else legal
     question = Question(guilt=(0.03,) * count, deviation=NOISE, legal=lambda subset: subset <= allowed)

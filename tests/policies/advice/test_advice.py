@@ -53,7 +53,7 @@ def bound_by(wall: Wall, found: Analysis, **parts: float) -> Analysis:
 
 
 def walled(wall: Wall, *, on_cpu: bool = False, cause: str = "") -> Analysis:
-    """Returns a job that loses 100 ms of each of 1000 to every part of one wall, and to a cause that is of none."""
+    """Returns a job that loses 100 ms of each of 1000 to every part of one wall, and to the cause, if one is named."""
     parts = dict.fromkeys(PARTS[wall], 100000.0)
     finding = WallFinding(
         wall=wall, recoverable_us=1e5 * max(len(parts), 1), share=0.1, evidence=["it is"], parts=parts
