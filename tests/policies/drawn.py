@@ -41,7 +41,7 @@ SMALL_MODEL: dict[str, Any] = {
 
 
 def cpu_recipe(changes: Mapping[str, Any] | None = None, **tune: Any) -> Recipe:
-    """Returns a recipe of two CPU ranks, EP2, and eight sequences per step."""
+    """Returns a recipe of two CPU ranks, EP2, and sixteen sequences per step."""
     recipe = Recipe.model_validate(
         {
             "name": "cpu",

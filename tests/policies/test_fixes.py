@@ -41,7 +41,7 @@ EVERY_WALL = {
     Wall.HOST: {"launching": 20_000.0, "garbage_collection": 9_000.0},
     Wall.COMPUTE: {"below_attainable": 40_000.0},
 }
-# On top of other fixes than the examples have: tested where they apply.
+# fixes that apply only on top of fixes that no recipe here has: tested where they apply
 NEEDS_MORE = {"delayed_wgrad", "shared_expert_overlap"}
 
 
@@ -90,7 +90,7 @@ def test_a_claim_is_a_fraction_with_a_source() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
-def test_what_fixes_do_to_a_recipe(recipe: Recipe) -> None:
+def test_fixes_claim_at_most_what_their_wall_gives_and_make_legal_recipes(recipe: Recipe) -> None:
     """Checks that a fix claims at most what its wall can give, that its changes are valid values of existing knobs, and
     that the derived recipes are legal, allowed and keep frozen knobs."""
     wrong: list[object] = []

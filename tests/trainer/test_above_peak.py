@@ -1,4 +1,4 @@
-"""Throughput above the peak is said to be wrong: of a log, of a burst, and nowhere else."""
+"""Throughput above the GPU's peak is said to be wrong, reported or measured; how a log's throughput is read."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert masked(text, {}) == text
 
 
-def test_what_the_environment_holds_is_left_out_wherever_it_stands() -> None:
+def test_secrets_of_the_environment_are_left_out_wherever_they_stand() -> None:
     held = {
         "MY_TOKEN": "correct-horse",
         "MY_TOKEN_FILE": "/home/me/file",

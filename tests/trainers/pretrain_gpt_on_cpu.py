@@ -19,8 +19,8 @@ class Properties:
     major, minor, total_memory, multi_processor_count, name = 10, 0, 80 * 2**30, 132, "cpu"
 
 
-def compiled_helpers() -> None:
-    """Returns the dataset helpers that a checkout compiles at its start: here those of the installed package."""
+def load_compiled_helpers() -> None:
+    """Loads the installed package's dataset helpers in place of those that a checkout compiles at its start."""
     name = "megatron.core.datasets.helpers_cpp"
     found = (file for path in sys.path for file in Path(path).glob("megatron/core/datasets/helpers_cpp*.so"))
     spec = importlib.util.spec_from_file_location(name, next(found))
@@ -39,7 +39,7 @@ def main(checkout: Path) -> None:
         ("get_device_properties", lambda *_: Properties()),
     ):
         setattr(torch.cuda, name, value)
-    compiled_helpers()
+    load_compiled_helpers()
     import megatron.core.datasets.utils as datasets
 
     datasets.compile_helpers = lambda: None

@@ -56,13 +56,13 @@ def megatron_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_memory(recipe: Path, gib: float) -> None:
-    """Returns the recipe with this memory per rank, which the operating system enforces."""
+    """Writes into the recipe this memory per rank, which the operating system enforces."""
     text = recipe.read_text()
     recipe.write_text(text.replace("cluster:\n", f"cluster:\n  memory_gib: {gib}\n", 1))
 
 
 def with_short_bursts(recipe: Path) -> None:
-    """Writes the recipe with bursts of few steps, of the release whose core is installed."""
+    """Writes into the recipe bursts of few steps, and the release whose core is installed."""
     text = recipe.read_text().replace("\ntrainer:\n", "\ntrainer:\n  version: 0.16.1\n")
     few = "\nburst:\n  warmup_steps: 1\n  measure_steps: 4\n  trace_steps: 0\n"
     recipe.write_text(text.replace("\nburst:\n", few))

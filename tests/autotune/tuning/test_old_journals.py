@@ -2,7 +2,7 @@
 
 `journals/<kind>/` holds the recipe as given and the journal of a study that the last version before a change of the
 events wrote, named for what that version did not write yet; `as_of_6a0a633` is the newest without reasons. No journal
-was edited: all are of simulated studies of seven to nine bursts, that of `before_published` with links between nodes
+was edited: all are of simulated studies of six to nine bursts, that of `before_published` with links between nodes
 that were given instead of probed. Who changes the events adds the journal of a study run just before the change.
 """
 

@@ -50,7 +50,7 @@ def test_the_cheapest_set_that_surely_fits_comes_first_and_offloading_last() -> 
     assert offloaded[0] < offloaded[-1]
 
 
-def test_a_set_that_ran_out_is_not_tried_again_and_the_next_asks_for_more_room() -> None:
+def test_a_set_that_ran_out_is_not_tried_again() -> None:
     recipe = cpu_recipe({"micro_batch_size": 8})
     first = cheapest_fit(ran_out(0.3, recipe))
     second = cheapest_fit(ran_out(0.3, recipe, died=1))

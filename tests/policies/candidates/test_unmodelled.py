@@ -145,7 +145,7 @@ def test_expected_improvement_counts_no_loss_and_no_more_than_the_wall() -> None
     assert effect.expected_improvement(at_most=0.0) == 0.0
 
 
-def walled(cause: str) -> Trial:
+def losing_to(cause: str) -> Trial:
     """Returns the base with a traced loss to a cause that is not a wall."""
     seen = analysis({Wall.COMMUNICATION: {"ep_dispatch": 20_000.0}})
     diagnosis = msgspec.structs.replace(seen.diagnosis, waits={cause: 0.3 * STEP_US})
@@ -154,7 +154,7 @@ def walled(cause: str) -> Trial:
 
 
 def test_a_fix_that_the_surrogate_sees_no_change_in_is_a_candidate_by_its_claim() -> None:
-    best = walled("experts_load")
+    best = losing_to("experts_load")
     found = {each.claimed.fix.name: each for each in claimed_fixes(knowledge(best), Phase.PROFILE) if each.claimed}
     each = found["even_experts"]
     assert each.source is PredictionSource.TRACE
@@ -166,7 +166,7 @@ def test_a_fix_that_the_surrogate_sees_no_change_in_is_a_candidate_by_its_claim(
 
 
 def test_a_claim_within_the_noise_or_that_lost_before_is_none() -> None:
-    best = walled("experts_load")
+    best = losing_to("experts_load")
     quiet = trial(best.recipe, given=best.outcomes[0], seen=analysis({Wall.COMMUNICATION: {"dp": 0.005 * STEP_US}}))
     assert claimed_fixes(knowledge(quiet), Phase.PROFILE) == []
     assert claimed_fixes(knowledge(trial(best.recipe)), Phase.PROFILE) == []  # nothing was traced
@@ -178,7 +178,7 @@ def test_a_claim_within_the_noise_or_that_lost_before_is_none() -> None:
 
 
 def test_a_fix_pays_as_often_as_its_record_and_this_study_say() -> None:
-    best, fix = walled("experts_load"), FIXES["even_experts"]
+    best, fix = losing_to("experts_load"), FIXES["even_experts"]
     lost = replace(trial(best.recipe, number=1, parent=best, fix=fix.name), verdict=Verdict.REJECTED)
     won = replace(lost, number=2, verdict=Verdict.ACCEPTED)
     assert knowledge(best).chance(fix) == fix.chance
@@ -246,7 +246,7 @@ def test_a_new_fix_is_a_candidate_by_its_claim_where_the_surrogate_sees_nothing(
 ) -> None:
     claim = Claim(wall=Wall.COMMUNICATION, parts=("experts_load",), fraction=0.8, source="planted")
     fix = new_fix("CUDA_DEVICE_MAX_CONNECTIONS", 16, Phase.PROFILE, claims=(claim,))
-    best = walled("experts_load")
+    best = losing_to("experts_load")
     add_fix(fix)
     (found,) = [
         each

@@ -59,7 +59,7 @@ def test_a_fix_that_is_taken_back_is_not_recognised() -> None:
     assert wrong == []
 
 
-def test_no_change_has_no_members() -> None:
+def test_a_recipe_compared_with_itself_has_no_members() -> None:
     for recipe in filled(RECIPES.values()):
         assert members(recipe, recipe) == []
         assert not any(fix.matches(recipe, recipe) for fix in FIXES.values())

@@ -124,7 +124,7 @@ def test_running_out_of_memory_is_no_loss_and_an_accepted_change_neither() -> No
 
 
 def test_what_was_inconclusive_on_a_noisy_machine_may_be_tried_again() -> None:
-    """Repeats 30 % apart from their middle: a tenth less is no evidence."""
+    """Repeats lie 30 % above and below their mean, so that a tenth less throughput is no evidence."""
     noisy = replace(BASE, outcomes=tuple(outcome(BASE.recipe, tokens_per_s=rate) for rate in (700.0, 1300.0)))
     unclear = replace(rejected({"micro_batch_size": 2}), verdict=Verdict.INCONCLUSIVE)
     assert Noise(trials=[noisy]).half_spread() > UNCLEAR_NOISE

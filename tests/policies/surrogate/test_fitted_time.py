@@ -46,7 +46,7 @@ def test_another_recipe_on_a_planted_cluster_is_predicted(theta: dict[str, float
 
 
 def test_garbage_that_a_base_collects_is_not_predicted_of_recipes_that_do_not() -> None:
-    """Garbage collection of automatic ranks, unbound cores and experts one by one are the base's alone."""
+    """Automatic garbage collection, unbound cores and experts that run one by one are the base's alone."""
     base, *others = RECIPES
     base = base.replace({"manual_gc": False, "cpu_affinity": "none", "moe_grouped_gemm": False})
     others = [each.replace({"manual_gc": True, "cpu_affinity": "spread"}) for each in (*others, OTHER)]

@@ -45,7 +45,7 @@ def test_factors_move_the_constants_of_the_step_time_and_their_deviations_its_in
     assert after.spread > before.spread
 
 
-def test_figures_that_no_version_knows_any_more_are_left_out_and_named() -> None:
+def test_figures_that_this_version_does_not_know_are_left_out_and_named() -> None:
     assert unknown_figures(ESTIMATE) == ["of tomorrow"]
     assert set(lesson_of_file(ESTIMATE).mean) == {"gemm"}
 

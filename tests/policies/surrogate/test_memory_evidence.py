@@ -17,7 +17,7 @@ SAID = (
     "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 0.50 GiB is "
     "free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but "
     "unallocated."
-)  # 4.5 GiB
+)  # 4.5 GiB outside the allocator: 80 - 0.5 - 70 - 5
 
 
 def ran(*held_gib: float) -> Outcome:

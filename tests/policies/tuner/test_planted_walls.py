@@ -55,7 +55,7 @@ def test_further_walls_planted_alone_get_their_fix(planted: Planted, tmp_path: P
     assert_answered(planted, tmp_path)
 
 
-def test_a_base_that_does_not_fit_ends_fitting(tmp_path: Path) -> None:
+def test_from_a_base_that_does_not_fit_a_recipe_that_fits_is_reached(tmp_path: Path) -> None:
     run = Run(gpu_recipe({"micro_batch_size": 8}), tmp_path, machine=Machine(memory=Memory(activations=1.3)))
     while throughput(run.best) is None:
         assert run.best.status is Status.OOM

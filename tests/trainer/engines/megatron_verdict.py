@@ -102,7 +102,7 @@ def _configured(recipe: Recipe) -> Any:
 
 @functools.cache
 def _grouped(world: int, tp: int, pp: int, vpp: int, cp: int, ep: int, etp: int, instances: int) -> Refusal | None:
-    """Groups each layout once, since many recipes share one."""
+    """Returns why Megatron-Core cannot group the ranks of a layout, or None; cached, since many recipes share one."""
     import torch.distributed
     from megatron.core import parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -1,4 +1,4 @@
-"""A worker whose model is broken from the start: one weight of its output layer is not a number."""
+"""A worker whose model is broken from the start: all of the first parameter of its last chunk is NaN."""
 
 import sys
 from pathlib import Path

@@ -82,7 +82,8 @@ def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int
 
 @pytest.mark.parametrize("some", few([slice(0, None, 6), slice(2, None, 3)], 1), ids=str)
 def test_no_configuration_of_a_tuned_recipe_is_refused(some: slice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVIDIA's hand-tuned recipes all run on Megatron-Core; of some layouts one is configured, none is built."""
+    """NVIDIA's hand-tuned recipes all run on Megatron-Core. One recipe per layout, of some layouts, is configured; no
+    model is built."""
 
     def no_further() -> None:
         raise dry_run.NotFollowed("configured")

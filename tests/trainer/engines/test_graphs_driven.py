@@ -86,7 +86,7 @@ def test_layers_are_captured_after_the_warm_up_with_hooks_off(monkeypatch: pytes
     ]  # fmt: skip
 
 
-def test_without_warm_up_they_are_captured_before_the_hooks_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_warm_up_layers_are_captured_before_the_hooks_come(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps_of(monkeypatch, 2, cuda_graph_warmup_steps=0, **OVERLAP) == [
         "hooks off", "capture", "step 0", "hooks on", "manual hooks", "step 1", "delete",
     ]  # fmt: skip

@@ -208,7 +208,7 @@ def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
 
 
 def test_sends_that_overlap_with_computing_change_no_loss(ranks: Ranks) -> None:
-    """Freeing or reusing a tensor while it is being sent changes the losses, other ones each time."""
+    """Freeing or reusing a tensor while it is being sent changes the losses, differently each time."""
     knobs, model = LAYOUTS["pp vpp"]
     first = ranks.outcome_of(tiny(knobs, **model))
     again = [ranks.run(tiny(knobs, **model)) for _ in range(2)]

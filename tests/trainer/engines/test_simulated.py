@@ -178,7 +178,7 @@ def test_a_fault_ends_the_burst_as_what_it_is(kind: Any, failure: FailureKind, t
     assert run(gpu_recipe(), tmp_path, number=1, machine=machine).ok
 
 
-def test_a_repeat_of_a_lost_burst_draws_new_noise(tmp_path: Path) -> None:
+def test_a_repeat_of_a_lost_burst_draws_its_fault_again(tmp_path: Path) -> None:
     machine = Machine(memory=ROOMY, faults=(Fault(kind="node_lost", step=2, chance=0.5),))
     recipe = on_machine(gpu_recipe(), machine)
     kinds = set()

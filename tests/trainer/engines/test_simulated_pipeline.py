@@ -24,7 +24,7 @@ def length(run: Run) -> float:
 
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 5), (2, 4), (4, 8), (4, 100), (8, 64), (16, 512)])
-def test_the_bubble_of_1f1b_is_one_micro_batch_a_stage(pp: int, microbatches: int) -> None:
+def test_the_bubble_of_1f1b_is_one_micro_batch_for_each_further_stage(pp: int, microbatches: int) -> None:
     assert length(played(schedule(pp, microbatches))) == pytest.approx(3.0 * (microbatches + pp - 1))
 
 

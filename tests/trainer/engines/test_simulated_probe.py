@@ -72,7 +72,7 @@ def test_every_key_that_a_micro_benchmark_sees_shows_in_its_row(key: str, plain:
     assert (found.measured or 0) / (plain[kind].measured or 1) == pytest.approx(times, rel=0.05)
 
 
-def test_what_costs_nothing_extra_is_seen_in_gib_and_shares() -> None:
+def test_keys_of_memory_show_in_gib_and_shares() -> None:
     memory = {"fragmentation": 0.08, "outside_gib": 2.0, "second_step_gib": 1.5}
     found, plain = played({"memory": memory}), played({})
     assert found["fragmentation"].measured == pytest.approx(0.08)

@@ -33,7 +33,7 @@ def make_burst(tmp_path: Path) -> Callable[[Acts], Path]:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
-    """Starts ranks; at the end of the test none of their processes is left, and the test did not have to do it."""
+    """Yields a function that starts ranks; ends them after the test and fails if a process of theirs is left."""
     started: list[WarmRanks] = []
 
     def start(*, world_size: int = 2, module: str = "fake_worker", **asked: Any) -> WarmRanks:

@@ -1,7 +1,7 @@
 """A worker without torch: does in a burst what the burst's `acts.json` says for its rank. Started by torchrun.
 
-`{"<rank>": [["phase", "forward"], ["hang"]]}`; a rank that is not named replies at once. An act called `boot` in
-FAKE_BOOT (rank 0 only) happens before the rank arrives.
+`{"<rank>": [["phase", "forward"], ["hang"]]}`; a rank that is not named replies at once. With FAKE_BOOT=import rank 0
+fails before it arrives, by an import; with FAKE_BOOT=slow it arrives and takes no burst.
 """
 
 from __future__ import annotations

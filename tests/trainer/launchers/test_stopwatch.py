@@ -26,7 +26,7 @@ def test_time_counts_unless_the_ranks_are_held() -> None:
     assert after(3600.0, held=True) == 3.0 + STOPPED_S
 
 
-def test_however_long_this_process_was_stopped_no_deadline_of_its_trainers_next_line_passes_by_that() -> None:
+def test_a_long_stop_of_this_process_counts_at_most_half_the_shortest_patience() -> None:
     after = Looks()
     assert after(2.0) == 2.0
     assert after(8 * 3600.0) - 2.0 <= Patience.least_s / 2

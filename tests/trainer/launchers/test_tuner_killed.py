@@ -38,7 +38,8 @@ def start(folder: Path, kill_at_s: float) -> Tuner:
 
 
 def left_by(tuners: list[Tuner]) -> list[Process]:
-    """Returns processes with their marks, and grandchildren without: another tuner's sweep may end those first."""
+    """Returns what lives of the processes that the tuners marked and of the grandchildren that they noted, some of
+    which have no mark: a marked one may have been ended by another tuner's sweep."""
     owners = {tuner.process for tuner in tuners}
     ours = [process for process, env in marked() if owner_from(env.get(OWNER, "")) in owners]
     statuses = [status_of(pid) for tuner in tuners for pid in grandchildren(tuner.folder)]

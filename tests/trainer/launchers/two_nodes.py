@@ -47,7 +47,7 @@ def starting(
 ) -> Iterator[Launch]:
     """Yields a function that starts ranks with a launcher of these settings.
 
-    At the end of the test all are ended, and `ended` returns whether they really are.
+    At the end of the test all are ended, and `ended` fails if they are not.
     """
     started: list[WarmRanks] = []
 

@@ -125,7 +125,7 @@ def _ours(recipe: Recipe, pp_rank: int) -> tuple[int, int]:
 
 
 def _on_ranks(model: Architecture, chance: random.Random) -> Recipe:
-    """Returns the model on eight ranks, in any division."""
+    """Returns a recipe of the model, with four layers that divide evenly, on eight ranks in a random division."""
     tp, pp = chance.choice([1, 2]), chance.choice([1, 2])
     ep = chance.choice([2, 4]) if model.num_moe_experts else 1
     shares = chance.choice([1, tp]) if ep * tp * pp <= 8 and not model.add_bias_linear else 1  # biases: ETP 1 only

@@ -58,7 +58,7 @@ def test_latent_attention_and_its_products_run_too(device: Device) -> None:
         assert measures()[kind](bench, type(row)(group="compute", kind=kind, name=kind, unit="us", changes=plain))
 
 
-def test_software_that_does_not_work_says_why(device: Device) -> None:
+def test_software_that_works_measures_1_and_software_that_is_not_installed_raises(device: Device) -> None:
     bench = Bench(load_recipe("cpu-moe"), device, rank=0, world=1)
     row = next(row for row in rows_of(load_recipe("cpu-moe")) if row.kind == "profiler")
     assert measures()["profiler"](bench, row) == [1.0]
@@ -68,7 +68,7 @@ def test_software_that_does_not_work_says_why(device: Device) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.megatron
-def test_two_cpu_ranks_measure_every_group(tmp_path: Path) -> None:
+def test_two_cpu_ranks_measure_every_row_planned_for_them(tmp_path: Path) -> None:
     recipe = load_recipe("cpu-moe")
     found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
     assert found.failure is None

@@ -1,8 +1,8 @@
 """Thousands of recipes, legal and not: legal ones with a few knobs moved, the same for the same seed.
 
-A move is drawn for every knob of the table from all values it takes, with the values that decide something (degrees
-that divide and that do not, layouts of the right and the wrong length) drawn often; a group of moves that belong
-together (full recompute and its method) is drawn as one, so that deep rules are reached and not only the first.
+A move is of any knob of the table to any value it takes; where only some values decide something (degrees that divide
+and that do not, layouts of the right and the wrong length) to one of those. Half of the moves are groups that belong
+together (full recompute and its method), so that deep rules are reached and not only the first.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ CLUSTERS: tuple[dict[str, Any], ...] = (
 
 
 def mutants(count: int, *, seed: int, also: Sequence[Recipe] = ()) -> Iterator[Recipe]:
-    """Returns every example of every rule, then `count` mutants of the base recipe and of `also`."""
+    """Yields every example of every rule, then `count` mutants of the example recipe and of `also`."""
     draw = random.Random(seed)
     for rule in RULES:
         yield from (recipe_of(rule.breaking), recipe_of(rule.passing))
@@ -123,7 +123,7 @@ def _changes(draw: random.Random, base: Recipe) -> dict[str, Any]:
 
 
 def _value(draw: random.Random, knob: Knob, words: Sequence[Any]) -> Any:
-    """Returns one of `words`, else any value in the knob's domain."""
+    """Returns one of `words`, else one of the knob's SIZES, else any value in its domain."""
     words = words or SIZES.get(knob.name) or knob.values or ()
     if words:
         return draw.choice(words)

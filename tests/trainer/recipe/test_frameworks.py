@@ -33,7 +33,7 @@ def test_a_warning_to_everyone_is_an_error_to_the_framework_that_stops() -> None
     assert "vpp-two-stages" not in errors(two, FrameworkName.MEGATRON_BRIDGE)
 
 
-def test_a_recipe_that_one_framework_adjusts_and_an_old_core_refuses_is_an_error_for_the_others() -> None:
+def test_flex_with_the_overlap_is_an_error_to_an_old_core_and_later_adjusted_by_bridge_alone() -> None:
     flex = given(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex")
     shared = flex.replace({}).model_copy(
         update={"model": flex.architecture.model_copy(update={"moe_shared_expert_intermediate_size": 768})}
@@ -78,7 +78,7 @@ def test_what_older_releases_train_wrongly_is_an_error_to_them_and_what_is_sligh
     }
 
 
-def test_the_biases_of_gpt_oss_are_refused_beside_a_graph_of_delayed_gradients() -> None:
+def test_biases_of_gpt_oss_with_a_graph_of_delayed_gradients_are_refused_since_0_17() -> None:
     recipe = given(
         model="gpt-oss-20b",
         expert_model_parallel_size=8,

@@ -77,7 +77,7 @@ def said(estimate: TimeEstimate) -> str:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
-    """Returns the rows of hardware.csv, to which a test may add before the first use."""
+    """Yields the rows of hardware.csv, to which a test may add before the first use."""
     rows = read_table("hardware.csv")
     monkeypatch.setattr(hardware, "read_table", lambda name: rows)
     for cached in (known_hardware, fitted_architectures):
@@ -116,7 +116,7 @@ def test_a_new_gpu_is_a_row(table: list[dict[str, str]]) -> None:
     assert [finding for finding in check(read("r100", precision="fp8_blockwise")) if finding.rule == "format-suits-gpu"]
 
 
-def test_an_architecture_without_constants_is_an_error_and_no_other_one(table: list[dict[str, str]]) -> None:
+def test_an_architecture_without_constants_is_an_error_that_names_what_is_missing(table: list[dict[str, str]]) -> None:
     table.append(row(fitted_as="rubin"))
     with pytest.raises(BadInputError) as refused:
         estimate_time(read("r100"))
@@ -131,7 +131,7 @@ def test_a_row_without_a_figure_that_estimates_need_is_refused(table: list[dict[
         known_hardware()
 
 
-def test_a_reference_is_a_row_and_both_have_their_power(table: list[dict[str, str]]) -> None:
+def test_a_reference_that_is_no_row_or_without_power_is_refused(table: list[dict[str, str]]) -> None:
     table.append(row(reference="gb900"))
     with pytest.raises(BadInputError, match="reference 'gb900' is no row"):
         known_hardware()
@@ -227,7 +227,7 @@ def test_another_network_between_nodes_is_another_experiment() -> None:
     assert estimate_time(slow).by_part["dp_s"] > estimate_time(plain).by_part["dp_s"]
 
 
-def test_a_gpu_that_is_announced_without_figures_is_refused_with_them() -> None:
+def test_a_gpu_announced_without_figures_is_refused_and_its_figures_are_asked_for() -> None:
     assert announced()
     for name in announced():
         data = {"name": "r", "model": "qwen3-30b-a3b", "cluster": {"gpu": name}}

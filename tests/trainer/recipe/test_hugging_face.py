@@ -255,7 +255,7 @@ def test_a_value_that_cannot_be_read_is_named(row: tuple[str, dict[str, Any], st
         model_fields(PUBLISHED[name] | odd, where="x")
 
 
-def test_init_names_a_field_that_the_model_cannot_have(tmp_path: Path) -> None:
+def test_init_names_the_field_of_a_value_that_it_cannot_have(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["deepseek-v4-flash"] | {"compress_ratios": [8] * 43}))
     with pytest.raises(BadInputError, match="csa_compress_ratios: input should be 0, 4 or 128"):
         starter(model=str(tmp_path / "config.json"), gpu="h100", gpus=256)
@@ -272,7 +272,7 @@ def test_a_mixer_and_experts_in_each_layer_are_two_letters_each() -> None:
     assert (model.mamba_num_heads, model.position_embedding_type) == (48, "none")
 
 
-def test_layers_without_experts_are_those_of_the_sparse_step() -> None:
+def test_experts_are_in_every_layer_of_the_sparse_step_but_those_of_an_mlp_only() -> None:
     config = CONFIGS["qwen3-30b-a3b"] | {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
     assert model_fields(config, where="x")["moe_layer_freq"] == (0, 1, 0, 0, 0, 1)
 

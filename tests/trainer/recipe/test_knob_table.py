@@ -22,8 +22,10 @@ CONFIGS = {
 
 @pytest.fixture(scope="module")
 def core_fields() -> dict[str, str]:
-    """Returns the default of every config field of the installed release as source text, read and not imported (that
-    takes 8 s); empty if the text is a call."""
+    """Returns the default of every config field of the installed release as source text; empty for none or a call.
+
+    The files are read: importing them takes 8 s.
+    """
     spec = find_spec("megatron.core")
     if spec is None or spec.origin is None:
         pytest.skip("megatron-core is not installed")

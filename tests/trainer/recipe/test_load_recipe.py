@@ -191,7 +191,7 @@ def test_files_that_a_recipe_names_are_regular_ones_too(tmp_path: Path, key: str
     assert "pipe" in found.where
 
 
-def test_a_trainers_version_that_is_none_is_refused_where_it_stands(tmp_path: Path) -> None:
+def test_a_trainers_version_that_cannot_be_read_is_refused_where_it_stands(tmp_path: Path) -> None:
     text = "model: qwen3-30b-a3b\ncluster: {gpu: h100}\ntrainer:\n  kind: KIND\n  version: banana\n  command: [t.py]\n"
     for kind in ("megatron-lm", "megatron-bridge", "custom"):
         file = tmp_path / "r.yaml"
@@ -225,8 +225,10 @@ NODES = GOOD.replace("nodes: 2", "nodes: %s")
         ("name: 12\n" + GOOD, "expected text"),
     ],
 )
-def test_numbers_beyond_any_cluster_are_refused_in_plain_words(tmp_path: Path, text: str, said: str) -> None:
-    """Trying every way in which such a number divides would never end."""
+def test_numbers_beyond_any_cluster_and_values_of_a_wrong_kind_are_refused_in_plain_words(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """Trying every way in which such a number divides would take too long."""
     assert any(said in problem.what for problem in problems(tmp_path, text))
 
 
@@ -238,7 +240,7 @@ def test_a_layout_that_would_fill_the_memory_is_called_one_that_cannot_be_read(t
     assert "layout-text" in {finding.rule for finding in check(recipe)}
 
 
-def test_a_name_that_is_like_none_is_not_guessed_at(tmp_path: Path) -> None:
+def test_no_guess_is_made_for_a_name_unlike_all_others(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("model: x")
     with pytest.raises(BadInputError) as caught:
         load_recipe(str(tmp_path / "qwen3-30b-a3b-16xh100"))

@@ -35,7 +35,7 @@ TAKEN = ["qwen3-30b-a3b-8xh200", "piped <&> small", "run[1]", "a..b", "größe 2
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_name_that_is_no_name_of_a_folder_is_refused(name: str) -> None:
+def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
     with pytest.raises(BadInputError) as error:
         recipe_from(Source(name="r.yaml", data={"name": name, **REST}, lines={("name",): 1}))
     (problem,) = error.value.problems
@@ -46,7 +46,7 @@ def test_a_name_that_is_no_name_of_a_folder_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_name_that_is_one_is_taken(name: str) -> None:
+def test_a_name_fit_for_a_folder_is_accepted(name: str) -> None:
     recipe = recipe_from(Source(name="r.yaml", data={"name": name, **REST}))
     assert recipe.name == name
     assert recipe_from(parse_source(recipe.to_yaml(), name="again")).name == name
@@ -75,7 +75,7 @@ def test_a_recipe_without_a_name_is_called_after_its_file(file: str, name: str, 
 
 
 @pytest.mark.parametrize("name", ["../../x", "{outside}", "a/b", "..", "x\\0y"])
-def test_a_run_makes_no_folder_outside_of_studies(
+def test_a_run_with_a_refused_name_makes_no_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here" / "deep").mkdir(parents=True)

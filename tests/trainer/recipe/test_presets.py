@@ -9,7 +9,7 @@ from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
 
 
-def test_two_of_the_models_are_hybrid() -> None:
+def test_four_of_the_models_are_hybrid() -> None:
     assert {name for name, model in presets().items() if model.hybrid} == {
         "qwen3-next-80b-a3b",
         "nemotron-3-nano-30b-a3b",

@@ -43,7 +43,7 @@ def test_a_rule_names_knobs_that_exist_its_source_and_what_to_do(rule: Rule) -> 
 
 
 @every_rule
-def test_a_rule_of_what_nothing_stops_names_its_thread(rule: Rule) -> None:
+def test_a_rule_with_an_effect_names_its_github_thread(rule: Rule) -> None:
     assert rule.effect is None or THREAD.search(rule.source), rule.source
 
 

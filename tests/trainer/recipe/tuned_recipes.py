@@ -3,9 +3,9 @@
 Left out: environment variables that are not knobs (tokenizers, caches, cuDNN switches). Filled in where the table is
 silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of these recipes use; one layer a
 checkpoint of full recompute; the pipeline split, which Megatron-Bridge keeps elsewhere (`split_of`). Set as
-Megatron-Bridge does: sequence parallel is off with TP 1 (R024). Recompute of `mhc` is DeepSeek-V4's, which we do not
-have; the optimizer section's own copy of the overlaps is a default that never acts. What the table has no column for
-and Megatron-Core requires with a setting is set with it (`unrecorded`).
+Megatron-Bridge does: sequence parallel is off with TP 1 (R024). Dropped: recompute of `mhc`, which is DeepSeek-V4's
+(here DeepSeek-V3 stands in for it), and the optimizer section's own copy of the overlaps, a default that never acts.
+What the table has no column for and Megatron-Core requires with a setting is set with it (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def rows() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads((FACTS / "tuned_recipes.json").read_text(encoding="utf-8")))
 
 
-# The table's model -> ours, and fields that differ. Vision-language recipes train the language model of that size; a
-# model that is not in our table is replaced by the nearest one that is, without MTP.
+# The table's model -> a preset, and fields that differ. Vision-language recipes train the language model of that size;
+# for the others a preset near the model stands in.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_vl_30b_a3b": ("qwen3-30b-a3b", {}),

@@ -94,7 +94,7 @@ def prey(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, 
     if user != os.getuid() and os.getuid() != 0:
         pytest.skip("only root can become another user")
     if user == NOBODY and PYTHON is None:
-        pytest.skip("no Python 3.11 that another user may run")
+        pytest.skip("no Python from 3.11 to 3.13 in /usr/bin that another user may run")
     for each in (tmp_path, *tmp_path.parents):  # pytest's own folders, which another user may not enter
         if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o001:
             each.chmod(0o755)
@@ -158,8 +158,8 @@ def test_nothing_of_200_hostile_lines_happens(mode: Isolation, prey: tuple[int, 
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(script) in _bytes(path)]
 
 
-def test_without_namespaces_and_landlock_nothing_is_run(prey: tuple[int, Prey]) -> None:
-    """Runs in a user namespace without privileges that may make no other namespace, and without Landlock."""
+def test_without_namespaces_only_landlock_is_left(prey: tuple[int, Prey]) -> None:
+    """Runs in a user namespace without privileges that may make no other namespace; Landlock stays if it was there."""
     user, prey_of = prey
     if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("no unshare or setpriv to take the namespaces away with")
@@ -210,7 +210,8 @@ def _quoted(text: str) -> str:
 
 
 def _places() -> dict[str, list[str]]:
-    """Returns the names in folders that everybody may write to, without those of tests that run at the same time."""
+    """Returns the names in folders that hostile lines write to; of /tmp, which other tests use too, only those that
+    contain hostile."""
     found = {}
     for place in ("/", "/etc", "/var/tmp", "/dev/shm", "/dev/mqueue"):
         if os.path.isdir(place):

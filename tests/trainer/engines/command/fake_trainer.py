@@ -1,10 +1,12 @@
 """A trainer that prints what Megatron-LM prints and trains nothing: `fake_trainer.py ACTS --exit-interval N …`.
 
 ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
-short (ends there with code 0), hang (all ranks), linger (does all, then does not end). `{"tell": ["PATH"]}` prints
-variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it. `{"first": 1001}` is where it
-begins, `{"noise_mib": 9}` how much else it prints, `{"orphan": ["own", "empty"]}` leaves processes with its own and an
-empty environment, and `{"looks": [["bar"], …]}` is how the line of each iteration looks, in turn: see LOOKS.
+short (ends there with code 0), hang (all ranks), handled (all ranks: an exception that is caught and printed).
+`{"refuse": TEXT}` fails before the first iteration, `{"linger": true}` does all and then does not end. `{"tell":
+["PATH"]}` prints variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it. `{"first":
+1001}` is where it begins, `{"noise_mib": 9}` how much else it prints, `{"orphan": ["own", "empty"]}` leaves processes
+with its own and an empty environment, and `{"looks": [["bar"], …]}` is how the line of each iteration looks, in turn:
+see LOOKS.
 """
 
 from __future__ import annotations

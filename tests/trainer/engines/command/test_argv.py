@@ -85,7 +85,7 @@ def test_the_profiler_gets_steps_and_ranks(trace: str, flag: str) -> None:
     assert "--profile" not in argv(cpu_recipe(), trace="none")
 
 
-def test_first_and_last_stage_and_the_expert_groups_are_traced() -> None:
+def test_the_first_and_the_last_stage_and_watched_ranks_are_traced() -> None:
     deep = load_recipe("deepseek-v3-1024xh100")
     ranks = traced_ranks(deep)
     stage = deep.world_size // deep.parallelism.pipeline_model_parallel_size

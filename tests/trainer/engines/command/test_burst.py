@@ -86,7 +86,7 @@ def test_lines_are_read_however_they_look(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_a_trainer_that_resumes_from_a_checkpoint_starts_with_the_first_iteration(tmp_path: Path) -> None:
+def test_a_trainer_that_resumes_from_a_checkpoint_is_a_configuration_failure(tmp_path: Path) -> None:
     failure = run(tmp_path, {"first": 1001}).failure
     assert failure is not None
     assert failure.kind is FailureKind.CONFIG
@@ -110,7 +110,7 @@ def test_no_process_that_a_trainer_leaves_outlives_its_burst(tmp_path: Path) -> 
 
 
 def sleepers() -> set[int]:
-    """Processes that the fake trainer leaves."""
+    """Returns the processes that fake trainers have left."""
     found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {pid for pid in found if _command(pid) == b"/bin/sleep\x00300\x00"}
 

@@ -19,7 +19,7 @@ SCHEDULES = "def forward_step(x):\n    return x + 1\ndef backward_step(x):\n    
 
 
 def module(folder: Path, name: str, text: str) -> None:
-    """Returns a module that hides an installed one of that name."""
+    """Writes a module that hides an installed one of that name."""
     *packages, last = name.split(".")
     for package in packages:
         folder = folder / package
@@ -63,7 +63,7 @@ def test_a_child_of_the_rank_leaves_nothing_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "ranks" / "rank0.phase").read_text().strip() == "forward"
 
 
-def test_memory_is_reported_at_the_last_measured_step_or_at_the_end(tmp_path: Path) -> None:
+def test_memory_is_reported_at_the_last_measured_step(tmp_path: Path) -> None:
     module(tmp_path, "megatron.training.training", "def train_step():\n    return sum(range(100000))\n")
     program = (
         "import sys; sys.modules.setdefault('torch', type(sys)('torch')); sys.modules['torch'].cuda = "

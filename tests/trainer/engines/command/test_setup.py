@@ -26,7 +26,8 @@ VARIABLES = {"MINE": "the recipe's", "TWICE": "${TWICE}:more", "LD_LIBRARY_PATH"
 
 
 def environment_made(folder: Path) -> tuple[str, ...]:
-    """Lines as of a script with modules and a virtual environment, whose `python` is no other program's."""
+    """Writes a module system and a virtual environment with a `python` of its own; returns the setup lines that use
+    them."""
     (folder / "bin").mkdir()
     python = folder / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

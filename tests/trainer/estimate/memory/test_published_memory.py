@@ -32,7 +32,7 @@ def test_published_peaks_are_met_as_far_as_their_settings_are_known() -> None:
 
 
 def test_recipes_that_were_tuned_on_their_gpu_fit_it_by_the_bound() -> None:
-    """Checks tuned recipes as they are run; models of another size that represent one are left out."""
+    """Checks tuned recipes as they are run, except those for which a model of another size stands here."""
     known = [row for row in tuned_recipes.rows() if not row["model"].lower().startswith(REPRESENTED)]
     recipes = {recipe.digest(): recipe for row in known if (recipe := as_run(row))}
     fitting = [fits(recipe) for recipe in recipes.values()]

@@ -205,7 +205,7 @@ def test_an_all_gather_permutes_less_than_an_all_to_all() -> None:
     assert parts[0] < parts[1]
 
 
-def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> None:
+def test_exchanging_heads_moves_less_than_the_ring_over_many_context_ranks() -> None:
     long: dict[str, Any] = {"seq_length": 131072, "context_parallel_size": 16, "global_batch_size": 64}
     ring = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long)).by_part
     dealt = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, cp_comm_type="a2a")).by_part
@@ -311,7 +311,7 @@ CPU_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # faster, slo
 
 
 @pytest.mark.parametrize(("fast", "slow"), CPU_CHANGES.values(), ids=CPU_CHANGES)
-def test_what_makes_cpu_ranks_faster(fast: dict[str, Any], slow: dict[str, Any]) -> None:
+def test_changes_that_made_cpu_ranks_faster_are_estimated_as_faster(fast: dict[str, Any], slow: dict[str, Any]) -> None:
     """Checks directions that bursts of this recipe showed; threads where there are cores."""
     recipe = load_recipe("cpu-moe").replace({"expert_tensor_parallel_size": 1})
     fast_s, slow_s = (estimate_time(recipe.replace(changes)).step_s for changes in (fast, slow))

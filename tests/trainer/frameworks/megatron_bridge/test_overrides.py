@@ -125,7 +125,7 @@ def test_variables_are_set_in_the_shell_and_taken_out_of_the_bridge_recipe_where
     assert new.index("++env_vars.NCCL_NVLS_ENABLE='0'") + 1 == new.index("~env_vars.NCCL_NVLS_ENABLE")
 
 
-def test_a_release_that_is_none_is_refused() -> None:
+def test_an_unknown_release_is_refused() -> None:
     assert version_of("0.3.1") == (0, 3, 1)
     assert version_of(None) == version_of("head") == NEW
     with pytest.raises(BadInputError, match="not a known release of Megatron-Bridge"):
@@ -136,7 +136,7 @@ def test_what_a_bridge_recipe_says_of_graphs_by_their_old_names_is_switched_off(
     assert "++model.external_cuda_graph=false" in overrides(recipe())
 
 
-def test_mxfp8_under_fsdp_is_said_as_the_old_release_ends_with_what_the_recipe_has() -> None:
+def test_mxfp8_under_fsdp_reuses_the_gradient_buffer_in_the_old_release_only() -> None:
     given = recipe(use_megatron_fsdp=True, precision="mxfp8", fp8_param_gather=True)
     assert "reuse_grad_buf_for_mxfp8_param_ag:true" in "".join(overrides(given, OLD))
     assert "reuse_grad_buf_for_mxfp8_param_ag:false" in "".join(overrides(given, NEW))

@@ -117,7 +117,7 @@ def test_what_a_recipe_does_not_decide_stays_verbatim_and_in_order() -> None:
     assert said.own == ("--team-flag x y",)
 
 
-def test_a_value_that_is_none_of_a_knobs_stays_and_is_said() -> None:
+def test_a_value_that_the_knob_does_not_have_stays_and_is_said() -> None:
     said = reading("--transformer-impl inference_optimized --position-embedding-type mrope")
     assert [each.words for each in said.kept] == [
         "--transformer-impl inference_optimized",

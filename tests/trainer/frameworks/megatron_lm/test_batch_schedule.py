@@ -57,5 +57,5 @@ def test_check_says_which_batches_it_does_not_judge(recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("schedule", "batch"), [("0:8", 8), (SCHEDULE, 256), ("0:8 1K:16", 16), ("", None), ("8", None), ("0:8 x", None)]
 )
-def test_the_last_batch_of_a_schedule(schedule: str, batch: int | None) -> None:
+def test_the_last_batch_is_read_from_a_well_formed_schedule(schedule: str, batch: int | None) -> None:
     assert last_batch(schedule) == batch

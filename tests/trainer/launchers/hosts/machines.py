@@ -27,7 +27,7 @@ def why_not() -> str | None:
 
 @dataclass(kw_only=True)
 class Hosts:
-    """Named h1 and h2 in `config`, which ssh reads."""
+    """Two hosts with an sshd each, named h1 and h2 in `config`, which ssh reads."""
 
     folder: Path
     network: Network

@@ -1,6 +1,7 @@
-"""A real Slurm of two nodes on this machine: munged, slurmctld and two slurmd on loopback, started as root.
+"""A real Slurm of two nodes on this machine: munged, slurmctld and two slurmd, started as root.
 
-It starts in a second. Each has its own ports, names and folders, so that several may run at a time.
+The nodes are on loopback, or in network namespaces. It starts in a second. Each has its own ports, names and folders,
+so that several may run at a time.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class Cluster:
             time.sleep(LOOK_S)
 
     def change(self, *argv: str, job: str) -> None:
-        """Runs a command until Slurm accepts it: a busy controller refuses one now and then, also in other words."""
+        """Runs a command on the job until Slurm accepts it; fails if the job is over before.
+
+        A busy controller refuses one now and then, also in words that `run` does not know.
+        """
 
         def accepted() -> bool:
             with contextlib.suppress(subprocess.CalledProcessError):

@@ -65,7 +65,7 @@ def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
 
 
 def name_of(ranks: WarmRanks) -> str:
-    """Returns the name of its step or job in Slurm."""
+    """Returns the name that the ranks' step or job has in Slurm."""
     monitor = processes_of(ranks).monitor
     assert isinstance(monitor, SlurmMonitor)
     return monitor.name

@@ -1,6 +1,7 @@
-"""A network between the nodes of the tests' Slurm: a namespace each, joined by a bridge, every link as slow as asked.
+"""A network between the nodes of the tests' Slurm, or between hosts for ssh: a namespace each, joined by a bridge.
 
-Needs root, ip and tc. The nodes share this machine's files, and nothing of each other's network.
+Every link is as slow as asked. Needs root, ip and tc. The nodes share this machine's files, and nothing of each other's
+network.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ ranks.run(folder / "0001", deadline_s=300)
 
 @contextmanager
 def killed_tuner(folder: Path, acts: dict[int, list[list[Any]]], when: Callable[[], bool], job: str) -> Iterator[str]:
-    """Starts a tuner that starts the burst and is killed, with every process below it, once `when`; returns the mark of
-    the start."""
+    """Starts a tuner that starts the burst, kills it with every process below it once `when`, and yields the start's
+    mark; at the end waits until no process of it and no job is left."""
     (folder / "0001").mkdir()
     (folder / "0001/acts.json").write_text(json.dumps(acts))
     argv = [sys.executable, "-c", TUNER, str(folder), job]

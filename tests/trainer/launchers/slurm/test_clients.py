@@ -131,7 +131,7 @@ def test_what_a_silent_controller_may_still_run_is_not_taken_for_gone() -> None:
 
 
 def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    """Returns an squeue that counts its calls in `asked` and fails in this way."""
+    """Puts an squeue on PATH that counts its calls in `asked` and fails with these words."""
     path = folder / "squeue"
     path.write_text(f"#!/bin/sh\necho >> {folder}/asked\nprintf '%b' \"{words}\" >&2\nexit 1\n")
     path.chmod(0o755)

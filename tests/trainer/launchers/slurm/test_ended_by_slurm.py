@@ -107,7 +107,7 @@ def test_an_allocation_that_makes_room_is_an_interruption_and_starts_nothing_mor
         pytest.param(out_of_time, {}, FailureKind.HANG, "TIMEOUT", id="out of time"),
     ],
 )
-def test_a_job_a_burst_that_makes_room_is_tried_again_and_one_out_of_time_is_not(
+def test_a_job_per_burst_that_makes_room_is_tried_again_and_one_out_of_time_is_not(
     end: End,
     settings: dict[str, Any],
     kind: FailureKind,

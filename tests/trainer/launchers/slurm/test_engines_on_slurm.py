@@ -64,7 +64,7 @@ def test_our_own_worker_trains_two_bursts_on_warm_ranks_of_two_nodes(allocated: 
 
 
 @pytest.mark.megatron
-def test_a_job_a_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> None:
+def test_a_job_per_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> None:
     engine = MegatronEngine(tmp_path / "engine")
     recipe = recipe_on_nodes({"slurm": {"job": "per-burst"}}).replace(SMALL)
     outcome = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
@@ -98,7 +98,7 @@ def test_a_trainer_that_hangs_is_ended_on_both_nodes(light_agent: None, allocate
         assert "most recent call first" in (tmp_path / f"0001/log/rank{rank}.log").read_text()
 
 
-def test_a_job_a_burst_runs_a_trainer_of_the_users(light_agent: None, reachable: Cluster, tmp_path: Path) -> None:
+def test_a_job_per_burst_runs_a_trainer_of_the_users(light_agent: None, reachable: Cluster, tmp_path: Path) -> None:
     """Runs the lines that prepare the shell before the command of every rank."""
     launcher = {"slurm": {"job": "per-burst", "sbatch": ["--comment=tuning"]}}
     outcome = trained(tmp_path, with_trainer({"tell": ["MODULE"]}, launcher, setup=module_loaded(tmp_path)))

@@ -124,7 +124,7 @@ def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: 
 def test_ranks_end_when_nobody_of_the_tuner_is_left(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
-    """The supervisor and srun are killed at once: the kernel, Slurm and at last the lease see to the rest."""
+    """Kills the supervisor, with which the kernel ends srun; Slurm and at last the lease end the rest."""
     ranks = launch_on_nodes()
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     processes = processes_of(ranks)
@@ -210,10 +210,10 @@ def test_more_nodes_than_the_allocation_has_are_refused(allocated: Cluster, laun
         launch_on_nodes(nodes=3)
 
 
-def test_a_job_a_burst_is_submitted_followed_and_gone(
+def test_a_job_per_burst_is_submitted_followed_and_gone(
     reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
 ) -> None:
-    ranks = launch_on_nodes(job="per-burst")  # gloo in such a job: test_a_job_a_burst_keeps_no_ranks
+    ranks = launch_on_nodes(job="per-burst")  # gloo in such a job: test_a_job_per_burst_keeps_no_ranks
     assert ranks.run(make_burst({}), deadline_s=HANG_S).failure is None
     assert not launcher_at(tmp_path, job="per-burst").keeps_ranks
     assert len(list(notes.started_nodes(ranks.control, 2))) == 2

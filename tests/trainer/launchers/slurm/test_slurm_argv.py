@@ -55,7 +55,7 @@ def test_a_recipe_of_cpus_asks_for_no_gpus() -> None:
     assert not any("gpu" in word for word in [*sbatch(ASKED), *srun()])
 
 
-def test_a_step_asks_for_all_gpus_of_a_node_or_gets_one_in_a_job_with_gpus_per_task() -> None:
+def test_a_step_asks_for_all_gpus_of_a_node() -> None:
     assert "--gpus-per-node=8" in srun_argv(ON_GPUS, SlurmSettings(), inside=True)
     assert "--gpus-per-node=8" in srun_argv(ON_GPUS, SlurmSettings(sbatch=("--gpus=16",)), inside=False)
 
