@@ -58,8 +58,8 @@ class Stages:
     exists: Flags
     dense: Floats  # decoder layers without experts
     moe: Floats
-    attending: Floats  # both, each by the positions its attention sees over the model's mean
-    mtp: Floats  # multi-token-prediction layers, of the model's last kind; in the rank's last chunk
+    attending: Floats  # dense and MoE layers, each weighted by the positions its attention sees over the model's mean
+    mtp: Floats  # multi-token-prediction layers, of the model's `mtp_kind`; in the rank's last chunk
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
     norms: Flags  # the rank of the last decoder layer holds the final norm; without MTP, that of the head
@@ -73,7 +73,7 @@ class Chunks:
     dense: Floats  # [K, P, V]
     moe: Floats
     attending: Floats
-    of_row: Integers  # index of each row's split, [N], or [] if all rows have the same
+    of_row: Integers  # index of each row's split, [N], or a single 0 of shape [] if no knob of the split varies
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -204,8 +204,8 @@ class Candidates:
 
     @cached_property
     def _splits(self) -> tuple[list[Recipe], Integers]:
-        """Returns (one recipe per distinct split of layers, the index of each row's split: [N], or [] if there is one
-        split)."""
+        """Returns (one recipe per distinct split of layers, the index of each row's split: [N], or a single 0 of shape
+        [] if no knob of the split varies)."""
         varied = [name for name in SPLIT if name in self.columns]
         if not varied:
             return [self.base], np.zeros((), dtype=np.int64)

@@ -53,7 +53,7 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
 
 
 def quantizes_head(candidates: Candidates) -> Flags:
-    """Returns the rows whose output projection is computed in MXFP8."""
+    """Returns [N]: true where the output projection is computed in MXFP8."""
     return candidates.on("fp8_output_proj") & candidates.among("precision", "mxfp8")
 
 

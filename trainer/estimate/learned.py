@@ -47,7 +47,7 @@ class LearnedMemory:
 
     def half_width_gib(self, by_part: Mapping[str, Floats], uneven_gib: Floats) -> Floats:
         """Returns the half width of the 90 % interval of the parts' sum, GiB, that follows from the factors'
-        deviations."""
+        deviations; `by_part`: the parts as `moved` returns them."""
         each = [
             sum((by_part[name] for name in group.parts if name in by_part), np.zeros(()))
             * (group.half_width / group.factor)

@@ -1,7 +1,7 @@
 """Predicts a probe's rows by the closed forms: by the functions of the estimates, at a row's shape.
 
-Shapes: R rows; with K sets of constants (arrays [K, 1]) every result has a first axis K. NaN for kinds that the tables
-do not cover.
+Shapes: R rows; with K sets of constants (arrays [K, 1]) every result has a first axis K. NaN for kinds that KINDS does
+not have, and for copies over a host link of unknown rate.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _of_a_layer(name: str) -> Callable[[_Rows], Floats]:
 
 
 def _attention(rows: _Rows) -> Floats:
-    """Returns the microseconds of a layer that attends to the whole sequence, as in a probe: without a window, and 0
-    for linear mixers."""
+    """Returns the microseconds of attention in a layer that attends to the whole sequence, as in a probe: without a
+    window and without the scans of linear mixers."""
     model = rows.candidates.base.architecture
     of_scans = {name: 0.0 for name in rows.values if name.startswith("scan_time.")}
     alone = _Rows(rows.rows, rows.candidates, {**rows.values, **of_scans})

@@ -1,4 +1,4 @@
-"""Seconds of a burst before its first step, by the defaults of simulated clusters."""
+"""Seconds of a burst until its first step has ended, by the recipe's machine file or the defaults of one."""
 
 from __future__ import annotations
 

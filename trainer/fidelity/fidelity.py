@@ -36,7 +36,8 @@ class Fidelity:
 class NoProxyKind(StrEnum):
     """The reason why no proxy of a size exists. The comment on each kind lists its figures."""
 
-    NOT_SMALLER = "not_smaller"  # nodes, target_nodes
+    # nodes, target_nodes; also if TP·PP·CP of the target does not divide its GPUs
+    NOT_SMALLER = "not_smaller"
     STAGES = "stages"  # layers, of_stages: the numbers of layers that proxies can have
     GRID = "grid"  # gpus, group: TP·CP·PP of the proxy, which does not divide its GPUs
     EXPERTS = "experts"  # gpus, group: ETP·EP·PP of the proxy, which does not divide its GPUs

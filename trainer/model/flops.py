@@ -1,4 +1,4 @@
-"""Model FLOPs of a step, as Megatron's throughput line counts them.
+"""Model FLOPs to train on one token, as Megatron's throughput line counts them.
 
 Six per weight of every GEMM that a token passes (multiply and add, in the forward pass and twice in the backward pass),
 plus attention over the positions it sees: half the sequence on average, or its window. No norms, no router, no

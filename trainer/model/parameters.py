@@ -72,7 +72,8 @@ def position_parameters(model: Architecture, seq_length: int) -> int:
 
 
 def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int = 0) -> int:
-    """Returns all parameters of the model, each counted once; `mtp` includes multi-token-prediction layers."""
+    """Returns all parameters of the model, each counted once; `mtp` includes multi-token-prediction layers,
+    `seq_length` is that of learned position embeddings."""
     layers = sum(kind_parameters(model, kind).total for kind in model.layer_kinds)
     tables = 1 + model.untie_embeddings_and_output_weights
     extra = (model.mtp_num_layers or 0) * mtp_parameters(model).total if mtp else 0

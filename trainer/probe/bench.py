@@ -19,7 +19,7 @@ US = 1e6
 
 
 class UnavailableError(Exception):
-    """Raised if software that a row measures is not installed, or this device does not support it."""
+    """Raised if software that a row measures is not installed, or device or number of ranks do not suffice."""
 
 
 class Bench:
@@ -90,7 +90,7 @@ class Bench:
         return bool(self.most(float(now - self._began > GROUP_S or now > deadline)))
 
     def ranks(self, count: int, stride: int) -> tuple[int, ...] | None:
-        """Returns the ranks of this rank's group of `count`, `stride` apart; None if the world is too small."""
+        """Returns the ranks of this rank's group of `count`, `stride` apart; None if it is in no whole group."""
         block = count * stride
         if block > self.world:
             return None
@@ -99,7 +99,7 @@ class Bench:
         return found if found[-1] < self.world else None
 
     def group(self, count: int, stride: int) -> Any:
-        """Returns this rank's process group of `count` ranks, `stride` apart.
+        """Returns this rank's process group of `count` ranks, `stride` apart; None if it is in no whole group.
 
         Collective: every rank must call it. Raises UnavailableError if the world is too small.
         """

@@ -10,7 +10,7 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
 
     `bandwidth_gb_s` is what a rank sends per second (2·(n−1)/n of its data, at the fastest size), `latency_us` the time
     of a 4 KiB all-reduce. `clocks_apart_s`: largest clock difference between two nodes, to within the latency.
-    `folder_lag_s`: time until every node saw what rank 0 wrote.
+    `folder_lag_s`: time until every rank saw what rank 0 wrote, or what all ranks wrote if that took longer.
     """
 
     nodes: int

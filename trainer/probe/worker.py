@@ -152,7 +152,7 @@ class _Rank:
         return float((found.max() - found.min()).item())
 
     def _folder_lag_s(self) -> float:
-        """Returns the seconds until every rank has read what rank 0 wrote, and rank 0 what every rank wrote."""
+        """Returns the seconds until every rank sees what rank 0 wrote, or what all ranks wrote if that takes longer."""
         token = self.folder / "token"
         if self.rank == 0:
             token.write_text(self.folder.name)

@@ -91,7 +91,7 @@ class Architecture(Section):
     no_rope_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[Literal[0, 1], ...], Field(strict=False)] | None = None
     use_rope_scaling: bool = False  # Llama 3's scaling, by rope_scaling_factor
     rope_scaling_factor: float = Field(default=8.0, gt=0.0)
-    rope_type: Literal["rope", "yarn"] = "rope"  # for latent attention; without it position_embedding_type is yarn
+    rope_type: Literal["rope", "yarn"] = "rope"  # of latent attention; other models write position_embedding_type
     # YaRN, with latent attention or without; Megatron-Core's own defaults of latent attention
     rotary_scaling_factor: float = Field(default=40.0, gt=0.0)
     original_max_position_embeddings: int = Field(default=4096, gt=0)
@@ -103,7 +103,7 @@ class Architecture(Section):
     hidden_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     attention_output_gate: bool = False
-    # (left, right) tokens a query sees; every N-th layer (or those of the tuple) sees all
+    # (left, right) tokens a query sees, in all layers but every N-th, or in those with 1 in the tuple
     window_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     window_attn_skip_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[int, ...], Field(strict=False)] | None = None
     # Llama 4's chunked attention: Megatron-Core has no field for it
@@ -144,7 +144,8 @@ class Architecture(Section):
 
     @property
     def activation(self) -> ActivationName:
-        """Returns the activation: as written, else the default of Megatron's launchers (SiLU if gated, else GELU)."""
+        """Returns the activation: as written, else squared ReLU if its fused kernel is on, else the default of
+        Megatron's launchers (SiLU if gated, else GELU)."""
         if self.activation_func is not None:
             return self.activation_func
         if self.use_fused_weighted_squared_relu:
@@ -205,7 +206,7 @@ class Architecture(Section):
     @property
     def mtp_kind(self) -> LayerKind:
         """Returns the kind of a multi-token-prediction layer: that of the last decoder layer (with the compression
-        ratio given for MTP, if any), or the sum of the MTP pattern's letters."""
+        ratio given for MTP, if any), or the first mixer and the first feed-forward of the MTP pattern's letters."""
         if not self.mtp_hybrid_override_pattern:
             own = (self.csa_compress_ratios or ())[self.num_layers : self.num_layers + 1]
             last = self.layer_kinds[-1]

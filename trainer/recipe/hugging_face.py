@@ -46,7 +46,7 @@ def is_hugging_face(data: Any) -> bool:
 def model_fields(data: Config, *, where: str) -> dict[str, Any]:
     """Returns the fields of the architecture.
 
-    Raises BadInputError for a family that is not in the table, or a config without sizes.
+    Raises BadInputError for a family that is not in the table, a value that cannot be read, or a config without sizes.
     """
     config = _language_part(data)
     kind = str(config.get("model_type"))
@@ -305,7 +305,8 @@ def _rope_kind(scaling: Mapping[str, Any]) -> str | None:
 
 
 def _no_rope(layers: Any, config: Config) -> Any:
-    """Returns N if every N-th layer has no rotary embedding; else one flag per layer, 1 for no rotary embedding."""
+    """Returns N if every N-th layer has no rotary embedding; else one flag per layer, 1 for no rotary embedding; None
+    if all layers have it."""
     flags = tuple(int(not rotates) for rotates in layers)
     if not any(flags):
         return None

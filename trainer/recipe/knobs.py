@@ -35,8 +35,8 @@ _PYTHON_TYPES: dict[Kind, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """Values that a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b`, `any a|b` or `sizes>=1`, a list of whole
-    numbers; `?` also allows null."""
+    """Values that a knob takes: `bool`, `int>=1`, `float 0..1`, `text`, `one a|b`, `any a|b` or `sizes>=1`, a list of
+    whole numbers; `?` also allows null."""
 
     kind: Kind
     words: tuple[str, ...] = ()  # words of `one` and `any`

@@ -23,7 +23,7 @@ class SlurmSettings(Section):
 
     # allocation: a step in the salloc or sbatch job that the tuner runs in
     job: Literal["allocation", "per-burst"] = "allocation"
-    allocate: str | None = None  # options of sbatch: one job for the whole study, with the tuner in it
+    allocate: str | None = None
     partition: str | None = None  # this and the next three: with `job: per-burst` or `allocate`
     account: str | None = None
     qos: str | None = None
@@ -34,7 +34,7 @@ class SlurmSettings(Section):
     exclude: Words = ()  # nodes never to use
     # network interface of gloo and NCCL between nodes; None: the one by which nodes reach the first
     interface: str | None = None
-    srun: Words = ()  # further options of srun, and below of sbatch, passed on unchanged
+    srun: Words = ()
     sbatch: Words = ()
     container_image: str | None = None  # for pyxis: srun --container-image
     container_mounts: Words = ()

@@ -133,8 +133,8 @@ def layers_of_ranks(recipe: Settings) -> list[list[list[int]]]:
 
 
 def mtp_layers_of_ranks(recipe: Settings) -> list[int]:
-    """Returns the multi-token-prediction layers of each pipeline rank, int[PP]: by the pipeline layout, else on the
-    last rank."""
+    """Returns the number of multi-token-prediction layers of each pipeline rank, int[PP]: by the pipeline layout, else
+    all on the last rank."""
     pp = layout_of(recipe).pp
     if stages := stages_of(recipe):
         return [sum(stage.count("m") for stage in stages[rank::pp]) for rank in range(pp)]
@@ -142,13 +142,13 @@ def mtp_layers_of_ranks(recipe: Settings) -> list[int]:
 
 
 def _chunked(by_rank: list[int], chunks: int) -> list[int]:
-    """Returns the layers of every stage, in order: each rank's layers spread evenly over its chunks, the first ones
-    fuller."""
+    """Returns the number of layers of every stage, in order: each rank's layers spread evenly over its chunks, the
+    first ones fuller."""
     return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]
 
 
 def layers_by_stage(recipe: Settings) -> list[int]:
-    """Returns the decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
+    """Returns the number of decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers
     if stages := stages_of(recipe):
         return [sum(stage.count("t") for stage in stages[rank :: layout.pp]) for rank in range(layout.pp)]

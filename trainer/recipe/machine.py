@@ -18,7 +18,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Compute(Section):
-    """Factors on the rates of rates.csv: 0.8 is 20 % slower."""
+    """Factors on the figures of rates.csv: 0.8 on a rate is 20 % slower."""
 
     dense_gemm: Factor = Field(1.0, description="rate of dense GEMMs")
     grouped_gemm: Factor = Field(1.0, description="rate of the experts' grouped GEMMs")
@@ -113,7 +113,7 @@ class Fault(Section):
 
 
 class Startup(Section):
-    """Durations of a burst's start, before its first step."""
+    """Durations of a burst's start, with the time that its first step takes longer than others."""
 
     launch_s: float = Field(45.0, ge=0, description="s to start ranks and import")
     per_1024_ranks_s: float = Field(20.0, ge=0, description="additional s per 1,024 ranks: process groups")

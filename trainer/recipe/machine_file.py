@@ -35,7 +35,7 @@ class Estimate(Section):
 
 
 class MachineFile(Machine):
-    """A machine file with both sections."""
+    """A machine file: the simulation's keys and section `estimate`."""
 
     estimate: Estimate | None = Field(None, description="factors fitted on the cluster, for the closed forms")
 

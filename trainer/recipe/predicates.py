@@ -12,7 +12,7 @@ Test = Callable[[Settings], bool]
 
 
 def on(name: str) -> Test:
-    """Returns a test that the knob is set and neither null, false, zero nor empty."""
+    """Returns a test that the knob's value, its default included, is neither null, false, zero nor empty."""
     return lambda recipe: bool(recipe.knob(name))
 
 

@@ -1,4 +1,4 @@
-"""Interface of a recipe for rules and estimates; `Recipe` and a row of `Candidates` implement it."""
+"""Interface of a recipe for rules and estimates; `Recipe`, and `View` of a table's row, implement it."""
 
 from __future__ import annotations
 

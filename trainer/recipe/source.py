@@ -22,7 +22,8 @@ MAX_VALUES = 20_000  # most values of a document with its aliases expanded; a re
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A recipe as read, not yet checked. `name` is its name in problems; `lines` has the line of every key path."""
+    """A recipe or a machine file as read, not yet checked. `name` is its name in problems; `lines` has the line of
+    every key path."""
 
     name: str
     data: Any
@@ -44,8 +45,8 @@ def packaged_examples() -> tuple[str, ...]:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """Returns the candidate that `word` was probably meant to be: the first that starts with it, else the most
-    similar."""
+    """Returns the candidate that `word` was probably meant to be: the first that starts with it and a hyphen,
+    else the most similar; None if none is similar."""
     lower = {candidate.lower(): candidate for candidate in candidates}
     longer = [name for name in lower if name.startswith(f"{word.lower()}-")]
     match = longer or difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)

@@ -52,7 +52,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def validated(model: type[Model], source: Source) -> Model:
-    """Returns plain data as `model`, the whole recipe. Raises BadInputError with every problem found."""
+    """Returns plain data as `model`, a whole file. Raises BadInputError with every problem found."""
     data, problems = _spelled_out(source)
     problems += [*_knob_problems(source, data), *_secret_problems(source, data.get("trainer"))]
     if isinstance(data.get("knobs"), dict):

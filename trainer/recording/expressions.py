@@ -26,7 +26,7 @@ class Word:
 
 
 def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -> Word:
-    """Returns the word of which these are two values.
+    """Returns the word of which these are two values; CALCULATED, with the first value, if `pairs` do not give both.
 
     `pairs`: (value in the first, value in the second, the expression that gives them).
     """

@@ -1,7 +1,7 @@
 """Isolates a launch script: its changes are discarded, and it reaches no network and no process outside.
 
 Three kinds, of which the first that the system allows is used: namespaces (an overlay over every folder, no network,
-own processes), Landlock (files can be read, and written only in one scratch folder), none.
+own processes), Landlock (files can be read, and written only in one scratch folder), and none for a trusted script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Isolation(StrEnum):
 
 def enter_namespaces(host: str) -> int:
     """Gives this process, which must have one thread only, a temporary copy of the file system; its next child is the
-    first process of a pid namespace. Returns the old /proc. Raises OSError if the system does not allow it."""
+    first process of a pid namespace. Returns a descriptor of the old /proc. Raises OSError if the system does not allow
+    it."""
     user, group = os.geteuid(), os.getegid()
     old_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     try:
@@ -91,8 +92,9 @@ def _mount_points() -> list[str]:
 
 
 def _copy(source: str, target: str, points: list[str]) -> None:
-    """Copies the folder's contents below `target` as one overlay per folder; folders that cannot have one are left
-    out."""
+    """Copies the folder's contents below `target` as one overlay per folder. A folder that overlayfs refuses, and a
+    file, is mounted read-only. A folder stays empty if its path has a colon or comma, or if it has mount points inside
+    and more than MAX_OVERLAYS entries."""
     for entry in _entries(source):
         path, place = os.path.join(source, entry.name), os.path.join(target, entry.name)
         if entry.is_symlink():

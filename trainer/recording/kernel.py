@@ -103,7 +103,7 @@ def drop_capabilities() -> None:
 
 
 def landlock(writable: Sequence[str]) -> None:
-    """Restricts writes to these folders from now on. Raises OSError if the kernel has no Landlock."""
+    """Restricts writes to these folders and files from now on. Raises OSError before Linux 6.2 or without Landlock."""
     version = _checked(_LIBC.syscall(444, None, 0, 1), "landlock")
     if version < 3:
         raise OSError(_ENOSYS, "Landlock cannot forbid to truncate files before Linux 6.2")

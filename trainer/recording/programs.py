@@ -45,7 +45,7 @@ _SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """Values that only the job has, in one recording. Two recordings differ in all of these."""
+    """Values that only the job has, in one recording. Two recordings differ in all but nodes, GPUs per node and GPU."""
 
     time: int
     job: str
@@ -172,7 +172,7 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
         at += 1 + ("=" not in words[at] and len(words[at]) == 2 and words[at][1] in "ACDJLNacdeinopqtwx")
     own = words[:at]
     wrapped = next((word.partition("=")[2] for word in own if word.startswith("--wrap=")), None)
-    if wrapped is None and not words[at:]:  # the script is on standard input: the same with it in a file
+    if wrapped is None and not words[at:]:  # the script is on standard input: first written to a file
         return Replacement(run=("bash", "-c", f"{_IN_A_FILE}; exec {shlex.join(own)} $job"), launched=launched)
     runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"'
     says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
@@ -341,7 +341,7 @@ _OF_HEADERS = {
 
 
 def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
-    """Returns the variables from #SBATCH lines: the job's name, tasks and cores."""
+    """Returns the variables from #SBATCH lines: the job's name, tasks, cores, account, partition and array."""
     said, sizes = dict(options(headers, "srun")), slurm_sizes(headers)
     per_node = sizes.tasks_per_node or (sizes.tasks // values.nodes if sizes.tasks else 1)
     found = {"SLURM_JOB_NAME": said.get("--job-name", said.get("-J", "sbatch"))}

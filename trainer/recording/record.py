@@ -28,7 +28,8 @@ SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=2271
 
 @dataclass(frozen=True, kw_only=True)
 class JobCommand:
-    """A command and the job that it runs in. `headers`: words of the job's #SBATCH lines; () outside a job."""
+    """A command and the job that it runs in. `headers`: words of the job's #SBATCH lines; () outside a job. `present`,
+    `absent`: paths that the command finds to exist, or not to, whatever the disk has."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -63,7 +64,7 @@ class NotIsolatedError(RuntimeError):
 def isolation_here(*, trust: bool = False) -> Isolation:
     """Returns the first isolation that this system allows, tried with a command that does nothing.
 
-    Raises NotIsolatedError if there is none and `trust` is false.
+    Raises NotIsolatedError if there is none; without `trust`, Isolation.NONE is not tried.
     """
     whys = []
     for isolation in Isolation:
@@ -77,7 +78,7 @@ def isolation_here(*, trust: bool = False) -> Isolation:
 
 
 def record(asked: JobCommand, isolation: Isolation) -> Recording:
-    """Runs the command twice, and again for each file that it tests, with the opposite answer."""
+    """Runs the command twice, and again with the opposite answer for each of at most MAX_TESTS files that it tests."""
     runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
@@ -106,7 +107,7 @@ def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(asked: JobCommand, values: Values, isolation: Isolation) -> dict[str, Any]:
-    """Runs one recording in a separate process, and deletes its scratch folder."""
+    """Runs one recording in a separate process, and deletes its scratch folder; {"impossible": reason} if it failed."""
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
     own = {

@@ -60,7 +60,8 @@ class Tracer:
     trains: list[dict[str, Any]] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
     varying: list[tuple[str, str]] = field(default_factory=list)
-    tests: dict[str, str] = field(default_factory=dict)  # a path -> the line that tests it
+    # a path -> the line that tests it, with /d appended if it tests for a folder
+    tests: dict[str, str] = field(default_factory=dict)
     testing: dict[int, str] = field(default_factory=dict)
     # a path that the script writes -> the scratch file used instead
     moved: dict[str, str] = field(default_factory=dict)
@@ -70,7 +71,8 @@ class Tracer:
     )
 
     def follow(self, first: int) -> int:
-        """Follows the run until the first process has ended; returns its exit code."""
+        """Follows the run until the first process has ended; returns its exit code. Raises StoppedError for more than
+        MAX_PROCESSES processes."""
         os.waitpid(first, 0)
         options = kernel.TRACE_FORKS | kernel.TRACE_SECCOMP | kernel.TRACE_EXIT_KILLS
         kernel.ptrace(kernel.PTRACE_SETOPTIONS, first, options)

@@ -70,7 +70,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_of(child: int) -> int:
-    """Returns the child's exit code, once its background processes have ended or their time is over."""
+    """Returns the child's exit code once its background processes have ended; exits with it if their time is over."""
     code = 0
     with suppress(ChildProcessError):
         while True:
@@ -96,7 +96,7 @@ def _end(pids: set[int]) -> None:
 
 def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...], isolation: Isolation, values: Values,
            scratch: str) -> None:  # fmt: skip
-    """Starts the command as the first process and becomes the parent of its orphans. Does not return."""
+    """Starts the command as a child of this process, which becomes the parent of its orphans. Does not return."""
     reported, *outputs = files
     try:
         os.setsid()

@@ -1,4 +1,4 @@
-"""Costs of recipes as seconds by estimate, for the tokens of one step of the user's recipe.
+"""Estimated seconds of recipes, for the tokens of one step of the user's recipe.
 
 A recipe with another batch or another number of GPUs is counted for the same number of tokens per GPU. Shapes: N
 candidates, K sets of constants; the first set is the table's.
@@ -25,7 +25,7 @@ def tokens_per_gpu(recipe: Recipe) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Costs of recipes, relative to a step of `own`.
+    """Costs of recipes: seconds for as many tokens per GPU as one step of `own` has.
 
     `constants`: K sets, arrays [K, 1], of the constants that differ from the table.
     """

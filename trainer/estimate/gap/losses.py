@@ -35,7 +35,7 @@ class Loss:
 
 
 def losses(found: Waterfall) -> list[Loss]:
-    """Returns the causes that lose time, the largest first."""
+    """Returns the causes that lose more than MIN_LISTED_SHARE of the first level's time, the largest first."""
     by_name: dict[str, list[Gap]] = {}
     causes = {gap.name: Cause.ROUTER if FORCED in gap.knobs else gap.name for gap in found.gaps if gap.knobs}
     for gap in found.gaps:

@@ -63,9 +63,10 @@ PARTS: dict[str, Cause] = {
 class Traced:
     """Seconds of PARTS of an average traced step, and those expected on its rank, [K] by K sets of constants.
 
-    `deviations`: standard deviations of the log of an expected part if every constant is right. `moved`: by change, the
-    seconds that it removes from each expected part. `reference_excess_s`: seconds by which the reference's traced
-    parts exceed its scaled estimate, which are expected here too; empty if the reference was not traced.
+    `deviations`: standard deviations of the log of an expected part if every constant is right, `usual_deviation` for
+    parts without one. `moved`: by change, the seconds that it removes from each expected part. `reference_excess_s`:
+    seconds by which the reference's traced parts exceed its scaled estimate, which are expected here too; empty if the
+    reference was not traced.
     """
 
     seen: Mapping[str, float]

@@ -98,7 +98,8 @@ def nearest_published(recipe: Recipe) -> Nearest | None:
     """Returns the run to compare a recipe with; None on CPUs, for which nothing is published.
 
     Of the runs with the most similar work (model, GPU, precision, number of GPUs, sequence length, token dropping) it
-    considers those nearly as fast as the fastest, and takes the one whose settings differ least, of these the newest.
+    considers those nearly as fast as the fastest, and takes the one whose settings differ least, of these a trusted
+    one, then the newest.
     """
     if recipe.hardware.is_cpu:
         return None

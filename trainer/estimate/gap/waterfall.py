@@ -1,9 +1,9 @@
 """A waterfall from a measured step down to what is attainable: levels, and the gaps between them, which add up exactly.
 
 Levels are in seconds of one step of the user's recipe: as measured, its estimate, a reference (a published run or
-another run of the user's), `plan`'s first choice, and the peak of the GPUs. Where the reference was measured, estimates
-are scaled by its measured over its estimated time, so that errors which both recipes share cancel. Shapes: K sets of
-constants; the first is the table's, each further one has a constant moved by its standard deviation.
+another run of the user's), `plan`'s first choice, and the peak of the GPUs. With a reference, estimates are scaled by
+its measured over its estimated time, so that errors which both recipes share cancel. Shapes: K sets of constants; the
+first is the table's, each further one has a constant moved by its standard deviation.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Probed:
 class Question:
     """The input of a waterfall.
 
-    `target`: the recipe whose settings are compared, on the user's cluster; `changes` lead to it. `anchored`: estimates
-    are scaled to the reference, or without one to the measured step (`scaled_to_own`). `residual`: relative standard
+    `changes`: the settings that lead from `own` to the reference's recipe, or without a reference to `planned`.
+    `scaled_to_own`: without a reference, estimates are scaled to the measured step. `residual`: relative standard
     deviation of an estimate whose constants are right.
     """
 

@@ -1,9 +1,9 @@
 """Bytes of activations that one layer keeps for backward, for one token, by closed form.
 
 Counted as the tensors Megatron-Core saves, with the memory-efficient permutation (router probabilities applied inside
-the activation, so that expert outputs are not kept). `activations.csv` says which
-module recomputes or offloads a tensor. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes:
-[N], or [] where all rows share one value.
+the activation, so that expert outputs are not kept). `activations.csv` says which module recomputes or offloads a
+tensor. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes: [N], or [] where all rows share
+one value.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def sequence_parallel_ranks(candidates: Candidates) -> Floats:
 
 
 def keeps_scores(candidates: Candidates) -> Flags:
-    """Returns [N]: true where attention is unfused; a CPU's local layers are counted separately (see `memory.py`)."""
+    """Returns [N]: true where attention is unfused; for a CPU's local layers `unfused` of `estimate.py` counts it."""
     local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
     return local | candidates.among("attention_backend", "unfused", "local")
 

@@ -17,7 +17,7 @@ GIB, MIB = 2.0**30, 2.0**20
 
 
 def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
-    """Returns the bytes of buffers in torch's allocator."""
+    """Returns the bytes of buffers in torch's allocator; on a CPU, those of threads, gloo and a sharded optimizer."""
     if candidates.base.hardware.is_cpu:
         sharded = candidates.on("use_distributed_optimizer") * constant("cpu_sharded")
         held_gib: Floats = np.asarray(constant("cpu_runtime") + sharded, dtype=np.float64)
@@ -59,8 +59,8 @@ def _gathered(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def outside_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes outside torch's allocator: CUDA context, NCCL, and the buffers of DeepEP and HybridEP, which
-    have room for the most tokens that every rank of the group could send."""
+    """Returns the bytes outside torch's allocator: CUDA context, NCCL, and the buffers of DeepEP (a constant) or of
+    HybridEP, which have room for the most tokens that every rank of the group could send. 0 on a CPU."""
     if candidates.base.hardware.is_cpu or not candidates.base.architecture.num_moe_experts:
         return np.full((), constant("runtime") * GIB * (not candidates.base.hardware.is_cpu))
     flex = candidates.among("moe_token_dispatcher_type", "flex") & (candidates.ep > 1)

@@ -72,7 +72,7 @@ def activation_bytes(candidates: Candidates) -> ActivationBytes:
 
 
 def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
-    """Returns {MoE or not: layers of each rank, [N, P]}; MTP layers count as the kind of their own."""
+    """Returns {MoE or not: layers of each rank, [N, P]}; MTP layers are counted by their own feed-forward."""
     model, stages = candidates.base.architecture, candidates.stages
     kinds = {False: stages.dense} | ({True: stages.moe} if model.num_moe_experts else {})
     last = model.mtp_kind.feed == "moe"
@@ -96,8 +96,7 @@ def _static(captured: Tensors, hidden: Floats) -> Floats:
 
 
 def _full_recompute(candidates: Candidates, layers: Floats) -> tuple[Floats, Floats]:
-    """Returns (layers whose activations are kept, layers of which only the input is kept) of a rank's layers, [N,
-    P]."""
+    """Returns (layers whose activations are kept, checkpoints that keep one layer's input each) of a rank, [N, P]."""
     full = candidates.among("recompute_granularity", "full")[..., None]
     block = candidates.among("recompute_method", "block")[..., None]
     count = np.minimum(candidates.number("recompute_num_layers", none=1.0)[..., None], layers)

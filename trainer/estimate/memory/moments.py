@@ -15,7 +15,7 @@ LayersHeld = dict[bool, Floats]  # MoE or not -> layers times micro batches, [N,
 
 def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
     """Returns the layers held by kind at two moments: at the peak, and at the peak while the last chunk runs, whose
-    head computes the loss. MTP layers count as the kind of their own."""
+    head computes the loss. MTP layers are counted by their own feed-forward."""
     chunks, (split, schedule, of_row) = candidates.chunks, _different(candidates)
     held, at_loss = _moments(*(part[:, None, None] for part in schedule), shape=chunks.moe.shape[1:])
     dense, moe = chunks.dense[split], chunks.moe[split]

@@ -84,7 +84,7 @@ def weight_bytes(candidates: Candidates) -> Floats:
 
 
 def replaced_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes per linear weight of that copy which quantized primary weights replace.
+    """Returns the bytes per linear weight of the 16-bit copy, where quantized primary weights replace it; else 0.
 
     Only Transformer Engine's linear layers are made under its `fp8_model_init`; embedding, output projection, norms and
     router keep their 16-bit weights.
@@ -105,7 +105,8 @@ def gathered_bytes(candidates: Candidates, held: HeldParameters) -> tuple[Floats
 
 
 def gradient_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes per parameter of the gradient accumulation buffer: fp32 unless reduced in bf16."""
+    """Returns the bytes per parameter of the gradient accumulation buffer: `main_grads_dtype` (fp32 without the
+    precision-aware optimizer) unless reduced in bf16."""
     fp32 = candidates.among("precision", "fp32")
     written = candidates.column("grad_reduce_in_fp32").each(lambda value: value is None or bool(value))
     lower = acting_dtype(candidates, "main_grads_dtype")
@@ -120,8 +121,8 @@ def step_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def master_bytes(candidates: Candidates) -> Floats:
-    """Returns the bytes per parameter of fp32 master weights; precision-aware Adam keeps only the half that bf16
-    weights do not hold."""
+    """Returns the bytes per parameter of master weights, 0 if training is in fp32; with `store_param_remainders`,
+    precision-aware Adam keeps only the half that bf16 weights do not hold."""
     aware = candidates.on("use_precision_aware_optimizer")
     halved = aware & candidates.on("store_param_remainders") & ~candidates.on("fp8_param_gather")
     master = np.where(halved, 2.0, acting_dtype(candidates, "main_params_dtype"))
@@ -134,6 +135,6 @@ def moment_bytes(candidates: Candidates) -> Floats:
 
 
 def acting_dtype(candidates: Candidates, name: str) -> Floats:
-    """Returns the bytes of an optimizer dtype, which has an effect with the precision-aware optimizer only."""
+    """Returns the bytes of an optimizer dtype; those of fp32 without the precision-aware optimizer."""
     written = candidates.column(name).each(lambda value: DTYPE_BYTES[value])
     return np.where(candidates.on("use_precision_aware_optimizer"), written, 4.0)

@@ -30,9 +30,9 @@ from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
-MAX_MARKS = 300  # most layouts that fit in the chart of throughput over memory
+MAX_MARKS = 300  # most ranked layouts in the chart of throughput over memory; half as many more that do not fit
 MAX_LIMIT_RATIO = 1.5  # times the memory limit: layouts that need more are not shown
-MAX_NAMED_PARTS = 2  # most parts of a step that a reason names
+MAX_NAMED_PARTS = 2  # most parts of a step that a reason names, one more for the first choice
 NOTABLE = 0.005  # fraction of a step: smaller differences are not a reason
 
 
@@ -83,8 +83,8 @@ class Point:
 
 
 def cloud(found: Search) -> list[Point]:
-    """Returns the fastest layouts of those that fit and, half as many, of those that need at most MAX_LIMIT_RATIO times
-    the limit."""
+    """Returns the first MAX_MARKS layouts of the ranking and, at most half as many, the fastest of those that do not
+    fit but need at most MAX_LIMIT_RATIO times the limit."""
     finals, outlined = found.finals, found.outlined
     limit = found.learned.limit_gib(found.base) or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= MAX_LIMIT_RATIO * limit))
@@ -236,7 +236,8 @@ def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
 
 
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
-    """Returns why none of these layouts (bool[L]) is shown: illegal, too large with any recompute, or slower."""
+    """Returns why none of these layouts (bool[L]) is shown: not searched, illegal, too large with any recompute, or
+    without offload to the host, or slower."""
     if not places.any():
         return _unsearched(found, sizes)
     if not (places & found.legal).any():

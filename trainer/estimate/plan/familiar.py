@@ -22,7 +22,7 @@ class Familiar:
 
     @property
     def words(self) -> str:
-        """Returns the sizes other than 1: `TP2 PP8 VPP4 EP64`."""
+        """Returns the sizes other than 1: `TP2 PP8 VPP4 EP64`; `TP1 PP1 EP1` if there are none."""
         named = [f"{name.upper()}{size}" for name, size in zip(SIZES, self.sizes, strict=True) if size > 1]
         return " ".join(named) or "TP1 PP1 EP1"
 

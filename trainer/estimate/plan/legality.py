@@ -27,8 +27,8 @@ FAILING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is Effec
 
 
 def rules_of_plan(recipe: Recipe) -> tuple[Rule, ...]:
-    """Returns the rules that a plan of the recipe keeps to. Those of FAILING hold for every framework and release that
-    the recipe may be run with: of one that its trainer names, else of all."""
+    """Returns the rules that a plan of the recipe keeps to. Of FAILING it keeps those of the framework that the
+    recipe's trainer names, in any release; of every framework if it names neither Megatron-LM nor Megatron-Bridge."""
     return BINDING + tuple(rule for rule in FAILING if _may_meet(rule, recipe.trainer))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers
 from trainer.estimate.time.bound import ratio_spread, unproven_offloads
 
-# throughputs this close (a fraction) count as equal: then more data parallelism and less memory decide
+# throughputs this close (a fraction) count as equal: then a DP size above 1, and after that less memory, decides
 EQUAL_WITHIN = 0.002
 
 
@@ -54,8 +54,8 @@ class Scored:
 
     @cached_property
     def unproven(self) -> Integers:
-        """Returns the number of ways in which each row offloads to the host that no published run has, beyond those
-        that every row that fits has, [N]; 0 if none fits."""
+        """Returns the number of ways in which each row offloads to the host that no published run has, beyond the
+        fewest of any row that fits, [N]; 0 if none fits."""
         count = np.zeros(self.fits.shape, dtype=np.int64)
         for flags in unproven_offloads(self.candidates).values():
             count += flags

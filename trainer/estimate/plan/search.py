@@ -42,7 +42,7 @@ class Search:
     broken: dict[str, Flags]  # layouts that violate each rule, before any setting is chosen
     outlined: Scored  # legal layouts x recompute, at the reference dispatcher
     finals: Scored  # the best of these x every other setting
-    unavoidable: frozenset[str]  # rules that the recipe violates with every choice
+    unavoidable: frozenset[str]  # rules not applied: every choice violates them, or nothing fits without violating them
     estimated: int
     learned: LearnedCluster = TABLES
 
@@ -66,7 +66,7 @@ class Outline:
     settings: Candidates
     options: Integers  # rows of the settings that no rule forbids by themselves
     mixed: tuple[Rule, ...]  # rules that read both layout and settings
-    # rules that the recipe violates with every choice: reported, and not applied to the choices
+    # rules not applied to the choices: every choice violates them, or nothing fits without violating them
     unavoidable: frozenset[str]
     rules: tuple[Rule, ...]  # the rules that are applied to the choices
     picks: Integers  # [N], index of the settings of each scored row

@@ -27,7 +27,7 @@ MAX_TP, MAX_PP, MAX_EP = 8, 64, 512  # the largest sizes of any published recipe
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)
 EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")
-MIN_TOKENS_PER_CP_RANK = 4096  # least tokens per context rank: by Megatron's guides, CP gains from 8K, near seq/4096
+MIN_TOKENS_PER_CP_RANK = 4096  # by Megatron's guides, CP gains from sequences of 8K on, at sizes near sequence / 4096
 Option = dict[str, Any]
 OFFLOAD = (
     "optimizer_cpu_offload",
@@ -52,8 +52,8 @@ ALWAYS: Option = {
 
 
 def foundation(recipe: Recipe) -> Recipe:
-    """Returns the recipe with settings that are always worth having, and without a split of its pipeline, which the
-    plan chooses."""
+    """Returns the recipe with the settings of ALWAYS that cause no other error and are not frozen; unchanged on a
+    CPU."""
     always = {} if recipe.hardware.is_cpu else ALWAYS
     for name, value in always.items():
         if recipe.knob(name) != value and name not in recipe.tune.freeze:
@@ -120,7 +120,8 @@ def recomputes(base: Recipe) -> list[Option]:
 
 
 def _offloads(base: Recipe) -> list[Option]:
-    """Returns the offload settings: none, the experts' activations, parts of the optimizer, and all of both."""
+    """Returns the offload settings: the recipe's own, the experts' activations (in a model without experts,
+    attention's), parts of the optimizer, the whole optimizer, and this with those activations."""
     none: Option = {name: base.knob(name) for name in OFFLOAD}
     modules = ("expert_fc1", "moe_act") if is_moe(base) else ("core_attn",)
     activations = {"fine_grained_activation_offloading": True, "offload_modules": modules}
@@ -175,9 +176,9 @@ def _overlap(base: Recipe) -> list[Option]:
 
 
 def _graphs(base: Recipe) -> list[Option]:
-    """Returns the graph settings: none, attention, attention with the router and dispatch preprocessing, and the
-    recipe's own. Also the whole iteration if capacities give experts a fixed shape (Megatron-Core 0.18 and later, as
-    for rank capacities)."""
+    """Returns the graph settings: the recipe's own, none, attention, and attention with the router and dispatch
+    preprocessing; without experts, attention with the feed-forward. Also the whole iteration if capacities give experts
+    a fixed shape (Megatron-Core 0.18 and later, as for rank capacities)."""
     none: Option = {"cuda_graph_impl": "none", "cuda_graph_scope": None, "use_te_rng_tracker": False}
     if base.hardware.is_cpu:
         return _with_own(base, [none])
@@ -235,8 +236,8 @@ def _experts(base: Recipe) -> list[int]:
 
 
 def _expert_tensor(base: Recipe, tp: int) -> list[int | None]:
-    """Returns the ETP sizes: experts unsplit, or split like attention, which EP 1 requires; None if the recipe leaves
-    ETP unset for that."""
+    """Returns the ETP sizes: the recipe's own, 1, and TP, which EP 1 requires; TP as None if the recipe leaves ETP
+    unset."""
     written = base.knob(ETP)
     if ETP in base.tune.freeze:
         return [written]

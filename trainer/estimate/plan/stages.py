@@ -17,7 +17,8 @@ from trainer.recipe.architecture import Architecture
 # cached, because a search for the fewest nodes needs the same layouts for every number of nodes
 @lru_cache(maxsize=1024)
 def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> tuple[str, ...]:
-    """Returns layouts of PP·VPP stages, with and without a stage for MTP alone; () if a stage would be empty."""
+    """Returns layouts of PP·VPP stages: MTP in the stage of the loss, and in the one before; without those that would
+    have an empty stage."""
     mtp = "m" * (model.mtp_num_layers or 0)
     tails = [[mtp + "L"], [mtp, "L"]] if mtp and pp * vpp > 2 else [[mtp + "L"]]
     splits = [_with_layers(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
@@ -25,7 +26,7 @@ def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int)
 
 
 def _with_layers(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
-    """Assigns each decoder layer to the stage of least load.
+    """Assigns each decoder layer to the least loaded stage of the least loaded rank, none behind MTP.
 
     Of equally loaded ranks it takes the last one, which holds fewest micro batches.
     """

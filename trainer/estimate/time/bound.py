@@ -24,8 +24,8 @@ from trainer.recipe.tables import figure, read_table
 
 FEATURE_SPREAD = 0.10  # added to the half width per feature that no run has: effect of a single knob in effects.csv
 DOUBLING_SPREAD = 0.05  # added to the half width per doubling of sequence length or ranks beyond those of the runs
-# half width of the ratio of two recipes of one model and GPU, which holds for 90 % of the pairs of published runs,
-# predicted without their cell
+# relative half width of the interval of the ratio of two throughputs, of one model and GPU: it contains 90 % of the
+# pairs of published runs, predicted without their cell
 PAIR_SPREAD = 0.20
 MAX_SPREAD = 0.9
 OFFLOADS = ("activation offload", "layer offload", "optimizer offload")

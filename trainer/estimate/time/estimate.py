@@ -1,9 +1,10 @@
 """Step time by closed form: the time of every part of a training step, and which parts hide others.
 
-A step is micro batches through the slowest pipeline stage, plus the pipeline's bubble, plus what gradients and
-parameters leave exposed, plus the optimizer. A stage's time is the longer of its layers' device time (GEMMs, attention,
-memory-bound work, exposed communication, recompute) and their host time. Constants are in `constants.csv`, fitted to
-published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and GPUs left out.
+A step is micro batches through the slowest pipeline stage, plus the pipeline's bubble and exposed sends, plus what
+gradients and parameters leave exposed, plus the optimizer and host work once per step. A stage's time is its layers'
+device time (GEMMs, attention, memory-bound work, exposed communication, recompute) and their host time combined: a
+smooth maximum of both on a GPU, their sum on a CPU. Constants are in `constants.csv`, fitted to published runs by
+`benchmarks/estimate_accuracy.py`, which also judges them on models and GPUs left out.
 
 Shapes: N candidates, P pipeline ranks; parts are seconds per step of the slowest stage, [N].
 """
@@ -54,8 +55,8 @@ PARTS = tuple(name for name in (*LAYER_PARTS, "head", "loss", "host") if name no
 class TimeTable:
     """Step time of every row, seconds per step, [N] each.
 
-    Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s`, `offload_s` include hidden time, and `host_s`
-    is only what the device waits for.
+    Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s`, `pp_s`, `dp_s` and `offload_s` include hidden
+    time, and `host_s` is only what the device waits for.
     """
 
     by_part: dict[str, Floats]
@@ -295,7 +296,7 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     mtp = of_rows(held.mtp) * (mtp_moe * each_moe + (1 - mtp_moe) * each_dense)
     uneven = of_rows(held.attending - held.dense - held.moe) * each_attention
     layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp
-    rate = (busy - ends) / np.maximum(layers, 1e-12)  # relative increase of the layers' time by host time
+    rate = (busy - ends) / np.maximum(layers, 1e-12)  # factor by which host time lengthens the layers' time
     last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
     at_end = mtp * rate + ends
     uneven_chunks = chunks.attending - chunks.moe - chunks.dense
@@ -313,8 +314,8 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
 
 
 def _head(candidates: Candidates, values: Constants) -> Floats:
-    """Returns the seconds of output head and loss on the last rank, with MTP's logits, and of MTP's projections where
-    MTP is, [N, P]."""
+    """Returns the seconds of the output head's GEMMs on the last rank, for MTP's logits too, and of MTP's projections
+    where MTP is, [N, P]; the loss is not included."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
     # The head stays in BF16 in every precision, unless the recipe sets fp8_output_proj

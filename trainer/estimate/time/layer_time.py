@@ -1,4 +1,4 @@
-"""Time of one layer for one micro batch, forward and backward: device time by part, and waits for the host.
+"""Time of one layer for one micro batch, forward and backward: device time by part, and host time.
 
 Communication has two figures, total and exposed. Shapes: [N], one value per candidate, in seconds.
 """
@@ -120,8 +120,8 @@ def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
 
 
 def imbalance(candidates: Candidates, values: Constants, *, given: float | None = None) -> Floats:
-    """Returns the hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity, else
-    `given`.
+    """Returns the hottest expert rank's tokens over the mean: 1 where `unbalanced` is false, else `given`, at
+    most what capacities allow.
 
     Without `given` it scales from `natural_imbalance`, that of 16 ranks with 8 experts each: loads of a rank's experts
     even out as 1/√experts, and the hottest of n ranks is √(2 ln n) standard deviations above the mean.
@@ -162,7 +162,7 @@ def _overlaps_weights(candidates: Candidates, *, is_moe: bool) -> Flags:
 
 
 def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Floats]:
-    """Returns (recomputed device seconds, 1 where dispatch and combine are recomputed too) of one layer."""
+    """Returns (recomputed device seconds, share of layers that recompute dispatch and combine too) of one layer."""
     full = candidates.among("recompute_granularity", "full")
     selective = candidates.among("recompute_granularity", "selective")
     modules = {

@@ -43,8 +43,8 @@ def activation_offload_s(
     candidates: Candidates, values: Constants, *, is_moe: bool, load: Floats, compute: Floats
 ) -> tuple[Floats, Floats]:
     """Returns (total, exposed) seconds of a layer's copies to the host in forward and back in backward, for one micro
-    batch. They are concurrent with the layer's `compute` of both passes: copy time beyond it is exposed, and so is the
-    share by which copies slow concurrent kernels."""
+    batch. They are concurrent with the layer's `compute` of both passes: copy time beyond it is exposed, but at least
+    the share `offload_exposed`, since copies slow concurrent kernels."""
     fine, layers = candidates.on("fine_grained_activation_offloading"), candidates.on("cpu_offloading")
     if candidates.base.hardware.is_cpu or not (fine.any() or layers.any()):
         return np.zeros(()), np.zeros(())

@@ -42,7 +42,7 @@ class LazyParts(Mapping[str, Floats]):
 class StageTable:
     """Seconds per step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
 
-    `parts` are LAYER_PARTS, the head and the host (without its work once per step); `busy` is all work of the stage.
+    `parts` are LAYER_PARTS, head, loss and host (without its work once per step); `busy` is all work of the stage.
     Work once per step is the same on all ranks, [N]. `stretch` is how much slower CPU ranks are than alone on their
     cores, `links_stretch` the same for communication between them; 1 on GPUs. K sets of constants add a first axis K.
     """

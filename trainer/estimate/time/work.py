@@ -90,7 +90,8 @@ def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -
 
 
 def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
-    """Returns the speed of a CPU rank with its threads relative to one thread, if each thread has a core; 1 on GPUs."""
+    """Returns the speed of a CPU rank with its threads relative to one thread, if each thread has a core; lower where
+    TP splits its work. 1 on GPUs."""
     if not candidates.base.hardware.is_cpu:
         return np.ones(())
     split = np.where(candidates.tp > 1, constants["cpu_split"], 1.0)

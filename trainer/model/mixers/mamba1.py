@@ -31,7 +31,8 @@ def _products(model: Architecture) -> int:
 
 def _parameters(model: Architecture) -> LayerParameters:
     inner, chosen = _sizes(model)
-    own = inner * (MAMBA_CONVOLUTION + 1) + inner * (model.mamba_state_dim + 2)  # projections with biases, A_log and D
+    # convolution with its bias; A_log, D and the bias of the step sizes
+    own = inner * (MAMBA_CONVOLUTION + 1) + inner * (model.mamba_state_dim + 2)
     return LayerParameters(
         split=_products(model) + own, whole=norm_parameters(model, chosen) + norm_parameters(model, model.hidden_size)
     )

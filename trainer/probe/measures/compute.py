@@ -13,7 +13,7 @@ from trainer.recipe import Recipe
 
 Work = Callable[[], object]
 WIDE = ("bf16", "fp16", "fp32")
-QUANTIZED = 3  # number of inputs of GEMMs that a layer quantizes, forward and backward
+QUANTIZED = 3  # times that a layer quantizes an input, forward and backward
 INPUTS = 2  # number of different inputs of the experts' GEMMs
 
 
@@ -32,7 +32,8 @@ def expert_rows(recipe: Recipe) -> int:
 
 
 def _dense_shapes(recipe: Recipe) -> list[tuple[int, int]]:
-    """Returns (input, output) widths of a layer's dense GEMMs: of attention, router and shared expert."""
+    """Returns (input, output) widths of a layer's dense GEMMs: of attention (for MLA, one GEMM with as many weights),
+    router and shared expert."""
     model, hidden = recipe.architecture, recipe.architecture.hidden_size
     query, key, value = (int(each) for each in attention_channels(model))
     shared = model.moe_shared_expert_intermediate_size or 0
@@ -98,7 +99,7 @@ def grouped(bench: Bench, recipe: Recipe) -> Work:
 
 
 def _experts(bench: Bench, held: int, width: int, height: int) -> Callable[[Any, list[int]], Any]:
-    """Returns the linear layer of all experts of a rank: Transformer Engine's if installed, else one GEMM per
+    """Returns the linear layer of all experts of a rank: on a GPU Transformer Engine's if installed, else one GEMM per
     expert."""
     if not bench.on_cpu and (engine := _transformer_engine()) is not None:
         layer = engine.GroupedLinear(held, width, height, bias=False, params_dtype=bench.dtype)
@@ -168,7 +169,7 @@ def permute(bench: Bench, recipe: Recipe) -> Work:
 
 
 def quantize(bench: Bench, recipe: Recipe) -> Work:
-    """Returns the work of scaling the inputs of a layer's GEMMs and casting them to FP8."""
+    """Returns the work of scaling the inputs of the experts' GEMMs and casting them to FP8."""
     model, narrow = recipe.architecture, getattr(bench.torch, "float8_e4m3fn", None)
     if narrow is None:
         raise UnavailableError("this torch has no FP8")

@@ -1,4 +1,4 @@
-"""Tries the software that recipes ask for: each piece is used, not only imported."""
+"""Tries the software that recipes ask for: imports it, and uses a small piece where an import proves little."""
 
 from __future__ import annotations
 

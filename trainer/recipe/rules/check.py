@@ -16,7 +16,7 @@ from trainer.recipe.schema import Recipe
 
 
 def _discovered() -> tuple[Rule, ...]:
-    """Returns the `RULES` of every file of this package, in order of file names."""
+    """Returns the `ROWS` of every file of this package, in order of file names."""
     modules = (import_module(f"{rules.__name__}.{module.name}") for module in iter_modules(rules.__path__))
     return tuple(rule for module in modules for rule in getattr(module, "ROWS", ()))
 
@@ -93,8 +93,7 @@ def _evaluated(rule: Rule, recipe: Recipe) -> _Answer:
 
 
 def nearest_valid(recipe: Recipe) -> Recipe | None:
-    """Returns the legal recipe with the fewest and smallest changes of knobs; None if no change of knobs makes it
-    legal."""
+    """Returns the legal recipe with the fewest and smallest changes of knobs; None if the search finds none."""
     changes = Repair(errors=errors_of, rules={rule.id: rule for rule in RULES}).changes(recipe)
     return None if changes is None else recipe.replace(changes)
 

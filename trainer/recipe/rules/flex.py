@@ -39,7 +39,8 @@ def _beyond_domain(recipe: Settings) -> bool:
 
 
 def _topology(recipe: Settings) -> Suggestion:
-    """Returns the values that Megatron-Bridge's scripts set: as many EP ranks as an NVLink domain has GPUs."""
+    """Returns the values that Megatron-Bridge's scripts set: EP ranks in an NVLink domain, its GPUs, and 1 if it
+    spans nodes."""
     domain = recipe.hardware.nvlink_domain_gpus
     return dict(zip(TOPOLOGY, (min(layout_of(recipe).ep, domain), domain, int(_on_nvl72(recipe))), strict=True))
 

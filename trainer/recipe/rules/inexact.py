@@ -1,4 +1,5 @@
-"""Rules of norms, loss scales and counts that releases compute wrongly, by reports in the issue trackers."""
+"""Rules of norms, loss scales, counts and first iterations that releases compute wrongly, by reports in the issue
+trackers."""
 
 from typing import Any
 

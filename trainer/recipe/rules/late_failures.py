@@ -1,4 +1,4 @@
-"""Rules of recipes that a release starts and that hang or crash later, by reports in the issue trackers."""
+"""Rules of recipes that a release starts and that hang, crash or diverge later, by reports in the issue trackers."""
 
 from packaging.specifiers import SpecifierSet
 

@@ -40,7 +40,7 @@ def closest(value: int, candidates: Iterable[int]) -> int:
 
 def size_where(name: str, allowed: Callable[[Settings, int], bool]) -> Callable[[Settings], Suggestion]:
     """Returns a function that gives the size, among divisors of the world size, nearest to the current one for which
-    `allowed` holds."""
+    `allowed` holds; {} if it holds for none."""
 
     def nearest(recipe: Settings) -> Suggestion:
         sizes = [size for size in divisors(recipe.world_size) if allowed(recipe, size)]
@@ -78,7 +78,7 @@ def split_over(recipe: Settings, pp: int) -> Suggestion:
 
 def expert_grid(recipe: Settings) -> Suggestion:
     """Returns EP and ETP whose product with PP divides the world size; EP divides the experts, and EP=1 keeps ETP equal
-    to TP."""
+    to TP; {} if there are none."""
     now, experts = layout_of(recipe), recipe.architecture.num_moe_experts or 1
     legal = [
         (ep, etp)
@@ -167,7 +167,7 @@ def batch(recipe: Settings) -> Suggestion:
 
 def dividing(recipe: Settings) -> Suggestion:
     """Returns the nearest TP, PP and CP with which DP divides the global batch, and a micro batch that divides a rank's
-    share."""
+    share; {} if there are none."""
     now, batch_size, micro = layout_of(recipe), recipe.training.global_batch_size, recipe.training.micro_batch_size
     sizes = divisors(now.world)
     shares = {

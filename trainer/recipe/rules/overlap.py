@@ -1,5 +1,4 @@
-"""Rules of communication overlapped with compute: EP dispatch and combine, delayed weight gradients, TP, data parallel,
-connections."""
+"""Rules of communication overlapped with compute: EP dispatch and combine, delayed weight gradients, TP."""
 
 from typing import Any
 

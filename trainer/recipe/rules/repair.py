@@ -41,8 +41,8 @@ class Repair:
         return found if found is not None else self._followed(recipe)
 
     def _best_first(self, recipe: Recipe) -> Suggestion | None:
-        """Searches sets of changes in order of their cost plus a lower bound of the changes still needed; None at the
-        bound."""
+        """Searches sets of changes in order of their cost plus a lower bound of the changes still needed; None if none
+        of at most MAX_CHECKED sets is legal."""
         start: tuple[Cost, int, Suggestion, list[Finding]] = ((0, 0.0), 0, {}, self.errors(recipe))
         queue, seen = [start], {_key({})}
         while queue and len(seen) <= MAX_CHECKED:
@@ -152,7 +152,7 @@ def apart(errors: list[Finding]) -> int:
 
 def other_values(recipe: Recipe, name: str) -> list[Any]:
     """Returns other values of one knob: every word; a list less one word; an even layout; divisors of the world size or
-    the global batch."""
+    the global batch, or the next numbers; null where it is allowed, and the default."""
     knob, here = KNOBS[name], recipe.knob(name)
     values: list[Any] = list(knob.values or ())
     if knob.domain.kind == "any":

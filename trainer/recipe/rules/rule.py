@@ -29,11 +29,10 @@ class FindingKind(StrEnum):
 class Effect(StrEnum):
     """Effect of a recipe that no check refuses, in the releases that the rule holds for."""
 
-    FAILS = "fails"  # no check refuses it: it hangs or crashes after its start
-    TRAINS_WRONGLY = "trains-wrongly"  # no check refuses it: its gradients or its updates are wrong
-    # no check refuses it: wrong depending on timing or data, or in a single report
-    MAY_TRAIN_WRONGLY = "may-train-wrongly"
-    INACCURATE = "inaccurate"  # no check refuses it: it trains, but a norm, a scale or a count is inaccurate
+    FAILS = "fails"  # it hangs or crashes after its start
+    TRAINS_WRONGLY = "trains-wrongly"  # its gradients or its updates are wrong
+    MAY_TRAIN_WRONGLY = "may-train-wrongly"  # wrong depending on timing or data, or in a single report
+    INACCURATE = "inaccurate"  # it trains, but a norm, a scale or a count is inaccurate
 
 
 # effects for which a recipe must not be started in a release that has them
@@ -76,7 +75,7 @@ class Finding:
 
     @property
     def settled(self) -> Suggestion:
-        """Returns the suggestion if it holds for every release; {} if only some releases are known to be wrong."""
+        """Returns the suggestion; {} for a warning of an `effect`, which only some releases may have."""
         return self.suggestion if self.effect is None or self.kind is FindingKind.ERROR else {}
 
 
@@ -117,8 +116,8 @@ def without(name: str, *words: str) -> Callable[[Settings], Suggestion]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
-    parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} if none can.
+    """One row. `broken` is the violating condition; `message` a template over knobs, fields of the model, cluster and
+    burst, and the parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} if none can.
 
     It is an error if the newest Megatron-Core, or a framework, refuses the recipe or trains it wrongly, and no other
     framework is known to run it. It is a warning if only older releases, or one of two frameworks, do.
