@@ -66,15 +66,15 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
     environment = started.environment if started else {}
     failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
     bad = trial.status in (Status.OOM, Status.FAILED)
-    gain, gain_ci = _gain(history, trial)
+    speedup, speedup_ci = _speedup(history, trial)
     return Source(
         recipe=trial.recipe,
         provenance=Provenance(
             source=study,
             study=started.name if started else "",
             trial=trial.number,
-            gain=gain,
-            gain_ci=gain_ci,
+            speedup=speedup,
+            speedup_ci=speedup_ci,
             base_runs=history.reference is None or history.reference.number == 0,
             simulated=history.simulated,
             provisional=provisional_text(trial) if trial.provisional else None,
@@ -93,9 +93,9 @@ def _changes(history: History, trial: Trial) -> tuple[ChangeShare, ...]:
     return history.ended.changes if is_best and history.ended else ()
 
 
-def _gain(history: History, trial: Trial) -> tuple[float | None, tuple[float, float] | None]:
+def _speedup(history: History, trial: Trial) -> tuple[float | None, tuple[float, float] | None]:
     """Returns the speed-up of the study's best trial over its reference and its 95 % interval; None for other trials,
-    and None as the interval where nothing was compared."""
+    and for a best trial that is the reference and not the base. The interval is None if nothing was compared."""
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
         return None, None

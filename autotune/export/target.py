@@ -16,15 +16,15 @@ from trainer.recipe import Recipe
 class Provenance:
     """Origin of an exported recipe: a trial of a study, or a recipe file.
 
-    `date`: when the study started; `gain`: throughput over the study's base recipe (1.0: equal), or, unless
-    `base_runs`, over the nearest recipe that runs; `gain_ci`: its 95 % interval.
+    `date`: when the study started; `speedup`: throughput over the study's base recipe (1.0: equal), or, unless
+    `base_runs`, over the nearest recipe that runs; `speedup_ci`: its 95 % interval.
     """
 
     source: str
     study: str | None = None
     trial: int | None = None
-    gain: float | None = None
-    gain_ci: tuple[float, float] | None = None
+    speedup: float | None = None
+    speedup_ci: tuple[float, float] | None = None
     base_runs: bool = True
     simulated: bool = False
     provisional: str | None = None  # why the verdict or the gain is provisional
@@ -38,9 +38,9 @@ class Provenance:
             yield f"From the recipe {_one_line(self.source)}."
             return
         over = "its base" if self.base_runs else "the recipe nearest to its base that runs"
-        gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of {over}"
-        if gained and self.gain_ci is not None:
-            gained += f" (95 % interval {self.gain_ci[0]:.2f} to {self.gain_ci[1]:.2f})"
+        gained = "" if self.speedup is None else f", {self.speedup:.2f}x the throughput of {over}"
+        if gained and self.speedup_ci is not None:
+            gained += f" (95 % interval {self.speedup_ci[0]:.2f} to {self.speedup_ci[1]:.2f})"
         how = " (simulated)" if self.simulated and gained else ""
         when = f", {self.date}" if self.date else ""
         yield f"From study {_one_line(self.study)}, trial {self.trial}{gained}{how}{when}."
@@ -56,7 +56,7 @@ class Provenance:
 class Context:
     """Inputs of a target besides the recipe.
 
-    `version`: of the framework it writes for (None: the newest known); `warnings`: shown to whoever starts it;
+    `version`: of the framework it writes for (None: the newest known); `warnings`: lines for the top of the text;
     `bursts`: the folder with the bursts of the recipe's study.
     """
 

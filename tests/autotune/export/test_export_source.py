@@ -93,10 +93,10 @@ def test_a_command_of_the_users_is_checked_as_megatron_lm_checks_it() -> None:
 
 
 def test_the_gain_says_what_it_is_counted_from() -> None:
-    provenance = Provenance(source="s", study="night", trial=3, gain=1.34)
+    provenance = Provenance(source="s", study="night", trial=3, speedup=1.34)
     assert "1.34x the throughput of its base" in next(provenance.lines())
     assert "of the recipe nearest to its base that runs" in next(replace(provenance, base_runs=False).lines())
-    with_interval = next(replace(provenance, gain_ci=(1.1, 1.63)).lines())
+    with_interval = next(replace(provenance, speedup_ci=(1.1, 1.63)).lines())
     assert "1.34x the throughput of its base (95 % interval 1.10 to 1.63)." in with_interval
 
 
