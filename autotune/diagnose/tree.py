@@ -20,7 +20,7 @@ def nested(nodes: Sequence[Node]) -> Markup:
     """Renders the nodes (depth first) as nested `details` elements."""
     shown = list(nodes[:NODES])
     left = len(nodes) - len(shown)
-    note = tag("p", f"{left} shorter nodes are not shown.", class_="note") if left else Markup("")
+    note = tag("p", f"{left} more nodes are not shown.", class_="note") if left else Markup("")
     return Markup("").join([*_siblings(shown, 0, len(shown)), note])
 
 
