@@ -12,12 +12,13 @@ from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
 def without(started: Started) -> Started:
-    """Returns the command without flags that hold a secret, and with secrets in the words of its launchers redacted."""
+    """Returns the command without flags, overrides and shell lines that hold a secret, and with secrets in its
+    launchers, #SBATCH lines and container removed."""
     words = split(started.argv)
-    kept = [_without_overrides(each) for each in words if not _holds_secret(each)]
+    kept = [_without_secret_overrides(each) for each in words if not _holds_secret(each)]
     argv = join(kept)
     flags = [each.flag for each in words if each.flag and _holds_secret(each)]
-    flags += [word.partition("=")[0] for each in words for word in each.values if _is_override(word)]
+    flags += [word.partition("=")[0] for each in words for word in each.values if _is_secret_override(word)]
     secret_lines = [line for line in started.setup if masked(line, {}) != line]
     flags += [masked(line, {}) for line in secret_lines]
     notes = [f"{flag} was left out: it is a secret; export it yourself" for flag in flags]
@@ -54,11 +55,11 @@ def _holds_secret(words: Words) -> bool:
     return words.flag is not None and bool(values) and (is_secret_flag(words.flag) or is_key(values[0]))
 
 
-def _without_overrides(words: Words) -> Words:
-    return replace(words, values=tuple(word for word in words.values if not _is_override(word)))
+def _without_secret_overrides(words: Words) -> Words:
+    return replace(words, values=tuple(word for word in words.values if not _is_secret_override(word)))
 
 
-def _is_override(word: str) -> bool:
-    """Returns whether the word overrides a configuration: `logger.wandb_api_key=…`."""
+def _is_secret_override(word: str) -> bool:
+    """Returns whether the word overrides a configuration with a secret: `logger.wandb_api_key=…`."""
     name, equals, value = word.lstrip("+").partition("=")
     return bool(equals) and re.fullmatch(r"[\w.]+", name) is not None and (is_secret_flag(name) or is_key(value))

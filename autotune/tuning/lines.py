@@ -49,7 +49,7 @@ FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the 
 
 @singledispatch
 def line_of(event: Event, history: History) -> str | None:
-    """Returns one or two lines for an event; None if the next event says the same."""
+    """Returns one or two lines for an event; None for a lesson, and if the line of another event says the same."""
     return None
 
 
@@ -232,7 +232,7 @@ def bursts_behind(gained: Speedup) -> str:
     return f"from {counted(gained.bursts, 'burst')} against {gained.over_bursts}"
 
 
-def verdict_of(trial: Trial | None) -> str:
+def wall_text(trial: Trial | None) -> str:
     """Returns the trial's wall, or the cause of the diagnosis if no wall is named; empty without an analysis."""
     diagnosis = trial.analysis.diagnosis if trial and trial.analysis else None
     if diagnosis is None:

@@ -26,7 +26,7 @@ from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
-from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
+from autotune.tuning.lines import best_in_words, cost_in_words, line_of, wall_text
 from autotune.tuning.provisional import with_provisional_verdicts
 from autotune.tuning.study_status import StudyStatus, rows_of, study_status
 from policies.noise import throughput
@@ -143,7 +143,7 @@ def summary(history: History, console: Console) -> None:
             *([_size(trial)] if sized else []),
             significant(rate, 4) if rate else str(trial.status),
             significant(max(peaks_gib)) if any(peaks_gib) else "",
-            verdict_of(trial),
+            wall_text(trial),
             f"{trial.verdict} (provisional)" if trial.provisional else str(trial.verdict),
             style=STYLES[trial.verdict] if trial.verdict else "",
         )
