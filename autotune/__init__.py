@@ -1,6 +1,6 @@
 """The user-facing layer: the command line, the tuning loop, the judge, the journal, the report and the exports.
 
-`load_study` reads a study in a notebook; its module, and pandas with it, is imported on first access.
+`load_study` reads a study in a notebook; its module is imported on first access.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from analyzers.errors import TraceError
 from autotune.exit_codes import BAD_INPUT, TOOL_FAILED
 from trainer.errors import BadInputError, Problem, ToolError
 
-# Hint for each errno of a refused write; the study is unchanged by it.
+# errno of a refused read or write → hint
 DISK: dict[int, str] = {
     errno.ENOSPC: "free some space; finished bursts are kept, and --resume continues from there",
     errno.EDQUOT: "the disk quota is used up: free some space; --resume continues from there",

@@ -58,7 +58,7 @@ class TrialRow(TypedDict):
     wall: str | None
     wall_recoverable_us: float | None
     wall_share: float | None
-    memory_us: float | None  # time of the traced step that each wall takes; 0 for a wall that a trace does not show
+    memory_us: float | None  # recoverable time of each wall in the traced step; 0 for a wall that it does not show
     communication_us: float | None
     host_us: float | None
     compute_us: float | None
@@ -80,7 +80,8 @@ class LoadedStudy:
     history: History
 
     def trials(self) -> DataFrame:
-        """Returns one row per trial in order, including the one that is running, with the columns of `TrialRow`."""
+        """Returns one row per trial in order, with the columns of `TrialRow`; a running trial has one from the end of
+        its first burst on."""
         from pandas import DataFrame
 
         rows = [self._row(trial) for trial in self.history.attempted.values()]

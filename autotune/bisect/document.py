@@ -61,7 +61,8 @@ class BurstEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One burst.
 
     `taken`: the differences set as in B; `time`: change of its time per token against A's first burst, as a fraction
-    (by the measure of the bisection; `wall_time`: in wall-clock time), null if it failed; `symptom`: how it failed.
+    (by the measure of the bisection; `wall_time`: in wall-clock time), null if it or A failed; `symptom`: how it
+    failed.
     """
 
     burst: int
@@ -73,7 +74,7 @@ class BurstEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `bisect --json` and bisection.json.
+    """Document of `bisect --json`, and of report.json in the folder of a bisection.
 
     `total`: B's time per token against A's; `rest`: the part of it by differences that are neither culprits nor helpers
     (`helpers` make B faster); `noise`: relative standard deviation of a burst; `idle`: differences that cannot act on

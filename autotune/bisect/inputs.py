@@ -37,7 +37,7 @@ class Named:
     def recipe(self, gpu: str | None) -> Recipe:
         """Returns the recipe with `environment`.
 
-        Raises BadInputError if it cannot be read, or its engine cannot run shell lines.
+        Raises BadInputError if it cannot be read, if a variable is a secret, or if its engine cannot run shell lines.
         """
         found = _recipe(self.text, gpu)
         return _in_environment(found, self.environment) if self.environment else found

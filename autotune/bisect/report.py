@@ -1,4 +1,5 @@
-"""Writes the files of a bisection from its journal: bisection.json, report.html and the recipe without the culprits."""
+"""Writes the files of a bisection from its journal: report.json, report.html, and fixed_recipe.yaml if removing the
+culprits gives a legal recipe."""
 
 from __future__ import annotations
 

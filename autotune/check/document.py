@@ -28,7 +28,8 @@ _Asked = TypedDict(
 
 
 class CheckDocument(_Asked):
-    """Document of `check RECIPE --json`. `memory` is null for a recipe that is not legal, and with --for."""
+    """Document of `check RECIPE --json`. `memory`: predicted for the recipe, null if it is not legal or with --for; if
+    --fix replaces the recipe, predicted for the legal one."""
 
     schema: int
     legal: bool

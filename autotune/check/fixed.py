@@ -18,8 +18,8 @@ REWRITTEN = "rewritten, without its comments: with only these lines changed it w
 
 
 def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]], *, file: Path | None) -> str:
-    """Returns the text of the recipe `given` with only the changed knobs replaced, and a comment on them; `file` is
-    where it will be written, None if unknown."""
+    """Returns the text of the recipe `given` with only the changed knobs replaced, and a comment on them; `nearest`
+    written anew if that text would not be read as `nearest`. `file`: where it will be written, None for stdout."""
     lines = [f"{name}: {knob_value(there)}, not {knob_value(here)}" for name, (here, there) in changes.items()]
     head = f"The nearest legal recipe to {' '.join(given.split())}" if lines else f"{given}: nothing had to change"
     written = text_of(source_file(given), where=given, instead="name a recipe")

@@ -1,4 +1,5 @@
-"""Refuses a recipe that violates a rule or names an unknown engine or launcher, before it uses any resources."""
+"""Refuses a recipe that violates a rule, names an unknown engine or launcher, or cannot run on this machine, before it
+uses any resources."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
 
 
 def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
-    """Yields problems of engine `command`: a missing trainer, or patterns that cannot be read."""
+    """Yields problems of engine `command`: a missing trainer, mock data of a framework that has none, or patterns that
+    cannot be read."""
     if recipe.burst.engine != "command":
         return
     if recipe.trainer is None:

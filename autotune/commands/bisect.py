@@ -50,10 +50,13 @@ def bisect(
     ] = 20,
     max_gpu_hours: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
+        Parameter(
+            validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of the probe and all bursts together."
+        ),
     ] = None,
     until: Annotated[
-        str | None, Parameter(help="Start no burst that would end after this time: HH:MM, such as 07:00.")
+        str | None,
+        Parameter(help="Start no burst that would end after this time: HH:MM, such as 07:00, or 2026-11-23T07:00."),
     ] = None,
     study: Annotated[
         Path | None, Parameter(help="The study's folder; default studies/NAME-bisect-N with the first free N.")

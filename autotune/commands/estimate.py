@@ -65,7 +65,8 @@ def estimate(
 
 
 def release_of(named: str | None) -> str | None:
-    """Returns the release's row in software.csv. Raises BadInputError if it has none."""
+    """Returns the name of the release in software.csv; None if none was named. Raises BadInputError for an unknown
+    one."""
     from trainer.errors import BadInputError, Problem
     from trainer.measured.software import release_named, releases
 

@@ -36,7 +36,9 @@ def run(
     ] = 20,
     max_gpu_hours: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of all bursts together."),
+        Parameter(
+            validator=Number(gt=0, lte=MAX_GPU_HOURS), help="Maximum GPU-hours of the probe and all bursts together."
+        ),
     ] = None,
     until: Annotated[
         str | None,

@@ -46,7 +46,7 @@ class Untraced(msgspec.Struct, frozen=True, kw_only=True):
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `compare --json`. `moved` is sorted, largest first; by share if times do not compare. `untraced` is
-    null unless A and B are both bursts of a study."""
+    null unless the steps of A and B were also measured without a profiler."""
 
     schema: int = 1
     a: Analysis

@@ -59,7 +59,7 @@ RANKS = 64  # most bars of averages: those of the slowest ranks
 EVERY_STEP = 200  # most bars in the collapsed part
 KERNELS_OF_A_CLASS = 10
 RANGES = 40
-UNKNOWN = 20
+UNKNOWN = 20  # most unknown kernels that are named
 
 
 def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None, kept: Kept | None = None) -> str:
@@ -199,7 +199,8 @@ def _short(trace: TraceReport) -> str:
 
 
 def _step_bars(analysis: Analysis) -> Markup | None:
-    """Draws every step of every rank, or the average step of each rank if there are too many."""
+    """Draws every step of every rank; if there are too many, the average steps of the slowest ranks. None without
+    traces."""
     traces = analysis.traces
     if not traces:
         return None
@@ -218,7 +219,7 @@ def _step_bars(analysis: Analysis) -> Markup | None:
 
 
 def _more_bars(analysis: Analysis) -> Markup | None:
-    """Draws every step, if `_step_bars` draws only averages."""
+    """Draws the first EVERY_STEP steps if `_step_bars` draws only averages; else None."""
     every = [step.duration_us for trace in analysis.traces for step in steps_of(trace)]
     if len(every) <= BARS:
         return None

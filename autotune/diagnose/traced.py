@@ -33,7 +33,8 @@ def analysis_of(
     """Returns the diagnosis of one job, from its traces or from one trial, within a stretch. `kept` as in `analyze`.
 
     Raises:
-        BadInputError: no path, a whole study, or a trial without traces or analysis.
+        BadInputError: no path, a whole study, or a trial that does not exist, was not traced, or has lost the traces
+            that a stretch is read from.
         TraceError: no file there can be read as a trace.
     """
     if not paths:

@@ -24,7 +24,7 @@ from autotune.looks.segments import mean_step_us, steps_of
 MAX_BYTES = 1_000_000  # limit on all packed views together
 BYTES_OF_AN_EVENT = 10  # approximate size when packed
 FEWEST_EVENTS = 400  # least number of events in a view
-VIEWS = 240
+VIEWS = 240  # most views in the page
 
 
 @dataclass(frozen=True, kw_only=True)

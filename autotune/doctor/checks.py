@@ -28,7 +28,8 @@ UNLIMITED_BYTES = 2**60  # cgroup v1 reports a huge number where there is no lim
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Access to the machine: runs a tool, reads a file, looks up a package. Each returns None if it is absent."""
+    """Access to the machine. `run` returns the stdout of a tool, `read` the text of a file, `version` that of a
+    package; None if it is absent."""
 
     run: Callable[[Sequence[str]], str | None]
     read: Callable[[str], str | None]

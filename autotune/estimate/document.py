@@ -40,7 +40,7 @@ class Time(TypedDict):
     step_s: float
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
-    spread: float  # relative half width of the interval
+    spread: float  # relative half width of the 90 % interval
     software: str  # the release whose speeds were used
     by_part: dict[str, float]  # seconds
     calibration: Calibration

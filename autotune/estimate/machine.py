@@ -79,7 +79,7 @@ class ChosenMachine:
 def chosen_machine(named: str | None, *, gpu: str) -> ChosenMachine | None:
     """Reads the machine file; returns None if none is named.
 
-    Raises BadInputError if it has no section `estimate`, or one of another GPU than `gpu`.
+    Raises BadInputError if it cannot be read, or has no section `estimate`, or one of another GPU than `gpu`.
     """
     if named is None:
         return None

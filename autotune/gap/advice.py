@@ -26,7 +26,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     `add`, `remove`: flags of a launch script in Megatron-LM's spelling; `set_outside`: settings without a flag.
     `numerics`: effect of the change on training; `gain`: fraction of throughput by the change alone; `legal`: it breaks
-    no rule that the recipe keeps; `fits`: by estimate. These four are None if no setting is to change.
+    no rule that the recipe keeps; `fits`: by estimate. These four are None if no setting is to change, `gain` and
+    `fits` also if they are unknown.
     """
 
     gain: float | None = None

@@ -145,7 +145,8 @@ def _by_parts(side: Side, other: Side | None) -> Compared:
 
 
 def _completed(side: Side, reference: Reference | None) -> Recipe:
-    """Returns the recipe with its unknown knobs as in the reference; without a reference, with ranks bound to cores."""
+    """Returns the recipe with its unknown knobs as in the reference; without a reference, with the ranks of GPUs bound
+    to cores if that is unknown."""
     assert side.recipe is not None
     if reference is not None:
         return _as_there(side.recipe, reference.recipe, side.unsaid)
@@ -241,7 +242,8 @@ def _as_there(own: Recipe, there: Recipe, unsaid: Sequence[str]) -> Recipe:
 
 
 def _moved(own: Recipe, there: Recipe) -> Recipe:
-    """Returns the nearest legal recipe on the user's cluster with the settings of `there`."""
+    """Returns the nearest legal recipe on the user's cluster with the settings of `there`; an illegal one if there is
+    none."""
     moved = own.replace({name: value for name, (_, value) in own.diff(there).items()})
     return nearest_legal(moved) or moved
 
@@ -287,8 +289,8 @@ def _unpriced(own: Recipe, changes: Sequence[Change]) -> Iterator[UnpricedSettin
 
 
 def attainable(found: Compared) -> Recipe | None:
-    """Returns the user's recipe with all settings that save time and are training-equivalent; None if there are
-    none."""
+    """Returns the nearest legal recipe to the user's with all settings that save time and are training-equivalent; None
+    if there are no such settings, or no legal recipe."""
     if found.own is None or found.waterfall is None:
         return None
     changes = {

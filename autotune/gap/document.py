@@ -116,8 +116,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class GapDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `gap --json`.
 
-    `gaps` add up to the first level minus the reference, or without one minus plan's first choice. `scale`: measured
-    over estimated step time of the reference; multiplies all estimates.
+    `gaps` add up to the first level minus the reference; without one minus plan's first choice, for a trace without a
+    recipe minus its compute. `scale`: factor on all estimates, measured over estimated step time of the reference (on
+    CPUs without a reference, of your own run).
     """
 
     schema: int = 1

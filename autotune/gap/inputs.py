@@ -37,7 +37,7 @@ from trainer.recipe.source import packaged_examples
 
 Source = Literal["log", "trace", "study", "recipe"]
 YAML, LOGS = (".yaml", ".yml"), (".log", ".out", ".err")
-MAX_LOG_BYTES = 2**28  # bytes of a log that is read
+MAX_LOG_BYTES = 2**28  # larger logs are refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,8 @@ def missing_from_logs() -> tuple[str, ...]:
 def side_of(named: str, options: RunOptions, progress: Progress = silent) -> Side:
     """Returns the run that a path, a packaged example or STUDY/TRIAL names.
 
-    Raises BadInputError for any other name, and for a log without arguments unless --recipe is given.
+    Raises BadInputError for any other name, for a log without arguments unless --recipe is given, and for a log, trace
+    or trial that gives no step.
     """
     path = Path(named)
     found = replace(_reader_of(path)(named, options, progress), options=options.words, probe=options.probe)

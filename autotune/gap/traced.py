@@ -45,7 +45,7 @@ def traced_parts(
 
 def with_reference(traced: Traced, analysis: Analysis, own: Recipe, reference: Reference) -> Traced:
     """Returns the parts of a traced run with `reference_excess_s`: the measured minus the expected seconds of each part
-    of its traced reference, scaled to the tokens of `own`."""
+    of its traced reference, scaled to the tokens of `own`; unchanged if the reference has no parts."""
     there = traced_parts(analysis, reference.recipe, (), release=reference.release, constants={})
     if there is None:
         return traced
@@ -113,7 +113,8 @@ def _waits(step: Partition, even: bool) -> Mapping[str, float]:
 
 
 def waterfall_of_trace(analysis: Analysis) -> Waterfall | None:
-    """Returns the waterfall of a trace without a recipe, part by part from its step down to its compute."""
+    """Returns the waterfall of a trace without a recipe, part by part from its step down to its compute; None without a
+    trace."""
     trace = slowest(analysis)
     if trace is None:
         return None
@@ -127,7 +128,7 @@ def waterfall_of_trace(analysis: Analysis) -> Waterfall | None:
 
 
 def waterfall_between(one: Analysis, other: Analysis) -> Waterfall | None:
-    """Returns the waterfall between two traces without recipes, by part."""
+    """Returns the waterfall between two traces without recipes, by part; None if one is missing."""
     sides = [slowest(one), slowest(other)]
     if None in sides:
         return None

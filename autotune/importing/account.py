@@ -111,8 +111,8 @@ def show(console: Console, imported: Imported, *, name: str) -> None:
 
 
 def header(imported: Imported, *, name: str) -> str:
-    """Returns the comment above the recipe: the imported file, its launchers, and settings that the recipe does not
-    keep."""
+    """Returns the comment above the recipe: the imported file, its launchers, what was left out, kept in the command or
+    changed, and the notes."""
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
     if found.started.launchers or found.started.headers:

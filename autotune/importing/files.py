@@ -11,7 +11,8 @@ MAX_MIB = 64
 
 
 def text_of(path: Path, *, known: str) -> str:
-    """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is empty or not text."""
+    """Returns the text of a file; `known` lists the accepted kinds. Raises BadInputError if it is missing, empty,
+    larger than MAX_MIB or not text."""
     file = str(path)
     try:
         raw = bytes_of(path, where=file, instead=f"{known}; the start of a long log is enough", most_mib=MAX_MIB)

@@ -14,7 +14,7 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.source import near
 
-MAX_SHOWN = 60  # most characters of a text in a message
+MAX_SHOWN = 60  # characters after which a text in a message is cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +84,14 @@ def world_size(sizes: Sizes, options: ImportOptions) -> int | None:
 
 
 def short(text: str) -> str:
-    """Returns the text as one line of at most MAX_SHOWN characters."""
+    """Returns the text as one line, cut after MAX_SHOWN characters."""
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= MAX_SHOWN else f"{one_line[:MAX_SHOWN]}…"
 
 
 def check_given(options: ImportOptions, *texts: str) -> None:
-    """Raises BadInputError for a --set whose name is neither in these texts nor a field of the model."""
+    """Raises BadInputError for a --set whose name is neither in these texts nor a field of the model, an argument of
+    the script (@, 1, 2) or a flag."""
     for name in options.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
         known = name.isdigit() or name == "@" or name.startswith("--")

@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def gpu_here(known: Mapping[str, object]) -> str | None:
-    """Returns the GPU of this machine; None if the table does not have it."""
+    """Returns the GPU of this machine; None if it has none, several kinds, or one that the table does not have."""
     for words in _ASKS:
         names = set(re.findall(_MODEL, _output_of(words).lower()))
         found = [name for name in known if name in names]
@@ -55,8 +55,8 @@ def _output_of(words: Sequence[str]) -> str:
 
 
 def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:
-    """Returns the number of tokens and the tokenizer file that one of these `flags` names; None if no such file is on
-    this machine."""
+    """Returns the number of tokens and the tokenizer file that one of these `flags` names; None if no such file can be
+    read on this machine."""
     for each in split(argv):
         if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):

@@ -34,7 +34,7 @@ def training_score(words: Sequence[str]) -> tuple[bool, int]:
 
 
 def line_of(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
-    """Returns the number of the script's line that starts the command."""
+    """Returns the number of the script's line that starts the command; `?` if it was not recorded."""
     pids = {str(pid) for pid in train["pids"]}
     return next(
         (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"

@@ -142,8 +142,8 @@ def _model(found: Found, options: ImportOptions) -> str | dict[str, Any]:
 
 
 def _named_as_presets(model: Architecture) -> Architecture:
-    """Returns the model with layers that are not GPT's also in `hybrid`, in the words of a preset that has such
-    layers."""
+    """Returns the model with its experimental attention also named in `hybrid`: as in a preset with the same attention,
+    else as `all VARIANT`."""
     mixers = ("experimental_attention_variant", "linear_attention_freq")
     if model.experimental_attention_variant is None or model.hybrid is not None:
         return model

@@ -83,7 +83,8 @@ def _fixed(options: ImportOptions) -> dict[str, str]:
 def _reaching(
     command: JobCommand, options: ImportOptions, text: str
 ) -> tuple[Recording, JobCommand, tuple[Problem, ...]]:
-    """Returns a recording that reaches the training command, its command, and problems for the user.
+    """Returns a recording that reaches the training command (if none does, the last one), its command, and problems for
+    the user.
 
     While the script ends too early, it is run again: with a placeholder for the variable that it lacks (reported as a
     problem), with the file that it lacks taken as present, or in the current folder.
@@ -127,7 +128,7 @@ def as_submitted(command: JobCommand, options: ImportOptions, trains: Sequence[M
 
 def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
     """Returns line, name and reason of the variable without which the script ended: the one that bash names, or else
-    the last empty one."""
+    the last empty one if the script failed; None if there is none."""
     lines = first["stderr"].strip().splitlines()
     if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
         line, name, why = match.groups()
@@ -152,13 +153,14 @@ def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
 
 
 def _last_line(first: Mapping[str, Any]) -> str:
-    """Returns the last line that the script printed."""
+    """Returns the last line of the script's stderr, or of its stdout if stderr is empty; "" if both are."""
     lines = [line for name in ("stderr", "stdout") for line in first[name].strip().splitlines()[-1:] if line.strip()]
     return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
 
 
 def isolated(options: ImportOptions) -> Isolation:
-    """Prints in which isolation the script will run, and returns it. Raises BadInputError if there is none."""
+    """Prints in which isolation the script will run, and returns it. Raises BadInputError if there is none and the
+    script is not trusted."""
     try:
         found = isolation_here(trust=options.trust)
     except NotIsolatedError as error:

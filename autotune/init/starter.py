@@ -74,8 +74,8 @@ def starter(*, model: str, gpu: str, gpus: int, machine: ChosenMachine | None = 
 
 
 def _first(base: Recipe, cluster: LearnedCluster) -> list[Choice]:
-    """Returns `plan`'s first choice. If a choice without offload fits, returns the first of these, since by some
-    reports offload trains wrongly at first."""
+    """Returns `plan`'s first choice; if a choice without offload fits, the first of these, since offload is reported to
+    spoil the first step (rules offload-first-iteration, optimizer-offload-loaded)."""
     kept = base.tune.model_copy(update={"freeze": (*base.tune.freeze, *OFFLOADS)})
     found = choices(search(base.model_copy(update={"tune": kept}), learned=cluster), 1)
     if not any(choice.fits for choice in found):

@@ -19,7 +19,7 @@ NOTABLE = 0.005  # fraction of a step; smaller changes of a part are not named
 EQUALLY_GOOD = 0.0005  # fraction of throughput
 LONGEST_EVIDENCE = 120  # characters of a trainer's error message
 
-# `WallFinding.parts` and walls as the subject of "... for 31 % of the step"
+# part of `WallFinding.parts` → the subject of "... for 31 % of the step"
 PART_WORDS = {
     "ep_dispatch": "EP dispatch is exposed",
     "ep_combine": "EP combine is exposed",

@@ -43,7 +43,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def gain(fraction: float | None, digits: int = 1) -> str:
-    """Returns a signed percentage of throughput: `+12.4 %`."""
+    """Returns a signed percentage: `+12.4 %`."""
     return NONE if fraction is None else f"{_signed(fraction, digits)} %"
 
 

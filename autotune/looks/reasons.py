@@ -83,7 +83,7 @@ def divergence_text(figures: Figures) -> str:
 
 def _compared(figures: Figures) -> str:
     """Returns `+12.0 % over trial 3 in wall-clock time (2 interleaved pairs, noise ±3.0 %), +9.0 % in CPU time (noise
-    ±1.0 %)`. Each gain names its bursts."""
+    ±1.0 %)`. Only the gain in wall-clock time names its bursts."""
     wall, cpu = figures["wall"], figures["cpu"]
     said = f"{gain(wall['gain'])} over trial {figures['against']} in wall-clock time ({_bursts(wall)}, {_noise(wall)})"
     return said if cpu is None else f"{said}, {gain(cpu['gain'])} in CPU time ({_noise(cpu)})"

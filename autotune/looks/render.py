@@ -21,7 +21,7 @@ TEMPLATE_FOLDERS = (
     "report",
     "studies",
 )  # folders with templates, searched in order
-LONG_NAME = re.compile(r"\w{18,}")  # characters: wider than a column of a page of 600 px
+LONG_NAME = re.compile(r"\w{18,}")  # such a name is wider than a column on a page of 600 px
 CODE = re.compile(r"`([^`]+)`")
 
 

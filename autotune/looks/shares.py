@@ -36,8 +36,7 @@ def share_rows(changes: Sequence[ChangeShare]) -> tuple[tuple[str, ...], ...]:
 
 
 def share_lines(changes: Sequence[ChangeShare]) -> Iterator[str]:
-    """Yields per change `drop_recompute: predicted share +8.1 %, obtained +7.9 % (+7.0 to +8.8 %), needed:
-    measured`."""
+    """Yields per change `drop_recompute: predicted share +8.1 %, obtained +7.9 % (+7.0 to +8.8 %), needed: …`."""
     for each in changes:
         predicted = [] if each.predicted_share is None else [f"predicted share {gain(each.predicted_share)}"]
         obtained = [f"obtained {text}"] if (text := obtained_text(each)) else []

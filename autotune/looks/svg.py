@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-# Marks are distinguished by shape, not only by colour: path data around the origin, about 10 pixels across.
 MAX_DECIMALS = 10  # decimals of a figure on an axis
+# Marks are distinguished by shape, not only by colour: path data around the origin, about 10 pixels across.
 MARKS = {
     "accepted": "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0Z",
     "rejected": "M0,-6L6,0L0,6L-6,0Z",

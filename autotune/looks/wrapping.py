@@ -58,8 +58,8 @@ def lasting_console() -> Console:
 
 
 def wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Wraps a text into lines of at most `width` characters, all but the first indented; `NO_BREAK` keeps words
-    together."""
+    """Wraps a text into lines of at most `width` characters (12 if it is less), all but the first indented; `NO_BREAK`
+    keeps words together."""
     kept = UNIT.sub(NO_BREAK, printable(text))
     lines = textwrap.wrap(kept, max(width, 12), subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines] or [""]

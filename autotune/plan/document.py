@@ -35,7 +35,7 @@ class Layout(TypedDict):
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     step_s: float
-    spread: float  # relative half width of the interval
+    spread: float  # relative half width of the 90 % interval
     peak_gib: float
     upper_gib: float
     outside_gib: float  # GPU memory outside torch's allocator
@@ -60,7 +60,9 @@ class PlanDocument(TypedDict):
     legal: int  # number of legal layouts
     fitting: int  # number of legal layouts with a setting that fits
     estimated: int  # number of settings estimated
-    fewest_nodes: int | None  # fewest nodes on which a setting fits
+    fewest_nodes: (
+        int | None
+    )  # the recipe's nodes if a setting fits there, else the fewest found by doubling; null: none
     layouts: list[Layout]
     excluded: Excluded
     missing: tuple[Missing, ...]  # common layouts, and why they are not listed
@@ -110,7 +112,7 @@ class Plan:
 
 
 def _failing(choices: Sequence[Choice]) -> Iterator[str]:
-    """Yields what choices are known to fail with in some release, of which nothing else fits."""
+    """Yields how choices are known to fail in some release; they are listed only because nothing else fits."""
     found = (finding for choice in choices for finding in check(choice.recipe) if finding.effect is Effect.FAILS)
     for finding in {finding.rule: finding for finding in found}.values():
         yield f"nothing else fits, and it fails in Megatron-Core {finding.versions}: {finding.message}"

@@ -15,9 +15,9 @@ from trainer.probe.probe import probe, refuse_unshared
 
 
 def probe_before(study: Study, *, budget: int, max_gpu_hours: float | None, rows: bool) -> None:
-    """Measures the cluster before the first burst and records it, unless the recipe disables it. With `rows`, runs the
-    micro-benchmarks that fit into a twentieth of the study's cost; else, and on CPU ranks, only measures the links
-    between nodes.
+    """Measures the cluster before the first burst and records it, unless that was done, the recipe disables it, or real
+    ranks run proxies. With `rows`, runs the micro-benchmarks that fit into a twentieth of the study's cost; else, and
+    on CPU ranks, only measures the links between nodes.
 
     Raises ToolError if the nodes share no folder.
     """

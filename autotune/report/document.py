@@ -153,7 +153,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_provisional: bool = False
     speedup_since: str = INTERVAL_SINCE
     warnings: list[str] = []
-    gpu_hours: float  # GPU-hours of all bursts, failed ones included
+    gpu_hours: float  # GPU-hours of the probe and of all bursts, failed ones included
     idle_gpu_hours: float = 0.0  # not in gpu_hours: an allocation was idle while the tuner decided
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None

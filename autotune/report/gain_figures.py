@@ -48,7 +48,7 @@ def predicted_against_obtained(material: Material) -> Markup:
 
 
 def _range(found: Sequence[Forecast]) -> tuple[float, float]:
-    """Returns the gains at both edges of the drawing, which include all predictions and results."""
+    """Returns the gains at both edges of the drawing, which include all predictions and results within AXIS_BOUNDS."""
     known = [value for forecast in found for value in forecast.predicted or ()]
     known += [forecast.obtained.value - 1 for forecast in found if forecast.obtained]
     low, high = min([*known, AXIS_INCLUDES[0]]), max([*known, AXIS_INCLUDES[1]])

@@ -127,7 +127,8 @@ def _at_full_size(material: Material) -> str:
     """Returns the predicted speed-up of a best recipe that was measured only by proxies; empty for other studies."""
     history = material.history
     best, reference = history.best, history.reference
-    surrogate = material.surrogate if history.only_proxies else None  # a fit takes a second, of a page of each burst
+    # a fit takes a second, and the page is written at every burst
+    surrogate = material.surrogate if history.only_proxies else None
     if best is None or surrogate is None:
         return ""
     fits = f"P(fits) {percent(float(surrogate.memory.fits(tabulate([best.recipe]))[0]), 0)}"

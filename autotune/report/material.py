@@ -103,7 +103,8 @@ def material_of(history: History, document: Document, *, bursts: Path | None = N
 
 
 def status_words(trial: Trial) -> str:
-    """Returns the verdict, or the status if the trial did not run."""
+    """Returns the verdict of a trial with status OK, else the status; `refused by the rules` for one without a
+    burst."""
     if trial.status is Status.OK and trial.verdict:
         return f"{trial.verdict} (provisional)" if trial.provisional else trial.verdict.value
     words = {Status.OOM: "out of memory", Status.FAILED: "failed", Status.NOOP: "no effect"}

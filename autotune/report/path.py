@@ -51,7 +51,7 @@ def predicted_text(trial: Trial) -> str:
 
 
 def obtained_text(step: PathStep, unit: str) -> str:
-    """Returns the gain over the parent; for the first trial that ran, its throughput."""
+    """Returns the gain over the parent; if that is unknown, the throughput, or that it does not run."""
     if step.obtained is not None:
         return gain_with_interval(step.obtained)
     figures = measured(step.trial)

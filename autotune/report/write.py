@@ -37,7 +37,7 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
 
 
 def write_running(history: History, *, study_dir: Path, now: float) -> None:
-    """Writes report.html of a study that this process runs; a reader never sees a part of it. Raises OSError."""
+    """Writes report.html as the page of a running study; a reader never sees a part of it. Raises OSError."""
     history = with_provisional_verdicts(history)
     status = study_status(history, folder=str(study_dir), now=now, held=True)
     material = material_of(history, document_of(history), bursts=study_dir / BURSTS)

@@ -34,8 +34,8 @@ from trainer.burst import Outcome
 class Document:
     """One kind of JSON document: any of `types`.
 
-    `commands` print it with --json, or with the option that is named. `of_file`: True if `summary` starts with a file's
-    name.
+    `commands` print it with --json; one may include an option, as `run --dry-run` does. `of_file`: True if `summary`
+    starts with a file's name.
     """
 
     types: tuple[Any, ...]

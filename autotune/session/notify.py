@@ -46,7 +46,7 @@ def variables(status: StudyStatus, *, code: int, report: str) -> dict[str, str]:
 
 
 def notify(command: str, environment: Mapping[str, str], *, wait_s: float = WAIT_S) -> str | None:
-    """Runs the command in a shell; returns why it failed, or None."""
+    """Runs the command in a shell; returns why it failed, or None. Kills it after `wait_s` seconds."""
     try:
         done = subprocess.run(["sh", "-c", command], env={**os.environ, **environment}, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:

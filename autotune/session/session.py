@@ -90,8 +90,8 @@ class Session:
         return self.work or Work(loop=loop_of, write_report=write_report, summary=summary, write_running=write_running)
 
     def run(self, open_study: Callable[[Listener], Study], past: Iterable[Event]) -> Ended:
-        """Tunes; ends with report, summary and notification, also after an error. `past` are the events of earlier
-        runs."""
+        """Runs the study; ends with report, summary and notification, after an error without the summary. `past` are
+        the events of earlier runs."""
         write = self._work.write_running
         page = None if write is None else RunningPage(folder=self.folder, say=self._say, write=write)
 
@@ -197,7 +197,7 @@ class Session:
 
 
 def bench_of(study: Study, engine: Engine, limits: Limits) -> Bench:
-    """Returns the bench that runs real bursts."""
+    """Returns the bench that runs bursts of the study on the engine, within the limits."""
     return Bench(
         journal=study.journal,
         engine=engine,

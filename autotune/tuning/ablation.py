@@ -23,7 +23,8 @@ from policies.trial import ChangeShare, Phase, Trial, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRun:
-    """The ablation of trial `tuned`, with at most `most` bursts, or as many as an earlier run of the tuner granted."""
+    """The ablation of trial `tuned`, with at most `most` bursts, or as many as an earlier run of the tuner granted if
+    those are more."""
 
     ablation: Ablation
     bench: Bench

@@ -83,8 +83,8 @@ class Bench:
         return None
 
     def affords(self, recipe: Recipe, *, bursts: int = 1, more_gpu_hours: float = 0.0) -> bool:
-        """Returns whether the recipe itself, not a proxy, can run: the launcher has its nodes, and the limits allow
-        `bursts` bursts of it, each as long as the last, and `more_gpu_hours` GPU-hours for others."""
+        """Returns whether the recipe itself, not a proxy, can run: the launcher has its nodes, and `max_gpu_hours`
+        allows `bursts` bursts of it, each as long as the last, and `more_gpu_hours` GPU-hours for others."""
         history, last = self.journal.history, self.journal.history.finished[-1:]
         hours = bursts * sum(burst.gpu_s / burst.ranks for burst in last) * recipe.world_size / 3600
         limit = math.inf if self.max_gpu_hours is None else self.max_gpu_hours

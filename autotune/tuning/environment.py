@@ -15,7 +15,8 @@ def version() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns name → version of each installed package that affects a measurement, and the host's name."""
+    """Returns name → version of Python and each installed package that affects a measurement, and the host, its system
+    and its usable cores."""
     versions = {name: found for name in PACKAGES if (found := installed(name))}
     return {
         **versions,

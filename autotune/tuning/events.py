@@ -62,7 +62,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
 
 
 class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
-    """Evidence from another study on the same type of GPU: mean and standard deviation of each factor of its
+    """Evidence from another study or a probe on the same type of GPU: mean and standard deviation of each factor of its
     surrogate."""
 
     study: str
@@ -73,7 +73,7 @@ class LessonAdded(_Event, frozen=True, kw_only=True, tag="lent"):
 
 class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
     """The cluster as measured before the first burst, on `ranks` ranks for `seconds`: the links between the nodes, and
-    the `rows` of a probe. `failure` says why there is neither."""
+    the `rows` of a probe. `failure`: what ended it early."""
 
     links: Links | None
     rows: tuple[Row, ...] = ()
@@ -183,7 +183,8 @@ class AblationStarted(_Event, frozen=True, kw_only=True, tag="ablation"):
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     """A run of the tuner ended; a resumed study continues after it.
 
-    `changes`: those of the tuned recipe over the base recipe, with their shares; () if the run was interrupted.
+    `changes`: those of the tuned recipe over the base recipe, with their shares; () if the run was interrupted, if no
+    recipe runs, and in a bisection.
     """
 
     status: EndStatus

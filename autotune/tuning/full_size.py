@@ -98,7 +98,8 @@ class FullSize:
 
     @property
     def leaves_room(self) -> bool:
-        """Returns whether after another burst the limits still allow the missing bursts at full size."""
+        """Returns whether after another burst the limits still allow the missing bursts at full size; True if they do
+        not allow them now either."""
         if self.sizing is None or self._history.best is None:
             return True
         pair = (self._history.best, self._history.reference)

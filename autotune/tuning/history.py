@@ -136,8 +136,8 @@ class History:
 
     @property
     def gpu_hours(self) -> float:
-        """Returns the GPU-hours of all bursts, including failed, lost and interrupted ones: as the engine reported,
-        else by the journal's timestamps. Simulated hours for a simulated study."""
+        """Returns the GPU-hours of the probe and of all bursts, including failed, lost and interrupted ones: as the
+        engine reported, else by the journal's timestamps. Simulated hours for a simulated study."""
         return self._gpu_s / 3600
 
     @property

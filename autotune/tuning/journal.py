@@ -1,8 +1,8 @@
 """Writes and reads the append-only file of a study's events, from which a killed study resumes.
 
 A line is flushed to disk before anything acts on it. A resumed run executes the same loop: while the file has events
-left, `once` returns the recorded event instead of doing the work again; after the last one it does the work and writes
-the event. There is no separate code for resuming.
+left, `replay_or_append` returns the recorded event instead of doing the work again; after the last one it does the work
+and writes the event. There is no separate code for resuming.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FOLDED_ONLY = (
     Probed,
     BurstLost,
     Ended,
-)  # about a run of the tuner, not a step of the study: folded, and never returned by `once`
+)  # about a run of the tuner, not a step of the study: folded, and never returned by `replay_or_append`
 
 E = TypeVar(
     "E",

@@ -174,7 +174,7 @@ def _with_prediction(
 
 
 def gain_probability(predicted: Prediction) -> float:
-    """Returns the probability that the gain is positive; 0 without a prediction."""
+    """Returns the probability that the gain is positive; 0 without a predicted interval."""
     interval = _log_interval(predicted)
     return 0.0 if interval is None else NormalDist().cdf(interval[0] / interval[1])
 

@@ -217,7 +217,8 @@ class Loop:
         return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.reason)
 
     def _reconsider(self) -> None:
-        """Re-measures inconclusive trials that look better than the best, interleaved with it, until decided."""
+        """Re-measures the inconclusive trials that look best, interleaved with the best, until they are decided or had
+        MAX_PAIRS pairs."""
         for number in self._left_open():
             pairs = 0
             while pairs < MAX_PAIRS and self._history.attempted[number].verdict is Verdict.INCONCLUSIVE:
@@ -280,7 +281,7 @@ class Loop:
                 return
 
     def _unsure(self, best: Trial, reference: Trial) -> bool:
-        """Returns whether the speed-up has an interval wider than MAX_HALF_WIDTH or only one burst on a side.
+        """Returns whether half of the speed-up's interval is wider than MAX_HALF_WIDTH, or a side has only one burst.
 
         On resume, recorded repeats count as wanted.
         """

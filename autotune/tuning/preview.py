@@ -35,7 +35,7 @@ from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.rules.rule import Finding
 
-MAX_PROPOSALS = 4  # number of proposals in the expected path
+MAX_PROPOSALS = 4  # most proposals that are previewed, exploring ones included
 STEPS = 8  # measured steps of a predicted burst
 NEEDED = "slower, and needed: the recipe before does not fit"
 

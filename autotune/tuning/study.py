@@ -163,8 +163,8 @@ def resume(
 ) -> Study:
     """Opens a study to continue it.
 
-    Raises BadInputError if it is not a study, is in use, is from a newer version, or was started with another recipe,
-    seed or question.
+    Raises BadInputError if it is not a study, is in use, is from a newer version, was started with another recipe, seed
+    or recipe B, or is a bisection resumed as a tuning run or the other way round.
     """
     events, _ = read_events(folder / JOURNAL)
     started = next((event for event in events if isinstance(event, StudyStarted)), None)

@@ -31,7 +31,8 @@ ENDS = {"budget": "ended by its budget"}  # other statuses are words already
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The running burst; `since` is its start, `usual_s` the mean duration of the study's bursts."""
+    """The running burst; `since` is its start, `usual_s` the mean time from the end of one burst to that of the
+    next."""
 
     burst: int
     trial: int
@@ -72,7 +73,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `status --json`.
+    """Document of `status --json` and `watch --json`.
 
     `state`: `stopped` if no tuner runs the study and it has not ended, `unknown` if that cannot be determined; `trying`
     is null between trials.
@@ -155,7 +156,8 @@ def resume_command(history: History, folder: str) -> str:
 
 
 def _limits(history: History) -> list[str]:
-    """Returns the limits of the tuner's last run as options, with twice the budget if it is spent."""
+    """Returns the limits of the tuner's last run as options, without its deadline, and with twice the budget if it is
+    spent."""
     tuner = history.tuner
     if tuner is None:
         return []

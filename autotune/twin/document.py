@@ -71,7 +71,7 @@ def twin_document(twin: Twin, *, text: str, file: str | None) -> TwinDocument:
 
 
 def show_twin(twin: Twin, *, file: str) -> None:
-    """Prints the keys that the study moved, each with its interval, and the uses of the file."""
+    """Prints the keys that the study moved, each with its interval, what they were learned from, and the file."""
     console = plain_console()
     table = Table("key", Column("value", justify="right"), Column("90 %", justify="right"), "learned from", box=None)
     for name, key in twin.keys.items():

@@ -2,11 +2,11 @@
 
 Estimate and simulation share no formula; where they differ on the published machine, the factors make up the
 difference. So the difference of two factors is translated: the cluster's, and the one learned from the same recipes
-simulated on a machine whose keys are known. A row says how the difference d moves a key:
+simulated on a machine whose keys are known. A row says how these two, a and b, move a key:
 
-- power: key · exp(times · d)
-- add: key + times · (exp(d) − 1), in the key's unit
-- odds: the odds of the simulation's share `of`, times the key, · exp(times · d)
+- power: key · exp(times · (a − b))
+- add: key + times · (exp(a) − exp(b)), in the key's unit
+- odds: key · r is a share, r the simulation's rate `of`: its odds · exp(times · (a − b))
 """
 
 from __future__ import annotations
