@@ -29,7 +29,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 
 types: $(STAMP)
-	$(BIN)/mypy
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 layers: $(STAMP)
 	$(BIN)/lint-imports

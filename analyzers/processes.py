@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -40,7 +40,7 @@ class _Raised:
 
 def each(
     function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
-) -> Iterator[tuple[Item, Result | Died]]:
+) -> Generator[tuple[Item, Result | Died]]:
     """Yields (item, function(item)) as they complete, started in the items' order.
 
     Raises what `function` raises. When the iterator ends or is closed, all its processes have ended.

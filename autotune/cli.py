@@ -231,7 +231,7 @@ def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
     signature = inspect.signature(command, eval_str=True)
     flag = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
     parameters = [*signature.parameters.values(), flag]
-    parsed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    parsed.__signature__ = signature.replace(parameters=parameters)  # pyrefly: ignore[missing-attribute]
     parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return parsed
 

@@ -45,7 +45,7 @@ class _AnyName(ABCMeta):
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         if cls.__bases__ == (object,):
-            return object.__new__(cls)  # type: ignore[arg-type]
+            return object.__new__(cls)  # pyrefly: ignore[bad-argument-type]
         return super().__call__(*arguments, **named)
 
     def __getattr__(cls, name: str) -> Any:
@@ -60,7 +60,7 @@ class _AnyName(ABCMeta):
 class _Empty(ModuleType):
     """A package in which every name exists: capitalised ones are classes, others packages of the same kind."""
 
-    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
+    __path__: ClassVar[list[str]] = []  # pyrefly: ignore[bad-override]
     __version__ = TE_VERSION
 
     def __getattr__(self, name: str) -> Any:
@@ -121,7 +121,7 @@ def missing() -> str | None:
 def _unpacked(folder: str) -> None:
     """Adds an unpacked wheel to the path, with the Megatron-Core of its release if a checkout of that is given."""
     if not hasattr(typing, "override"):  # exists since Python 3.12, which 0.4 and later require
-        typing.override = lambda method: method  # type: ignore[attr-defined]
+        typing.override = lambda method: method  # pyrefly: ignore[missing-attribute]
     if (named := checkout()) is not None:
         version = re.search(r"megatron_bridge-([\d.]+\d)\.dist-info", " ".join(os.listdir(folder)))
         core = core_of(version_of(version[1] if version else None))
@@ -147,8 +147,8 @@ def prepare(*, gpu: tuple[int, int] = (9, 0), name: str = "NVIDIA H100") -> None
 
     _with_kernels()
     sys.meta_path.insert(0, _Finder())
-    optimizers = _module("transformer_engine.pytorch.optimizers")
-    optimizers.FusedAdam = _FusedAdam  # type: ignore[attr-defined]
+    optimizers: Any = _module("transformer_engine.pytorch.optimizers")
+    optimizers.FusedAdam = _FusedAdam
 
 
 def _with_kernels() -> None:

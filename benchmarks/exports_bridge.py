@@ -254,13 +254,13 @@ def _wanted(recipe: Recipe, knob: Knob) -> Any:
     if knob.name == "cuda_graph_impl":
         return "full_iteration" if "full_iteration" in (effective(recipe, "cuda_graph_scope") or ()) else value
     if knob.name == "cuda_graph_scope":
-        return [word for word in value if word != "full_iteration"]
+        return [word for word in value or () if word != "full_iteration"]
     return _plain(value)
 
 
 def _plain(value: Any) -> Any:
     """Returns enums as names, dtypes without their module, and lists sorted, because they are sets."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         plain = [_plain(each) for each in value]
         return sorted(plain) if all(isinstance(each, str) for each in plain) else plain
     if type(value).__name__ == "dtype":

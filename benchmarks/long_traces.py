@@ -9,8 +9,8 @@ import gzip
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from io import BufferedWriter
 from pathlib import Path
-from typing import IO
 
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
 _END = re.compile(rb"\}\s*\]")
@@ -57,8 +57,8 @@ def ranks(source: Path, folder: Path, count: int) -> None:
         (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(gzip.compress(head) + rest)
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "wb", compresslevel=FAST) if path.suffix == ".gz" else path.open("wb")  # type: ignore[return-value]
+def _open(path: Path) -> BufferedWriter | gzip.GzipFile:
+    return gzip.open(path, "wb", compresslevel=FAST) if path.suffix == ".gz" else path.open("wb")
 
 
 def _copies(body: bytes) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ def for_every_row(rows: Iterable[Any], *, name: Callable[[Any], str] = str) -> C
                 raise ExceptionGroup(f"{len(failures)} of {len(table)} rows fail", failures)
 
         _, *others = inspect.signature(test).parameters.values()
-        check_rows.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+        check_rows.__signature__ = inspect.Signature(others)  # pyrefly: ignore[missing-attribute]
         return check_rows
 
     return decorate

@@ -11,11 +11,11 @@ def knob_value(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(knob_value(item) for item in value) + "]"
     return str(value)
 
 
 def as_reported(value: Any) -> Any:
     """Returns a list as the text that engines report, `a,b`; other values unchanged."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value

@@ -8,5 +8,5 @@ from importlib import resources
 
 def rows(file: str) -> list[dict[str, str]]:
     """Returns the rows of a table, from top to bottom, by column."""
-    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    text = resources.files("analyzers.names").joinpath(file).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

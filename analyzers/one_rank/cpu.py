@@ -40,7 +40,7 @@ CLASS_OF_RANGE = {
     "optimizer": "optimizer",
 }
 # the collective of a gloo range -> the c10d operators that launch it
-LAUNCHED_BY = {
+LAUNCHED_BY: dict[str, tuple[str, ...]] = {
     "all_to_all": ("alltoall",),
     "all_gather": ("allgather", "_allgather"),
     "all_reduce": ("allreduce",),

@@ -67,9 +67,8 @@ def built(found: Found, options: ImportOptions) -> Imported:
     if reader and (frozen := reader.frozen(found.command)):
         data["tune"] = {"freeze": [*TuneSettings().freeze, *frozen]}
     if found.framework is not None and reader is not None:
-        data["burst"] = {"engine": "command"}
-        if launcher := _launcher(found, data["cluster"]["nodes"]):
-            data["burst"]["launcher"] = launcher
+        launcher = _launcher(found, data["cluster"]["nodes"])
+        data["burst"] = {"engine": "command"} | ({"launcher": launcher} if launcher else {})
         trainer = {
             "kind": found.framework.name,
             "version": reader.version_beside(found.command, started.setup),

@@ -27,7 +27,7 @@ from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, wa
 from trainer.engines import Adopting, Engine
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
-from trainer.recipe.rules import Finding
+from trainer.recipe.rules import Finding, FindingKind
 
 MAX_LATE_RANKS = 2  # latest ranks of the last analysis, which the next burst traces again
 MAX_MISSING_RANKS = 4  # ranks whose traces the last analysis lacked, which the next burst traces
@@ -105,9 +105,9 @@ class Bench:
         """Checks, runs and analyses the trial entered as `number`; returns it without a verdict."""
         history = self.journal.history
         recipe = history.proposals[number][0].ran
-        broken = [finding.message for finding in self.check(recipe) if finding.kind == "error"] or self._too_large(
-            recipe
-        )
+        broken = [
+            finding.message for finding in self.check(recipe) if finding.kind is FindingKind.ERROR
+        ] or self._too_large(recipe)
         if self.journal.next_is(Refused, otherwise=bool(broken)):
             failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(broken))
             self.journal.replay_or_append(

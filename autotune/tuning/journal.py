@@ -18,18 +18,12 @@ from pydantic import ValidationError
 
 from autotune.tuning.events import (
     SCHEMA,
-    AblationStarted,
-    Analyzed,
-    BurstFinished,
     BurstLost,
-    BurstStarted,
     Ended,
     Event,
-    Judged,
     LessonAdded,
     Probed,
     Proposed,
-    Refused,
     StudyStarted,
     TunerStarted,
 )
@@ -49,22 +43,7 @@ _FOLDED_ONLY = (
     Ended,
 )  # about a run of the tuner, not a step of the study: folded, and never returned by `replay_or_append`
 
-E = TypeVar(
-    "E",
-    StudyStarted,
-    TunerStarted,
-    LessonAdded,
-    Probed,
-    Proposed,
-    Refused,
-    BurstStarted,
-    BurstFinished,
-    BurstLost,
-    Analyzed,
-    Judged,
-    AblationStarted,
-    Ended,
-)
+E = TypeVar("E", bound=Event)
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
@@ -211,7 +190,7 @@ class Journal:
             os.ftruncate(self._fd, size)
             error.filename = error.filename or str(self.path)
             raise
-        written = msgspec.json.decode(line, type=type(event))
+        written = msgspec.json.decode(line, type=event.__class__)
         for history in (self.history,) if self.whole is self.history else (self.history, self.whole):
             history.fold(written)
         self._listener(written, self.whole)

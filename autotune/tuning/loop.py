@@ -42,14 +42,14 @@ MAX_HALF_WIDTH = 0.03  # half width of the speed-up's interval, relative to the 
 class Adviser(Protocol):
     """The policy that the loop asks. All methods are pure: the same trials give the same answer, also on resume."""
 
-    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
+    def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
         """Returns the proposal that may run with the fewest changes to `given`, a trial that did not run; None if there
         is none."""
         ...
 
-    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
+    def why_stopped(self, incumbent: Trial, trials: Sequence[Trial]) -> Reason:
         """Returns the reason why no proposal is left."""
         ...
 

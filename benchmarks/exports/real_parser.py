@@ -50,6 +50,8 @@ STUBS = {
 class _Stub(types.ModuleType):
     """Stub module that has every name: capitalised names are classes, others modules."""
 
+    __version__: str
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -73,7 +75,7 @@ def _made_class(module: str, name: str) -> type:
 
 def _module(name: str) -> _Stub:
     module = _Stub(name)
-    module.__version__ = STUBS[name.partition(".")[0]]  # type: ignore[attr-defined]
+    module.__version__ = STUBS[name.partition(".")[0]]
     module.__file__ = "<stand-in>"
     module.__path__ = []
     module.__spec__ = importlib.machinery.ModuleSpec(name, _Finder(), is_package=True)
@@ -123,7 +125,7 @@ class _Device:
 
 def _arguments(tree: str) -> Any:
     if not hasattr(typing, "override"):  # exists since Python 3.12, which 0.18 and later require
-        typing.override = lambda method: method  # type: ignore[attr-defined]
+        typing.override = lambda method: method  # pyrefly: ignore[missing-attribute]
     sys.path.insert(0, tree)
     os.chdir(tree)
     sys.meta_path.insert(0, _Finder())

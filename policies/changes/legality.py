@@ -13,7 +13,7 @@ from trainer.errors import BadInputError
 from trainer.legality import findings_of_moved
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
-from trainer.recipe.rules import Finding
+from trainer.recipe.rules import Finding, FindingKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
     except BadInputError as error:
         return Refusal(reason=error.problems[0].what if error.problems else str(error))
     findings = findings_of_moved(recipe, derived, moved)
-    refusing = [finding for finding in findings if finding.kind == "error"] or _reset(recipe, moved, findings)
+    refusing = [finding for finding in findings if finding.kind is FindingKind.ERROR] or _reset(recipe, moved, findings)
     return Refusal(reason=refusing[0].message) if refusing else derived
 
 
@@ -48,7 +48,7 @@ def numerics_of(changes: dict[str, Any]) -> Numerics:
 def _reset(recipe: Recipe, moved: dict[str, Any], findings: list[Finding]) -> list[Finding]:
     """Returns the findings by which Megatron itself resets every moved knob to its old value; [] if any knob keeps its
     new one."""
-    autoset = [finding for finding in findings if finding.kind == "autoset"]
+    autoset = [finding for finding in findings if finding.kind is FindingKind.AUTOSET]
     back = {knob for each in autoset for knob, value in each.suggestion.items() if value == recipe.knob(knob)}
     return autoset if set(moved) <= back else []
 

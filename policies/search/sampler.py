@@ -243,4 +243,4 @@ def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistributio
 
 def _plain(value: Any) -> Any:
     """Returns a list as text, since a parameter of Optuna has a single value."""
-    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else value

@@ -114,7 +114,7 @@ def space_of(base: Recipe, legal: Candidates) -> Space:
 
 def label(values: tuple[Any, ...]) -> str:
     """Returns the name of one combination of values of an axis's knobs."""
-    return ", ".join("+".join(map(str, value)) if isinstance(value, tuple | list) else str(value) for value in values)
+    return ", ".join("+".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value) for value in values)
 
 
 def _choice(axis: str, names: tuple[str, ...], base: Recipe, legal: Candidates) -> Choice:

@@ -143,5 +143,5 @@ def _amplitude(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -
 def _number(value: object) -> float:
     """Returns a number for a value, the same in every process of the operating system (Python's hash of text is
     not)."""
-    text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
     return float(int.from_bytes(text.encode(), "big") % (2**61 - 1))

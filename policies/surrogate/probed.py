@@ -61,7 +61,7 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
     if not len(form.observed):
         return prior
     mean, inverse = prior.mean.copy(), np.linalg.inv(prior.covariance)
-    every = factors()
+    every, curvature = factors(), inverse
     for _ in range(ROUNDS):
         theta = dict(zip((factor.name for factor in every), mean.tolist(), strict=True))
         now = form.predicted(move_constants(theta))
@@ -69,7 +69,7 @@ def with_probe(prior: Prior, rows: Sequence[Row], recipe: Recipe) -> Prior:
         curvature = slopes.T @ slopes + inverse
         step = np.linalg.solve(curvature, slopes.T @ (form.observed - now) - inverse @ (mean - prior.mean))
         mean = mean + step
-    return Prior(mean=mean, covariance=np.linalg.inv(curvature))
+    return Prior(mean=mean, covariance=np.asarray(np.linalg.inv(curvature), np.float64))
 
 
 @dataclass(frozen=True, kw_only=True)

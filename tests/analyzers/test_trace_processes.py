@@ -63,7 +63,7 @@ def test_ending_early_ends_all_processes() -> None:
     answers = processes.each(_first_only, [0, 1, 2], at_once=3)
     assert next(answers) == (0, 0)
     assert len(multiprocessing.active_children()) == 2
-    answers.close()  # type: ignore[attr-defined]
+    answers.close()
     assert not multiprocessing.active_children()
 
 

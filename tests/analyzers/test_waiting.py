@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,12 +183,12 @@ def test_collectives_of_other_sizes_are_not_compared(tmp_path: Path) -> None:
     for k, took in enumerate((300, 20, 300)):
         at = k * 1000
         drawing.step(k, at, at + 1000).kernel(GEMM, at, at + 1000 - took, launched=at)
-        arguments = {**nccl("3", [0, 1]), "In msg nelems": took * 1000, "dtype": "BFloat16"}
+        arguments: dict[str, Any] = {**nccl("3", [0, 1]), "In msg nelems": took * 1000, "dtype": "BFloat16"}
         drawing.kernel(ALL_TO_ALL, at + 1000 - took, at + 1000, launched=at, stream=8, **arguments)
     assert analyze([drawing.write(tmp_path)]).diagnosis.wall is Wall.COMMUNICATION
 
 
-def _stage(rank: int, holds: list[tuple[float, float]], **arguments: object) -> Drawing:
+def _stage(rank: int, holds: list[tuple[float, float]], **arguments: Any) -> Drawing:
     """Draws a pipeline stage, three steps of 1000 us: sends or receives that occupy the device, and compute in
     between."""
     drawing = Drawing(rank=rank)
@@ -196,7 +197,11 @@ def _stage(rank: int, holds: list[tuple[float, float]], **arguments: object) -> 
         drawing.step(k, base, base + 1000)
         for start, end in holds:
             drawing.kernel(GEMM, free, base + start, launched=0.0)
-            group = {**nccl("7", [0, 1]), "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP", **arguments}
+            group: dict[str, Any] = {
+                **nccl("7", [0, 1]),
+                "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP",
+                **arguments,
+            }
             drawing.kernel(ALL_TO_ALL, base + start, base + end, launched=0.0, stream=12, **group)
             free = base + end
         drawing.kernel(GEMM, free, base + 1000, launched=0.0)
@@ -262,7 +267,10 @@ def test_numbers_and_clocks_of_ranks_change_nothing_else(seed: int, number: list
 
 
 def test_the_all_reduce_between_the_first_and_the_last_stage_is_matched(tmp_path: Path) -> None:
-    group = {**nccl("9", [0, 1], collective="allreduce"), "Process Group Description": "EMBEDDING_GROUP"}
+    group: dict[str, Any] = {
+        **nccl("9", [0, 1], collective="allreduce"),
+        "Process Group Description": "EMBEDDING_GROUP",
+    }
     for rank, begins in ((0, 700.0), (1, 900.0)):
         drawing = Drawing(rank=rank)
         for at in (0.0, 1000.0, 2000.0):

@@ -69,7 +69,7 @@ def test_the_steps_of_an_analysis_are_a_table_whose_parts_add_up(job: Analysis) 
 
 
 def test_the_kernels_and_the_ranks_of_an_analysis_are_tables(job: Analysis) -> None:
-    kernels, ranks = job.kernels(), job.ranks()  # type: ignore[operator]
+    kernels, ranks = job.kernels(), job.ranks()  # pyrefly: ignore[not-callable]
     assert kernels["share"].groupby(kernels["rank"]).sum().to_numpy() == pytest.approx([1.0, 1.0])
     assert (kernels["mean_us"] * kernels["count"]).to_numpy() == pytest.approx(kernels["total_us"].to_numpy())
     assert list(ranks["rank"]) == [rank.rank for rank in job.ranks]
@@ -82,7 +82,7 @@ def test_tables_of_nothing_have_their_columns() -> None:
     assert len(empty.steps()) == len(empty.kernels()) == 0
     assert {"step", "duration_us", "wall", "exposed_ep_dispatch_us"} <= set(empty.steps())
     assert {"kernel", "total_us"} <= set(empty.kernels())
-    assert {"rank", "own_us"} <= set(empty.ranks())  # type: ignore[operator]
+    assert {"rank", "own_us"} <= set(empty.ranks())  # pyrefly: ignore[not-callable]
 
 
 def test_layouts_are_a_table_fastest_first() -> None:
@@ -106,7 +106,7 @@ def test_every_figure_has_its_unit_in_its_name(job: Analysis, tmp_path: Path) ->
         autotune.load_study(write_study(tmp_path / "study")).trials(),
         job.steps(),
         job.kernels(),
-        job.ranks(),  # type: ignore[operator]
+        job.ranks(),  # pyrefly: ignore[not-callable]
     ]
     for table in tables:
         figures = set(map(str, table.select_dtypes("number")))

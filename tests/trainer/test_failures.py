@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from typing import Any
 
 import pytest
 
@@ -127,8 +128,8 @@ def well(rank: int, *, loss: list[float] | None = None, diverged: str | None = N
     return RankEvidence(rank=rank, report=RankReport(rank=rank, loss=loss or [], diverged=diverged))
 
 
-def failure(*ranks: RankEvidence, **rest: object) -> Failure:
-    found = classify(Evidence(ranks=ranks, **rest))  # type: ignore[arg-type]
+def failure(*ranks: RankEvidence, **rest: Any) -> Failure:
+    found = classify(Evidence(ranks=ranks, **rest))
     assert found is not None
     return found
 

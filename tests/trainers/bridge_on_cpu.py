@@ -39,7 +39,7 @@ def main(overrides: list[str]) -> None:
     import megatron.core.transformer.moe.experts  # noqa: F401
 
     datasets.compile_helpers = lambda: None
-    import empty_packages  # type: ignore[import-not-found]  # in the folder of this script
+    import empty_packages  # pyrefly: ignore[missing-import]  # in the folder of this script
 
     empty_packages.install()
     from megatron.bridge.models.gpt_provider import GPTModelProvider

@@ -18,7 +18,7 @@ VERSION = "2.17.0"
 
 
 class Empty(ModuleType):
-    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
+    __path__: ClassVar[list[str]] = []  # pyrefly: ignore[bad-override]
     __version__ = VERSION
 
     def __getattr__(self, name: str) -> Any:

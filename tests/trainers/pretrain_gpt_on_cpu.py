@@ -11,6 +11,7 @@ import runpy
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,8 +45,8 @@ def main(checkout: Path) -> None:
 
     datasets.compile_helpers = lambda: None
     if (checkout / "megatron" / "legacy").is_dir():
-        kernels = types.ModuleType("megatron.legacy.fused_kernels")
-        kernels.load = lambda args: None  # type: ignore[attr-defined]
+        kernels: Any = types.ModuleType("megatron.legacy.fused_kernels")
+        kernels.load = lambda args: None
         sys.modules["megatron.legacy.fused_kernels"] = kernels
     from trainer.engines.megatron.cpu import megatron_on_cpu
 

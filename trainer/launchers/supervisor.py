@@ -54,17 +54,17 @@ def start(command: list[str]) -> int:
     """
     me = os.getpid()
     pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)  # a mask survives exec
-        die_with_parent(me)
-        os.execvpe(command[0], command, {**os.environ, AGENT: str(os.getpid())})
-    except OSError:
-        traceback.print_exc()
-    finally:
-        os._exit(127)
+    if not pid:
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)  # a mask survives exec
+            die_with_parent(me)
+            os.execvpe(command[0], command, {**os.environ, AGENT: str(os.getpid())})
+        except OSError:
+            traceback.print_exc()
+        finally:
+            os._exit(127)
+    return pid
 
 
 def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> int | None:

@@ -100,11 +100,11 @@ class Hardware:
         figure."""
         return self.dense_tflops.get(precision) or self.dense_tflops["bf16"]
 
-    def unknown(self, precision: str) -> tuple[str, ...]:
+    def unknown(self, precision: Precision) -> tuple[str, ...]:
         """Returns the unknown figures that an estimate in this precision would use, named as in a recipe's `gpu`."""
         if self.is_cpu:
             return ()
-        computed: Precision = "bf16" if precision == "fp32" else precision  # type: ignore[assignment]
+        computed: Precision = "bf16" if precision == "fp32" else precision
         wanted: dict[str, object] = {
             PEAK_FIELD[PEAK_COLUMN[computed]]: self.dense_tflops.get(computed),
             "host_cpu": self.host_cpu,

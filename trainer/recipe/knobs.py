@@ -149,7 +149,7 @@ def parse_domain(text: str) -> Domain:
     kind, floor, low, high, words = match.groups()
     bound = floor or low
     return Domain(
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,  # pyrefly: ignore[bad-argument-type]
         words=tuple(words.split("|")) if words else (),
         low=float(bound) if bound else None,
         high=float(high) if high else None,

@@ -129,7 +129,9 @@ class Recipe(Section):
         cannot have its value.
         """
         kept = {"cluster": self.cluster, "burst": self.burst, "tune": self.tune}  # sections without knobs
-        data = self.model_dump(exclude={*kept, "knobs"}) | kept | {"knobs": {}}  # only the changed `knobs`
+        data: dict[str, Any] = (
+            self.model_dump(exclude={*kept, "knobs"}) | kept | {"knobs": {}}
+        )  # only the changed `knobs`
         for name, value in changes.items():
             data[KNOBS[name].section if name in KNOBS else "knobs"][name] = value
         replaced = validated(Recipe, Source(name=self.name, data=data))

@@ -50,5 +50,5 @@ class Settings(Protocol):
     @property
     def memory_limit_gib(self) -> float | None: ...
 
-    def knob(self, name: str) -> Any:
+    def knob(self, name: str, /) -> Any:
         """Returns a knob's value, or its default if it is not set."""

@@ -60,11 +60,11 @@ def validated(model: type[Model], source: Source) -> Model:
     data.setdefault("name", _default_name(source))
     try:
         found = model.model_validate(data)
+        if not problems:
+            return found
     except ValidationError as error:
         problems += _schema_problems(source, data, error.errors(), model)
-    if problems:
-        raise BadInputError(*sorted(problems, key=lambda problem: _line(problem.where)))
-    return found
+    raise BadInputError(*sorted(problems, key=lambda problem: _line(problem.where)))
 
 
 def validated_part(model: type[Model], source: Source) -> Model:
@@ -129,7 +129,7 @@ def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
                 hint=f"write {name}: ${{{name}}} and export {name} in the shell that starts the study",
             )
     command = trainer.get("command") if isinstance(trainer, dict) else None
-    words = [word for word in command if isinstance(word, str)] if isinstance(command, list | tuple) else []
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, (list, tuple)) else []
     for name in secrets_in(words):
         yield Problem(
             where=source.where(("trainer", "command")),
@@ -137,7 +137,7 @@ def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
             hint="take it out of the command, and export the variable that the trainer reads it from",
         )
     setup = trainer.get("setup") if isinstance(trainer, dict) else None
-    for number, line in enumerate(setup if isinstance(setup, list | tuple) else ()):
+    for number, line in enumerate(setup if isinstance(setup, (list, tuple)) else ()):
         if isinstance(line, str) and masked(line, {}) != line:
             yield Problem(
                 where=source.where(("trainer", "setup", number)),

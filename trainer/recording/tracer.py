@@ -131,7 +131,7 @@ class Tracer:
 
     def _start(self, stop: Stop) -> None:
         path, words = stop.text(stop.argument(0)), tuple(stop.texts(stop.argument(1)))
-        variables = dict(each.partition("=")[::2] for each in stop.texts(stop.argument(2)) if "=" in each)
+        variables = dict(each.split("=", 1) for each in stop.texts(stop.argument(2)) if "=" in each)
         cwd = os.readlink(f"{stop.pid}/cwd", dir_fd=self.proc)
         if not words:
             return
@@ -144,13 +144,11 @@ class Tracer:
         )  # fmt: skip
         found = becomes(process, self.values)
         self._record(stop, process, found, cwd)
-        real = found.run and _found(found.run[0], variables, cwd)
         if found.varies and not found.says:
             self.varying.append((found.varies, json.dumps(found.run)))
         elif found.varies:
             self.varying.append((found.varies, found.says.rstrip("\n")))
-        if real:
-            assert found.run is not None
+        if found.run and (real := _found(found.run[0], variables, cwd)):
             self._replace(stop, real, found.run, words, path)
         elif found.says:
             answer = Path(self.scratch, f"answer{len(os.listdir(self.scratch))}")

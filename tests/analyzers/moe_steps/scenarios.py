@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.analyzers.moe_steps import names
 from tests.analyzers.moe_steps.job import Builder, Job
@@ -157,7 +158,7 @@ def _mixed(random: Random) -> Job:
     """Draws a job with two losses, either of which may be the larger."""
     job = healthy(random)
     layer, step = layer_us(job), step_us(job)
-    ills: list[dict[str, object]] = [
+    ills: list[dict[str, Any]] = [
         {"exchange_us": layer * random.uniform(0.1, 0.6) / 4},
         {"recompute": "range"},
         {"data_us": step * random.uniform(0.1, 0.5)},
@@ -167,7 +168,7 @@ def _mixed(random: Random) -> Job:
         {"small_us": job.small_us * random.uniform(5.0, 15.0)},
     ]
     first, second = random.sample(ills, 2)
-    return replace(job, **first, **second)  # type: ignore[arg-type]
+    return replace(job, **first, **second)
 
 
 SCENARIOS: Mapping[str, Callable[[Random], Job]] = {

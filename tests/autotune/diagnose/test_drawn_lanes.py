@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,24 +29,24 @@ def on_cpu(folder: Path) -> Path:
     return drawing.write(folder)
 
 
-def data_of(page: str) -> dict[str, object]:
+def data_of(page: str) -> dict[str, Any]:
     (text,) = re.findall(r'<script type="application/json" id="lanes-data">(.*?)</script>', page, re.DOTALL)
-    found: dict[str, object] = json.loads(text)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
 def test_the_worst_step_is_in_the_page_with_its_streams_and_threads(tmp_path: Path) -> None:
     data = data_of(diagnosis_page(analyze([two_steps(tmp_path)]), "drawn"))
     assert data["duration"] == 2_000_000
-    labels = [lane["label"] for lane in data["lanes"]]  # type: ignore[attr-defined]
+    labels = [lane["label"] for lane in data["lanes"]]
     assert labels == ["idle by cause", "stream 7", "stream 8", "thread 100"]
     names = data["names"]
-    assert {GEMM, "ncclDevKernel_SendRecv", "aten::mm"} <= set(names)  # type: ignore[call-overload]
+    assert {GEMM, "ncclDevKernel_SendRecv", "aten::mm"} <= set(names)
 
 
 def test_a_rank_on_cpus_shows_its_threads(tmp_path: Path) -> None:
     data = data_of(diagnosis_page(analyze([on_cpu(tmp_path)]), "drawn"))
-    words = {key["words"] for key in data["keys"]}  # type: ignore[attr-defined]
+    words = {key["words"] for key in data["keys"]}
     assert {"dense GEMM", "all-to-all", "idle: host"} <= words
 
 

@@ -78,8 +78,8 @@ def test_figures_are_given_inline() -> None:
 
 @pytest.mark.parametrize("name", ["mi300x.yaml", "mi300x.json"])
 def test_figures_are_given_in_a_file(tmp_path: Path, name: str) -> None:
-    figures = dict(pair.split(": ") for pair in f"{FIGURES}, {NETWORK}".split(", "))
-    typed = {key: value if key in ("name", "vendor") else float(value) for key, value in figures.items()}
+    figures = (pair.split(": ") for pair in f"{FIGURES}, {NETWORK}".split(", "))
+    typed = {key: value if key in ("name", "vendor") else float(value) for key, value in figures}
     file = tmp_path / name
     file.write_text(json.dumps(typed) if name.endswith("json") else f"{FIGURES}, {NETWORK}".replace(", ", "\n"))
     assert read(str(file), nodes=2).cluster == read(f"{{{FIGURES}, {NETWORK}}}", nodes=2).cluster

@@ -66,7 +66,7 @@ def started(text: str, folder: Path) -> Started:
     start = peel(command)
     behind = [*(start.python or "").split(), *(command[at] for at in start.command)]
     split = program_end(behind)
-    own = dict(pair.partition("=")[::2] for pair in variables.split("\0") if pair)
+    own = dict(pair.split("=", 1) for pair in variables.split("\0") if pair)
     return Started(
         program=tuple(behind[:split]),
         argv=tuple(behind[split:]),

@@ -148,9 +148,12 @@ def test_a_schema_is_one_and_says_where_it_comes_from(name: Name) -> None:
 
 
 def test_what_is_missing_of_another_kind_or_not_in_the_schema_is_found() -> None:
-    said = {"schema": 1, "found": [{"what": "a", "status": "found", "found": "", "needed_for": "b", "how": ""}]}
+    said: dict[str, Any] = {
+        "schema": 1,
+        "found": [{"what": "a", "status": "found", "found": "", "needed_for": "b", "how": ""}],
+    }
     validate(said, "doctor")
-    first = said["found"][0]  # type: ignore[index]
+    first = said["found"][0]
     for wrong in ({**first, "status": "perhaps"}, {**first, "how": None}, {**first, "more": 1}, {"what": "a"}):
         with pytest.raises(validators.ValidationError):
             validate({**said, "found": [wrong]}, "doctor")

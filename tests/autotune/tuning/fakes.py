@@ -46,7 +46,7 @@ def outcome_of(step_us: float, *, spread: float = 0.001, rng: random.Random | No
     """Returns an outcome whose steps are around `step_us` with that relative spread."""
     rng = rng or random.Random(int(step_us))
     steps = [step_us * (1 + rng.uniform(-spread, spread)) for _ in range(STEPS)]
-    known = {"tokens_per_step": 2048, "ranks": 2, "loss": [7.0, 6.9], "peak_gib": [1.0, 1.1], **fields}
+    known: dict[str, Any] = {"tokens_per_step": 2048, "ranks": 2, "loss": [7.0, 6.9], "peak_gib": [1.0, 1.1], **fields}
     return Outcome(step_us=steps, tokens_per_s_per_gpu=2048 / (step_us / 1e6) / 2, **known)
 
 
@@ -93,13 +93,13 @@ class FakePolicy:
     ideas: Sequence[Idea]
     nearest: Mapping[str, Any] | None = None  # changes that make the recipe as given run
 
-    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         tried = [{knob: new for knob, (_, new) in trial.changes.items()} for trial in trials]
         for idea in self.ideas:
-            if idea.phase is phase and idea.changes not in tried and idea.when(best.recipe):
+            if idea.phase is phase and idea.changes not in tried and idea.when(incumbent.recipe):
                 return Proposal(
-                    recipe=best.recipe.replace(idea.changes),
-                    parent=best.number,
+                    recipe=incumbent.recipe.replace(idea.changes),
+                    parent=incumbent.number,
                     phase=phase,
                     fix=idea.fix,
                     reason=PLANTED,
@@ -121,7 +121,7 @@ class FakePolicy:
             reason=PLANTED,
         )
 
-    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
+    def why_stopped(self, incumbent: Trial, trials: Sequence[Trial]) -> Reason:
         return NO_IDEAS
 
 

@@ -45,8 +45,10 @@ def test_the_result_is_made_sure_by_three_pairs_at_most(tmp_path: Path) -> None:
 class Unsure(FakePolicy):
     """Policy that proposes nothing until repeats of the base show the noise between bursts, and then one change."""
 
-    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
-        return super().propose(best, phase, trials) if best.number != 1 or len(best.outcomes) > 1 else None
+    def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+        return (
+            super().propose(incumbent, phase, trials) if incumbent.number != 1 or len(incumbent.outcomes) > 1 else None
+        )
 
 
 def test_what_the_last_pairs_make_worth_a_burst_is_tried_and_confirmed(tmp_path: Path) -> None:

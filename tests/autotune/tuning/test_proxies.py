@@ -17,10 +17,10 @@ from autotune.tuning.events import BurstStarted, Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
 from autotune.tuning.lines import NOT_AT_FULL_SIZE, best_in_words, cost_in_words
-from autotune.tuning.loop import Loop
+from autotune.tuning.loop import Adviser, Loop
 from autotune.tuning.study_status import study_status
 from policies.reason import ReasonKind
-from policies.trial import Prediction, Proposal, Status, Trial, Verdict
+from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import (
     FASTER,
     OOM,
@@ -69,14 +69,14 @@ class FakeSizing:
 class SizedPolicy:
     """Policy that makes proxies of another policy's proposals."""
 
-    policy: object
+    policy: Adviser
     sizing: FakeSizing
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.policy, name)
 
-    def propose(self, best: Trial, phase: object, trials: Sequence[Trial]) -> Proposal | None:
-        found: Proposal | None = self.policy.propose(best, phase, trials)  # type: ignore[attr-defined]
+    def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+        found = self.policy.propose(incumbent, phase, trials)
         return None if found is None else self.sizing.sized(found, trials)
 
 
@@ -93,7 +93,7 @@ def study_in(
     sizing = sizing or FakeSizing()
     loop = loop_in(folder, rule=rule, ideas=IDEAS, base=BASE, engine=engine, budget=budget, listener=listener)
     policy = SizedPolicy(loop.policy, sizing)
-    return replace(loop, bench=replace(loop.bench, nodes=nodes), sizing=sizing, policy=policy)  # type: ignore[arg-type]
+    return replace(loop, bench=replace(loop.bench, nodes=nodes), sizing=sizing, policy=policy)  # pyrefly: ignore[bad-argument-type]
 
 
 def sizes(folder: Path) -> list[Fidelity | None]:

@@ -76,9 +76,9 @@ ANOTHER = {"micro_batch_size": 2, "threads_per_rank": 2}
 class Wavering(FakePolicy):
     """Policy that proposes more once the reference was tried, and would then choose another reference."""
 
-    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+    def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         ideas = self.ideas if len(trials) > 2 else self.ideas[:1]
-        return FakePolicy(ideas).propose(best, phase, trials)
+        return FakePolicy(ideas).propose(incumbent, phase, trials)
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
         return FakePolicy([], ANOTHER if len(trials) > 2 else NEAR).reference(given, trials)

@@ -42,8 +42,8 @@ def test_every_subset_that_is_asked_for_is_legal() -> None:
 def test_two_ends_that_do_not_differ_are_a_verdict() -> None:
     question = Question(guilt=(0.2,) * 6, least=0.03, deviation=0.01)
     seen: list[Observation] = []
-    while (step := next_step(question, seen)).next_subset is not None and len(seen) < 12:
-        seen.append(Observation(subset=step.next_subset, log_cost=0.001 * (len(seen) % 2)))
+    while (ask := (step := next_step(question, seen)).next_subset) is not None and len(seen) < 12:
+        seen.append(Observation(subset=ask, log_cost=0.001 * (len(seen) % 2)))
     assert step.verdict.confident
     assert not step.verdict.guilty
 
@@ -51,8 +51,8 @@ def test_two_ends_that_do_not_differ_are_a_verdict() -> None:
 def test_differences_that_act_only_together_are_named_together() -> None:
     question = Question(guilt=(0.1,) * 8, least=0.03, deviation=0.01)
     seen: list[Observation] = []
-    while (step := next_step(question, seen)).next_subset is not None:
-        seen.append(Observation(subset=step.next_subset, log_cost=0.2 * ({2, 5} <= step.next_subset)))
+    while (ask := (step := next_step(question, seen)).next_subset) is not None:
+        seen.append(Observation(subset=ask, log_cost=0.2 * ({2, 5} <= ask)))
     assert [each.members for each in step.verdict.culprits] == [(2, 5)]
 
 
@@ -66,9 +66,9 @@ def test_a_good_end_that_fails_ends_the_bisection() -> None:
 def test_independent_failures_are_two_sets_and_a_pair_is_one() -> None:
     question = Question(guilt=(0.1,) * 9, least=0.03, deviation=0.01)
     seen: list[Observation] = []
-    while (step := next_step(question, seen)).next_subset is not None:
-        bad = 7 in step.next_subset or {1, 4} <= step.next_subset
-        seen.append(Observation(subset=step.next_subset, symptom="nan" if bad else None, log_cost=None if bad else 0.0))
+    while (ask := (step := next_step(question, seen)).next_subset) is not None:
+        bad = 7 in ask or {1, 4} <= ask
+        seen.append(Observation(subset=ask, symptom="nan" if bad else None, log_cost=None if bad else 0.0))
     assert sorted(each.members for each in step.verdict.culprits) == [(1, 4), (7,)]
 
 
@@ -76,8 +76,8 @@ def test_one_difference_and_two_are_bisected_too() -> None:
     for count in (1, 2):
         question = Question(guilt=(0.4,) * count, least=0.03, deviation=0.01)
         seen: list[Observation] = []
-        while (step := next_step(question, seen)).next_subset is not None:
-            seen.append(Observation(subset=step.next_subset, log_cost=0.2 * (0 in step.next_subset)))
+        while (ask := (step := next_step(question, seen)).next_subset) is not None:
+            seen.append(Observation(subset=ask, log_cost=0.2 * (0 in ask)))
         assert [each.members for each in step.verdict.culprits] == [(0,)]
 
 
@@ -90,10 +90,8 @@ def test_noise_that_hides_a_difference_leaves_the_answer_open() -> None:
 def test_one_effect_far_larger_than_usual_is_not_taken_for_two() -> None:
     question = Question(guilt=(0.6, *(0.07,) * 7), least=0.03, deviation=0.02)
     seen: list[Observation] = []
-    while (step := next_step(question, seen)).next_subset is not None and len(seen) < 10:
-        seen.append(
-            Observation(subset=step.next_subset, log_cost=1.55 * (0 in step.next_subset) + 0.01 * (len(seen) % 3))
-        )
+    while (ask := (step := next_step(question, seen)).next_subset) is not None and len(seen) < 10:
+        seen.append(Observation(subset=ask, log_cost=1.55 * (0 in ask) + 0.01 * (len(seen) % 3)))
     assert [each.members for each in step.verdict.culprits] == [(0,)]
     assert len(seen) <= 6
 
@@ -102,8 +100,8 @@ def test_a_gain_that_is_not_pinned_down_is_reported_as_that_of_the_rest() -> Non
     question = Question(guilt=(0.6, 0.3, 0.1, 0.1), least=0.03, deviation=0.015)
     cost = (0.26, 0.0, -0.16, 0.0)
     seen: list[Observation] = []
-    while (step := next_step(question, seen)).next_subset is not None and len(seen) < 12:
-        seen.append(Observation(subset=step.next_subset, log_cost=sum(cost[each] for each in step.next_subset)))
+    while (ask := (step := next_step(question, seen)).next_subset) is not None and len(seen) < 12:
+        seen.append(Observation(subset=ask, log_cost=sum(cost[each] for each in ask)))
     named = {member for each in step.verdict.helpers for member in each.members}
     assert named <= {2}
     assert step.verdict.guilty == {0}

@@ -18,10 +18,8 @@ def played(
 ) -> tuple[BisectStep, list[Observation]]:
     """Returns the last step and the bursts, of at most `bursts`, with one culprit of this log cost."""
     rng, seen = random.Random(seed), list[Observation]()
-    while (step := next_step(question, seen)).next_subset is not None and len(seen) < bursts:
-        seen.append(
-            Observation(subset=step.next_subset, log_cost=cost * (CULPRIT in step.next_subset) + rng.gauss(0, noise))
-        )
+    while (ask := (step := next_step(question, seen)).next_subset) is not None and len(seen) < bursts:
+        seen.append(Observation(subset=ask, log_cost=cost * (CULPRIT in ask) + rng.gauss(0, noise)))
     return step, seen
 
 

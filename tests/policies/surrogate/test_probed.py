@@ -65,7 +65,8 @@ def test_what_two_factors_know_only_together_stays_joint(moved: Recipe) -> None:
 
 
 def test_the_first_prediction_of_a_step_is_nearer_with_a_probe(moved: Recipe) -> None:
-    truth = np.log(Simulation(moved, moved.burst.machine).step_us / 1e6)  # type: ignore[arg-type]
+    assert moved.burst.machine is not None
+    truth = np.log(Simulation(moved, moved.burst.machine).step_us / 1e6)
     blind, _ = fit_time([]).predict(tabulate([moved]))
     seeing, _ = fit_time([], with_probe(table_prior(), rows(moved), moved)).predict(tabulate([moved]))
     assert abs(seeing[0] - truth) < abs(blind[0] - truth)

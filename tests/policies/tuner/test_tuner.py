@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -219,9 +220,9 @@ def test_a_fresh_tuner_proposes_the_same(walked: list[Trial]) -> None:
 def test_a_decision_is_worked_out_once_for_its_phases(walked: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Phase] = []
 
-    def counted(knowledge: object, phase: Phase) -> object:
+    def counted(knowledge: Any, phase: Phase) -> object:
         asked.append(phase)
-        return claimed_fixes(knowledge, phase)  # type: ignore[arg-type]
+        return claimed_fixes(knowledge, phase)
 
     monkeypatch.setattr(decision_module, "claimed_fixes", counted)
     tuner = Tuner(base(), 1)

@@ -50,11 +50,13 @@ def transformer_engine_played() -> Iterator[None]:
     from megatron.core.transformer.moe import moe_utils
 
     class FusedAdam:
-        def __init__(self, master_weight_dtype, exp_avg_dtype, exp_avg_sq_dtype, use_decoupled_grad):  # type: ignore[no-untyped-def]
+        def __init__(
+            self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
+        ) -> None:
             raise NotImplementedError
 
-    optimizers = ModuleType("transformer_engine.pytorch.optimizers")
-    optimizers.FusedAdam = FusedAdam  # type: ignore[attr-defined]
+    optimizers: Any = ModuleType("transformer_engine.pytorch.optimizers")
+    optimizers.FusedAdam = FusedAdam
     names = ("transformer_engine", "transformer_engine.pytorch")
     modules = {name: ModuleType(name) for name in names} | {optimizers.__name__: optimizers}
     with contextlib.ExitStack() as stack:

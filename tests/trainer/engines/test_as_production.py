@@ -52,11 +52,11 @@ def test_loss_and_gradients_are_checked_as_megatron_lm_does() -> None:
 def test_the_loss_of_every_micro_batch_is_looked_at() -> None:
     from trainer.engines.megatron.steps import NanLossError, Steps
 
-    steps = SimpleNamespace(_taken=4)
-    Steps._look_at(steps, torch.tensor(1.0))  # type: ignore[arg-type]
+    steps: Any = SimpleNamespace(_taken=4)
+    Steps._look_at(steps, torch.tensor(1.0))
     for value in ("nan", "inf"):
         with pytest.raises(NanLossError, match="at step 5"):
-            Steps._look_at(steps, torch.tensor(float(value)))  # type: ignore[arg-type]
+            Steps._look_at(steps, torch.tensor(float(value)))
 
 
 @pytest.mark.parametrize(

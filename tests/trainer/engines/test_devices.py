@@ -64,7 +64,7 @@ def test_a_gpu_that_no_longer_answers_says_nothing(gpu: Any, monkeypatch: pytest
 
 
 def test_a_cpu_rank_has_no_memory_outside_the_allocator() -> None:
-    assert CpuDevice().outside_gib() is None  # type: ignore[func-returns-value]
+    assert CpuDevice().outside_gib() is None
 
 
 def test_an_outcome_has_the_memory_outside_of_the_ranks_that_reported_it() -> None:

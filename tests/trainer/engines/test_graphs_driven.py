@@ -103,7 +103,7 @@ def test_without_hooks_there_is_only_the_capture(monkeypatch: pytest.MonkeyPatch
 def test_steps_are_measured_once_graphs_are_captured(knobs: dict[str, Any], unmeasured: int) -> None:
     from trainer.engines.megatron.graphs import graphs_of
 
-    assert graphs_of(on_gpus(knobs), None, None).settled_after == unmeasured  # type: ignore[arg-type]
+    assert graphs_of(on_gpus(knobs), None, None).settled_after == unmeasured  # pyrefly: ignore[bad-argument-type]
 
 
 def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration() -> None:
@@ -121,7 +121,7 @@ def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration()
         return "losses"
 
     with megatron_on_cpu():
-        around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # type: ignore[arg-type]
+        around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # pyrefly: ignore[bad-argument-type]
         for _ in range(2):  # two of the three calls before the capture
             returned = around(
                 model=object(), data_iterator=Feed(drawn, "cpu"), num_microbatches=2, seq_length=4, forward_only=False

@@ -32,7 +32,7 @@ def test_graphs_of_layers_can_be_made_again(forget: Any) -> None:
     _CudagraphGlobalRecord.tensor_reuse_pool.tensor_strong_refs.append(torch.zeros(1))
     CudaGraphManager.global_mempool = object()
     forget()
-    assert _CudagraphGlobalRecord.cudagraph_created is False
+    assert _CudagraphGlobalRecord.cudagraph_created is False  # pyrefly: ignore[unnecessary-comparison]
     assert _CudagraphGlobalRecord.tensor_reuse_pool.tensor_strong_refs == []
     assert CudaGraphManager.global_mempool is None
 

@@ -127,7 +127,7 @@ def run(folder: Path, rank: int) -> RankReport:
 def main(control: Path) -> None:
     rank = int(os.environ["RANK"])
     if rank == 0 and os.environ.get("FAKE_BOOT") == "import":
-        import a_package_that_is_not_there  # type: ignore[import-not-found]  # noqa: F401
+        import a_package_that_is_not_there  # pyrefly: ignore[missing-import]  # noqa: F401
     mailbox.arrive(control, rank)
     if rank == 0 and os.environ.get("FAKE_BOOT") == "slow":
         time.sleep(1000)

@@ -69,7 +69,7 @@ def bench(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(overlap, "_product", lambda bench: lambda: gpu.launch(PRODUCT_US))
     monkeypatch.setattr(overlap, "dispatching", lambda bench, recipe: lambda: gpu.launch(EXCHANGE_US))
     monkeypatch.setattr(overlap, "OF_A_LAYER", {"gemm": lambda bench, recipe: lambda: gpu.launch(PRODUCT_US)})
-    found = Bench(RECIPE, gpu, rank=0, world=1)  # type: ignore[arg-type]
+    found = Bench(RECIPE, gpu, rank=0, world=1)  # pyrefly: ignore[bad-argument-type]
     found.torch = _Torch(gpu)
     found.dist = SimpleNamespace(
         barrier=lambda: None,
@@ -171,8 +171,8 @@ def flex(backend: str) -> Recipe:
 
 
 def library(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
-    moe = ModuleType("megatron.core.transformer.moe")
-    moe.fused_a2a = SimpleNamespace(**functions)  # type: ignore[attr-defined]
+    moe: Any = ModuleType("megatron.core.transformer.moe")
+    moe.fused_a2a = SimpleNamespace(**functions)
     monkeypatch.setitem(sys.modules, moe.__name__, moe)
 
 

@@ -149,7 +149,7 @@ def unrecorded(knobs: dict[str, Any]) -> dict[str, Any]:
 
 def dispatcher_of(written: dict[str, Any] | str | None) -> dict[str, Any]:
     if isinstance(written, str):
-        word = re.match(r"\w+", written)[0]  # type: ignore[index]
+        word = re.split(r"\W", written, maxsplit=1)[0]
         kind = "alltoall" if word == "alltoall" else "flex"
         written = {"type": kind, "flex_backend": None if kind == "alltoall" else word}
     written = written or {}

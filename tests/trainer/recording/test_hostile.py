@@ -125,7 +125,7 @@ def prey(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, 
         listener.close()
 
 
-def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[str, object]:
+def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[str, Any]:
     """Returns the recording, made in a process of that user."""
     python = str(PYTHON) if user != os.getuid() or before else sys.executable
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != os.getuid() else []
@@ -150,7 +150,7 @@ def test_nothing_of_200_hostile_lines_happens(mode: Isolation, prey: tuple[int, 
         pytest.skip(f"{mode} is not possible here: {found['impossible']}")
     MODES.append(f"{mode} as {'root' if user == 0 else user}")
     assert found["why"] is None, found
-    assert len(found["trains"]) == 1, found["stderr"]  # type: ignore[arg-type]
+    assert len(found["trains"]) == 1, found["stderr"]
     assert prey_of.state() == before
     assert _places() == places
     assert not prey_of.was_called()

@@ -116,4 +116,4 @@ def one_layer_recipe(recipe: Recipe, *, moe: bool, world: int) -> Recipe:
 
 def _of_layer(value: Any, at: int, layers: int) -> Any:
     """Returns the entry of one layer in a list by layer; anything else unchanged."""
-    return (value[at],) if isinstance(value, list | tuple) and len(value) == layers else value
+    return (value[at],) if isinstance(value, (list, tuple)) and len(value) == layers else value

@@ -113,9 +113,8 @@ def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = a
 def name_ranges(module: Any, when: Callable[[], bool]) -> None:
     """Wraps the functions of RANGES and TRAINER_RANGES, recompute and COMMUNICATING_FUNCTIONS in a module that was just
     imported, permanently."""
-    ours = [(f"megatron.core.{module}", *rest) for module, *rest in RANGES]
-    rows: list[tuple[str, str | None, str, str]] = [*ours, *TRAINER_RANGES]  # type: ignore[list-item]
-    for module_name, class_name, attribute, name in rows:
+    ours = [(f"megatron.core.{path}", owner, attribute, name) for path, owner, attribute, name in RANGES]
+    for module_name, class_name, attribute, name in (*ours, *TRAINER_RANGES):
         owner = getattr(module, class_name, None) if class_name else module
         if module_name == module.__name__ and owner is not None and callable(function := vars(owner).get(attribute)):
             setattr(owner, attribute, ranged(name, function, when))

@@ -109,7 +109,7 @@ def _simulate(schedule: Schedule, duration: Duration, send_us: float, overlapped
             todo, place, now, own = work[rank], done[rank], free[rank], turns[rank]
             while place < len(todo):
                 passes, us = todo[place]
-                start: float | None = now
+                start = now
                 for ahead, chunk, microbatch in passes:
                     stage = chunk * pp + rank
                     if ahead:
@@ -119,7 +119,7 @@ def _simulate(schedule: Schedule, duration: Duration, send_us: float, overlapped
                     if came is None:
                         start = None
                         break
-                    start = came if came > start else start  # type: ignore[operator]
+                    start = came if came > start else start
                 if start is None:
                     break
                 now = end = start + us

@@ -282,17 +282,18 @@ class _Priced:
         probed, question = self.question.probed, self.question
         if probed is None or not probed.names:
             return
+        names, constants_with = probed.names, probed.constants
 
         def seconds(made: Flags) -> Floats:
-            every = [probed.constants([name for name, on in zip(probed.names, row, strict=True) if on]) for row in made]
+            every = [constants_with([name for name, on in zip(names, row, strict=True) if on]) for row in made]
             known = {name: 0.0 for each in every for name in each}
             table = constants()
             sets = {name: np.array([[each.get(name, table[name])] for each in every]) for name in known}
             steps = Costs(own=question.own, constants=sets).of(question.own, release=question.release)
             return -float(self.scale[0]) * np.broadcast_to(steps, (len(made),))[None, :]
 
-        shares = attributed(seconds, len(probed.names)).shares[0]
-        for name, share in zip(probed.names, shares.tolist(), strict=True):
+        shares = attributed(seconds, len(names)).shares[0]
+        for name, share in zip(names, shares.tolist(), strict=True):
             yield Gap(kind=Kind.PROBED, name=name, time=Interval(s=share))
 
     def setting_gaps(self) -> Iterator[Gap]:

@@ -10,7 +10,7 @@ def literal(value: Any) -> str:
     """Returns a value in Hydra's override grammar; text is quoted unless it has only the characters of names."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{literal(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(literal, value)) + "]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

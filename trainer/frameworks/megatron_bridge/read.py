@@ -157,7 +157,7 @@ def _take_precision(fields: Mapping[str, Any], knobs: dict[str, Any]) -> bool:
 def _model_problem(field: str, value: Any) -> str | None:
     if value is None:
         return None
-    least = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
+    least: dict[str, Any] = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
     try:
         Architecture(**{**least, field: value})
     except ValidationError as error:

@@ -153,5 +153,5 @@ def _argument(row: dict[str, str]) -> Argument:
 
 
 ARGUMENTS: dict[str, Argument] = {
-    row["flag"]: _argument(row) for row in read_table("arguments.csv", package=__package__)
+    row["flag"]: _argument(row) for row in read_table("arguments.csv", package="trainer.frameworks.megatron_lm")
 }

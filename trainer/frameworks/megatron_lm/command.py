@@ -88,7 +88,7 @@ def is_of_a_fork(words: Words) -> bool:
     if flag.field in KNOBS:
         domain = KNOBS[flag.field].domain
         return domain.kind == "one" and domain.problem(domain.canonical(value)) is not None
-    least = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
+    least: dict[str, Any] = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
     try:
         Architecture(**{**least, flag.field: value})
     except ValidationError as error:

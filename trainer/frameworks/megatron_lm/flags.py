@@ -49,7 +49,7 @@ def _flag(row: dict[str, str]) -> Flag:
     return Flag(**cells | {"means": json.loads(row["means"]) if row["means"] else None, "note": row["note"]})
 
 
-FLAGS: tuple[Flag, ...] = tuple(_flag(row) for row in read_table("flags.csv", package=__package__))
+FLAGS: tuple[Flag, ...] = tuple(_flag(row) for row in read_table("flags.csv", package="trainer.frameworks.megatron_lm"))
 BY_NAME: dict[str, Flag] = {flag.flag: flag for flag in FLAGS}
 
 

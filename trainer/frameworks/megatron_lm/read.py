@@ -119,8 +119,9 @@ def _model(raw: Values, final: Values) -> tuple[dict[str, Any], dict[str, str]]:
         # unset means 4·hidden for both; with SwiGLU Megatron-LM takes another width
         fields["ffn_hidden_size"] = None
     given = {name: value for name, value in fields.items() if value is not None}
+    least: dict[str, Any] = {"vocab_size": 1}
     try:
-        model = Architecture(**{"vocab_size": 1, **given})
+        model = Architecture(**least | given)
     except ValidationError as error:
         wrong = {
             str(each["loc"][0]): f"{each['input']!r}: {each['msg'].lower()}" for each in error.errors() if each["loc"]

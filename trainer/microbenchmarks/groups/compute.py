@@ -4,6 +4,7 @@ step."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainer.microbenchmarks.group import Group
 from trainer.microbenchmarks.row import Row
@@ -25,8 +26,8 @@ def rows(recipe: Recipe) -> list[Row]:
     return [*_products(recipe), *_experts(recipe), *_others(recipe)]
 
 
-def _row(kind: str, name: str, **more: object) -> Row:
-    return Row(group="compute", kind=kind, name=name, unit="us", **more)  # type: ignore[arg-type]
+def _row(kind: str, name: str, **more: Any) -> Row:
+    return Row(group="compute", kind=kind, name=name, unit="us", **more)
 
 
 def _middle(recipe: Recipe) -> int:

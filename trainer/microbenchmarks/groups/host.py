@@ -4,6 +4,7 @@ garbage collection."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainer.microbenchmarks.group import Group
 from trainer.microbenchmarks.row import Row
@@ -37,8 +38,8 @@ def _single(recipe: Recipe) -> Iterator[Row]:
     yield _row("garbage", "collection of garbage")
 
 
-def _row(kind: str, name: str, **more: object) -> Row:
-    return Row(group="host", kind=kind, name=name, unit="us", **more)  # type: ignore[arg-type]
+def _row(kind: str, name: str, **more: Any) -> Row:
+    return Row(group="host", kind=kind, name=name, unit="us", **more)
 
 
 GROUP = Group(name="host", order=2, rows=rows)

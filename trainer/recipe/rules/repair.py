@@ -161,9 +161,8 @@ def other_values(recipe: Recipe, name: str) -> list[Any]:
         values = [even_layout(recipe, layout_of(recipe).pp)]
     elif knob.domain.kind == "int":
         values = _numbers(recipe, name)
-    if knob.domain.nullable:
-        values.append(None)
-    distinct = dict.fromkeys([*values, knob.default])
+    unset = [None] if knob.domain.nullable else []
+    distinct = dict.fromkeys([*values, *unset, knob.default])
     return [value for value in distinct if value != here and knob.domain.problem(value) is None]
 
 

@@ -64,7 +64,7 @@ def act(what: str | None) -> None:
 def handled() -> None:
     """Raises an exception on every rank, catches and prints it."""
     try:
-        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+        import no_such_package  # pyrefly: ignore[missing-import]  # noqa: F401
     except ImportError:
         traceback.print_exc()
 

@@ -14,7 +14,7 @@ WEIGHTS = np.array([5.0, 3.0, 2.0, 1.0, 0.5, 0.25, 4.0, 7.0, 0.1, 6.0])
 def cost(made: Flags) -> Floats:
     """Returns a cost in which the first two changes save 2 more together than apart."""
     count = made.shape[1]
-    saved = made.astype(float) @ WEIGHTS[:count] + 2.0 * (made[:, 0] & made[:, 1])
+    saved = made.astype(float) @ WEIGHTS[:count] + 2.0 * (made[:, 0] & made[:, 1]).astype(float)
     found: Floats = np.stack([100.0 - saved, 50.0 - 2.0 * saved])
     return found
 

@@ -341,7 +341,11 @@ def test_neighbours_stretch_what_goes_between_nodes_by_its_cpu_time_only(own_nod
 
 
 def exposed_dp_s(**knobs: Any) -> float:
-    overlapped = {"overlap_grad_reduce": True, "overlap_param_gather": True, "use_distributed_optimizer": True}
+    overlapped: dict[str, Any] = {
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "use_distributed_optimizer": True,
+    }
     return estimate_time(recipe_of(nodes=32, **overlapped | knobs)).by_part["dp_exposed_s"]
 
 

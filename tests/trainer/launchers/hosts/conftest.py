@@ -39,7 +39,7 @@ def launch_on_hosts(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., Warm
 
 
 def launcher_at(hosts: Hosts, folder: Path, **settings: Any) -> HostsLauncher:
-    asked = {"hosts": tuple(hosts.names), "ssh": hosts.ssh, **settings}
+    asked: dict[str, Any] = {"hosts": tuple(hosts.names), "ssh": hosts.ssh, **settings}
     return HostsLauncher(settings=HostsSettings(**asked), home=folder / "home")
 
 

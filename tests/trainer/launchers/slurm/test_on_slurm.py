@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import HANG_S
 from tests.places import ROOT
@@ -194,15 +195,11 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused(
     write = notes.write
 
     def elsewhere(path: Path, note: Any) -> None:
-        write(path, notes.Start(**{**_fields(note), "token": "another"}) if isinstance(note, notes.Start) else note)
+        write(path, replace(note, token="another") if isinstance(note, notes.Start) else note)
 
     monkeypatch.setattr(notes, "write", elsewhere)
     with pytest.raises(ToolError, match="does not see"):
         launch_on_nodes().run(make_burst({}), deadline_s=HANG_S)
-
-
-def _fields(note: Any) -> dict[str, Any]:
-    return {name: getattr(note, name) for name in note.__struct_fields__}
 
 
 def test_more_nodes_than_the_allocation_has_are_refused(allocated: Cluster, launch_on_nodes: Launch) -> None:

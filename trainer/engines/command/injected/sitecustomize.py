@@ -433,7 +433,7 @@ if OUT and "RANK" in os.environ:
     except Exception as error:
         print(f"moe-autotune: nothing is instrumented: {error}", file=sys.stderr)
 if RECORD and os.environ.get("RANK", "0") == "0":
-    from moe_autotune_starts import Starts  # type: ignore[import-not-found]  # in the folder of this file
+    from moe_autotune_starts import Starts  # pyrefly: ignore[missing-import]  # in the folder of this file
 
     sys.meta_path.insert(0, Starts(RECORD, Loader, patch))
 chain()
