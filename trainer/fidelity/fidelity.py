@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.fidelity.layers import with_layers
 from trainer.recipe import Recipe
-from trainer.recipe.layout import grid_fits, layers_by_stage, layers_of_ranks, layout_of, stages_of
+from trainer.recipe.layout import grid_fits, layer_counts_of_ranks, layers_of_ranks, layout_of, stages_of
 from trainer.recipe.rules.check import errors_of
 
 # Knobs that split a pipeline, and their values where there is none
@@ -116,7 +116,7 @@ def _proxy(recipe: Recipe, *, nodes: int, pp: int) -> Recipe | NoProxy:
     if not kept:
         return _none(NoProxyKind.SPLIT, layers=[], wanted=[])
     found = _resized(recipe, nodes=nodes, pp=pp, ranks=ranks, kept=kept)
-    split, wanted = layers_by_stage(found), [layers_by_stage(recipe)[rank] for rank in ranks]
+    split, wanted = layer_counts_of_ranks(found), [layer_counts_of_ranks(recipe)[rank] for rank in ranks]
     if split != wanted:
         return _none(NoProxyKind.SPLIT, layers=split, wanted=wanted)
     broken = {finding.rule for finding in errors_of(found)} - {finding.rule for finding in errors_of(recipe)}

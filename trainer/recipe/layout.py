@@ -123,7 +123,7 @@ def layers_of_ranks(recipe: Settings) -> list[list[list[int]]]:
     An illegal split places only the layers that the model has.
     """
     layout, layers = layout_of(recipe), len(recipe.architecture.moe_layers)
-    counts = [text.count("t") for text in stages_of(recipe)] or _chunked(layers_by_stage(recipe), layout.vpp)
+    counts = [text.count("t") for text in stages_of(recipe)] or _chunked(layer_counts_of_ranks(recipe), layout.vpp)
     ranks: list[list[list[int]]] = [[] for _ in range(layout.pp)]
     first = 0
     for stage, count in enumerate(max(0, count) for count in counts):
@@ -147,7 +147,7 @@ def _chunked(by_rank: list[int], chunks: int) -> list[int]:
     return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]
 
 
-def layers_by_stage(recipe: Settings) -> list[int]:
+def layer_counts_of_ranks(recipe: Settings) -> list[int]:
     """Returns the number of decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers
     if stages := stages_of(recipe):

@@ -10,7 +10,7 @@ from policies.changes.legality import derive
 from policies.surrogate.kernel import features
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
-from trainer.recipe.layout import layers_by_stage
+from trainer.recipe.layout import layer_counts_of_ranks
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import parse_source
 
@@ -34,7 +34,7 @@ def test_layers_that_do_not_divide_get_a_layout_where_pp_changes(model: str, siz
     derived = [derive(recipe, changes) for changes in with_pp(recipe, size)]
     legal = [each for each in derived if isinstance(each, Recipe)]
     assert legal, derived
-    assert sum(layers_by_stage(legal[0])) == 61
+    assert sum(layer_counts_of_ranks(legal[0])) == 61
     assert legal[0].knob(DEGREES["pp"]) == size
 
 

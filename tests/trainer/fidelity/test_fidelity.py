@@ -6,7 +6,7 @@ import pytest
 
 from trainer.fidelity import Fidelity, NoProxy, NoProxyKind, at_fidelity, fidelities_of, full_size, proxy_of
 from trainer.recipe import Recipe
-from trainer.recipe.layout import layers_by_stage, layers_of_ranks, layout_of
+from trainer.recipe.layout import layer_counts_of_ranks, layers_of_ranks, layout_of
 from trainer.recipe.rules.check import errors_of
 
 
@@ -52,7 +52,7 @@ def test_a_proxy_is_legal_and_does_on_each_gpu_what_the_target_does(recipe: Reci
         assert (small.tp, small.cp, small.ep, small.etp) == (target.tp, target.cp, target.ep, target.etp)
         assert proxy.num_microbatches == recipe.num_microbatches
         assert proxy.training.micro_batch_size == recipe.training.micro_batch_size
-        assert set(layers_by_stage(proxy)) <= set(layers_by_stage(recipe))
+        assert set(layer_counts_of_ranks(proxy)) <= set(layer_counts_of_ranks(recipe))
         assert proxy.architecture.num_moe_experts == recipe.architecture.num_moe_experts
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.recipe.layout import layers_by_stage, layers_of_ranks, layout_of, pipeline_stages
+from trainer.recipe.layout import layer_counts_of_ranks, layers_of_ranks, layout_of, pipeline_stages
 from trainer.recipe.rules import FindingKind, check, nearest_valid
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
@@ -60,7 +60,7 @@ def test_a_text_that_is_no_layout_is_refused(text: str) -> None:
     ],
 )
 def test_layers_are_counted_by_stage(knobs: dict[str, Any], counts: list[int]) -> None:
-    assert layers_by_stage(example(pipeline_model_parallel_size=2, **knobs)) == counts
+    assert layer_counts_of_ranks(example(pipeline_model_parallel_size=2, **knobs)) == counts
 
 
 def test_interleaved_chunks_alternate_between_ranks() -> None:

@@ -2,7 +2,7 @@
 
 from packaging.specifiers import SpecifierSet
 
-from trainer.recipe.layout import layers_by_stage, layout_of
+from trainer.recipe.layout import layer_counts_of_ranks, layout_of
 from trainer.recipe.predicates import (
     above_one,
     all_of,
@@ -39,7 +39,7 @@ def _dense_stage(recipe: Settings) -> bool:
     if now.pp == 1 or now.vpp > 1:
         return False
     moe, done = recipe.architecture.moe_layers, 0
-    for layers in layers_by_stage(recipe):
+    for layers in layer_counts_of_ranks(recipe):
         if not any(moe[done : done + layers]):
             return True
         done += layers

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from trainer.recipe.layout import layers_by_stage, layout_of
+from trainer.recipe.layout import layer_counts_of_ranks, layout_of
 from trainer.recipe.rules.rule import Suggestion
 from trainer.recipe.settings import Settings
 
@@ -140,7 +140,7 @@ def chunks(recipe: Settings) -> Suggestion:
     """Returns a VPP that divides the layers of every stage; if there is none, no interleaving and no overlap of its
     communication."""
     now = layout_of(recipe)
-    shared = math.gcd(*layers_by_stage(recipe))
+    shared = math.gcd(*layer_counts_of_ranks(recipe))
     sizes = [size for size in divisors(shared) if size > 1] if shared else []
     if now.pp > 1 and sizes:
         return {VPP: closest(now.vpp, sizes)}

@@ -1,6 +1,6 @@
 """Rules of pipeline stages: equal layers per stage, interleaving, enough micro batches to fill the pipeline."""
 
-from trainer.recipe.layout import grid_fits, layers_by_stage, layout_of
+from trainer.recipe.layout import grid_fits, layer_counts_of_ranks, layout_of
 from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, interleaved, negated, off, on
 from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.nearest import (
@@ -37,7 +37,7 @@ def _middle_uneven(recipe: Settings) -> bool:
     if layout_of(recipe).pp == 1:
         written = [recipe.knob(name) for name in UNEVEN[:2] if recipe.knob(name)]
         return written != [recipe.architecture.num_layers]  # a single stage has no layers between first and last
-    counts = layers_by_stage(recipe)
+    counts = layer_counts_of_ranks(recipe)
     return sum(counts) != recipe.architecture.num_layers or min(counts) < 1
 
 
@@ -45,7 +45,7 @@ def _chunks_uneven(recipe: Settings) -> bool:
     extra = [0] * layout_of(recipe).pp
     extra[0] += recipe.knob(UNEVEN[2])
     extra[-1] += recipe.knob(UNEVEN[3])
-    counts = zip(layers_by_stage(recipe), extra, strict=True)
+    counts = zip(layer_counts_of_ranks(recipe), extra, strict=True)
     return any((layers + more) % layout_of(recipe).vpp for layers, more in counts)
 
 

@@ -2,7 +2,7 @@
 
 from packaging.specifiers import SpecifierSet
 
-from trainer.recipe.layout import layers_by_stage
+from trainer.recipe.layout import layer_counts_of_ranks
 from trainer.recipe.predicates import all_of, among, fp8, negated, off, on, on_gpu
 from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.settings import Settings
@@ -36,7 +36,7 @@ def _bf16_ends_broken(recipe: Settings) -> bool:
 
 
 def _stage(recipe: Settings) -> int:
-    return max(1, recipe.architecture.num_layers // len(layers_by_stage(recipe)))
+    return max(1, recipe.architecture.num_layers // len(layer_counts_of_ranks(recipe)))
 
 
 def _bf16_ends(recipe: Settings) -> Suggestion:
