@@ -73,7 +73,7 @@ def read_cases() -> list[Case]:
 
 
 def _case(name: str, rows: Sequence[dict[str, str]]) -> Case:
-    recipe, steps = _first(name, json.loads(rows[0]["sets"])), []
+    recipe, steps = _first(name, json.loads(rows[0]["sets"])), list[Step]()
     for number, row in enumerate(rows):
         sets = json.loads(row["sets"]) if number and row["sets"] else {}
         recipe = recipe.replace(sets)

@@ -111,7 +111,7 @@ def judge(runs: Iterable[GoldenRun], *, left_out: Callable[[GoldenRun], str] = l
     predicted = [_predicted(run) for run in runs if run.recipe]
     apart = contradicting([each.run for each in predicted])
     predicted = [each for each in predicted if each.run not in apart]
-    found = []
+    found: list[Judged] = []
     for name in sorted({left_out(each.run) for each in predicted}):
         fit = fitted([each for each in predicted if left_out(each.run) != name])
         found += [

@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     every = [scenario for scenario in wide_scenarios() if not scenario.unseen]
     errors: Errors = defaultdict(list)
-    seconds, hours = [], []
+    seconds, hours = list[float](), list[float]()
     for scenario in every[:: max(1, len(every) // options.scenarios)]:
         played = simulate_probe(scenario.recipe, rows_of(scenario.recipe), seed=scenario.seed)
         twin = twin_of_probe(scenario.recipe, played.rows, name="probed", versions={})

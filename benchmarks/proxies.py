@@ -66,7 +66,7 @@ class Played:
 
 def played_of(ground: Ground, best: float, events: Sequence[Event]) -> Played:
     """Returns the figures of one journal."""
-    curve, confirm, history = [], 0.0, History()
+    curve, confirm, history = list[tuple[float, float]](), 0.0, History()
     for before, after, history in _bursts(events):
         at_full_size = _confirms(history)
         confirm += (after - before) if at_full_size else 0.0

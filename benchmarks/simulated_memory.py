@@ -128,7 +128,7 @@ def _table(rows: Iterable[tuple[str, float, float]]) -> None:
 
 def _estimated(rows: Sequence[dict[str, Any]]) -> None:
     """Compares peaks with those of the estimate, which are not measurements."""
-    found, took = [], []
+    found, took = list[tuple[float, float, float, str]](), list[float]()
     for row in rows:
         recipe = recipe_of_row(row)
         started = time.process_time()

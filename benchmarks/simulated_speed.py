@@ -67,7 +67,7 @@ def measured(name: str) -> dict[str, float]:
     traced, folder = recipe(name), Path(tempfile.mkdtemp())
     plain = traced.model_copy(update={"burst": traced.burst.model_copy(update={"trace_steps": 0})})
     engine = SimulatedEngine(folder)
-    untraced_s, traced_s = [], []
+    untraced_s, traced_s = list[float](), list[float]()
     for number in range(REPEATS + 1):
         since = _cpu_s()
         engine.run(Burst(number=number, recipe=plain, folder=folder / f"plain{number}"))

@@ -63,7 +63,7 @@ class Case:
         rng = random.Random(f"{self} {seed}")
         truth = math.exp(rng.uniform(0.0, 1.0))
         machine = Machine(kind=self.machine, deviation=self.deviation, rng=rng)
-        reference, best = [machine.burst(1.0)], []
+        reference, best = [machine.burst(1.0)], list[tuple[int, Outcome]]()
         others = []
         count = rng.randint(3, 8)
         found_at = rng.randrange(count)

@@ -34,7 +34,7 @@ class Pace:
 
 def pace(timeline: Timeline, launch: Launches) -> Pace:
     """Returns the launch rate of the threads that launched the device's work; a graph counts as one launch."""
-    begins, ends, intervals, at = [], [], [np.empty(0)], [np.empty(0)]
+    begins, ends, intervals, at = list[Floats](), list[Floats](), [np.empty(0)], [np.empty(0)]
     for lane in launch.lanes.tolist():
         launched = np.unique(launch.start_us[launch.lane == lane])
         between = np.diff(launched)

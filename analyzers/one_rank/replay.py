@@ -136,7 +136,7 @@ class Replay:
         """Returns the order in which the points are replayed; None if each is replayed once, in order."""
         if not self.repeats:
             return None
-        at, again, done = [], [], 0
+        at, again, done = list[Ints](), list[Ints](), 0
         passes = self._number_of_passes + (np.arange(len(self._number_of_passes)) == self.extra_pass)
         for w, (first, behind, times) in enumerate(zip(*self._blocks, passes, strict=True)):
             at += [np.arange(done, first), np.tile(np.arange(first, behind), times)]

@@ -50,7 +50,7 @@ def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: 
     found = dict(_each(read, list(chosen), kept))
     if isinstance(gone := found[place], TraceError):
         raise gone
-    room, fitting = MAX_BYTES, {}
+    room, fitting = MAX_BYTES, dict[int, Drawn]()
     for at in chosen:
         one = found[at]
         if isinstance(one, TraceError):

@@ -94,7 +94,7 @@ def _filled(word: str, options: ImportOptions) -> str:
 
 def _refuse_open(argv: Iterable[str], options: ImportOptions, *, env: Iterable[str] = ()) -> None:
     """Raises BadInputError for variables and commands in the arguments: no shell expands them here."""
-    flag, problems = "", {}
+    flag, problems = "", dict[str, Problem]()
     unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))
     for word in (*argv, *env):
         flag = word.partition("=")[0] if word.startswith("--") else flag

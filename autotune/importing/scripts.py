@@ -292,7 +292,7 @@ def _variables(
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Returns the variables that the script exports, their values that bash expands, and notes on variables that are
     left out."""
-    env, expanded, left = {}, [], []
+    env, expanded, left = dict[str, str](), list[str](), list[str]()
     base = {**found.first["env"], **command.env}
     asked_for = slurm_environment(command.headers)
     for name, value in train["env"].items():

@@ -183,7 +183,7 @@ THIRD = Case(
 def first_guess_of_context_ranks() -> Answer:
     """Answers whether CP ≈ sequence / 4096, by itself or with TP in the place of some of it, is among the first choices
     of `plan`."""
-    asked, found = 0, []
+    asked, found = 0, list[int]()
     for case in (*CASES, THIRD):
         for sequence in (16384, 65536, 262144):
             asked += 1

@@ -75,7 +75,7 @@ def _scored(recipes: Mapping[str, Sequence[Recipe]], knowledge: Knowledge) -> di
         return {}
     table, now = tabulate(every), knowledge.surrogate.time.closed_form_of(knowledge.recipe)
     group = group_of(every, table, score(table, now, knowledge.surrogate, knowledge.avoid, min_fit=knowledge.min_fit))
-    found, start = {}, 0
+    found, start = dict[str, Candidate](), 0
     for fix, made in recipes.items():
         rows = [group.candidate(start + row, recipe, runs=True) for row, recipe in enumerate(made)]
         found[fix] = max(

@@ -212,7 +212,7 @@ def _last_launch(device: list[Event], launch: dict[int, Event], start: int, orig
 
 
 def _gaps(busy: Bools, begin: int, end: int) -> list[tuple[int, int]]:
-    found, start = [], None
+    found, start = list[tuple[int, int]](), None
     for t in range(begin, end):
         if not busy[t] and start is None:
             start = t

@@ -31,7 +31,7 @@ SHOWN = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?moe-autotune (.*)$", re.MULTILI
 
 def shown() -> list[tuple[str, str]]:
     """Returns (document, the words after `moe-autotune`) of every command in a block of code."""
-    found = []
+    found: list[tuple[str, str]] = []
     for document in DOCUMENTS:
         blocks = re.findall(r"```\w*\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
         lines = (line for block in blocks for line in SHOWN.findall(block.replace("\\\n", " ")))

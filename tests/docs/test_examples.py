@@ -76,7 +76,7 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def unlike(shown: Sequence[str], found: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the lines that differ in words, or in figures by more than FIGURES; `...` matches any lines."""
-    left, differ = list(found), []
+    left, differ = list(found), list[tuple[str, str]]()
     for at, line in enumerate(shown):
         if line.strip() == "...":
             follows = NUMBER.sub("", shown[at + 1])

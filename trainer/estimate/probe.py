@@ -155,7 +155,7 @@ def _overlapped_layer(rows: _Rows) -> Floats:
 
 def _kept(rows: _Rows) -> Floats:
     """Returns GiB that one layer keeps: the model's first with experts or the first without, as a probe measures it."""
-    candidates, each = rows.candidates, []
+    candidates, each = rows.candidates, list[Floats]()
     model = candidates.base.architecture
     for is_moe in (False, True):
         first = kinds_of(model, is_moe=is_moe)[:1]

@@ -148,7 +148,7 @@ def _yaml_problem(name: str, error: yaml.MarkedYAMLError) -> tuple[str, str, str
 
 def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> list[Problem]:
     """Fills `lines`; returns a problem for each key written twice, of which YAML would keep the last."""
-    problems = []
+    problems: list[Problem] = []
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, str(key.value))

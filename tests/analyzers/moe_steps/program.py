@@ -96,7 +96,7 @@ class Kernel(NamedTuple):
     in_graph: bool = False  # started by the launch before this one
 
     def run(self, machine: Machine) -> None:
-        launched, starts = list(machine.host), []
+        launched, starts = list(machine.host), list[float]()
         for rank in machine.ranks:
             free = machine.free[rank]
             if not self.in_graph:

@@ -92,7 +92,7 @@ def test_a_blank_cell_of_a_gpu_moves_nothing_or_is_named(rows: list[dict[str, st
 
 def _silent_cells(recipe: tuple[str, str, str, dict[str, Any]], patch: pytest.MonkeyPatch) -> list[str]:
     """Returns the cells of the recipe's model that change its figures when they are blank, and that nothing names."""
-    table, silent = read_table("models.csv"), []
+    table, silent = read_table("models.csv"), list[str]()
     patch.setattr(models, "read_table", lambda *_: table)
     models.presets.cache_clear()
     whole, _ = _estimated(*recipe)
@@ -177,7 +177,7 @@ def test_a_blank_cell_of_any_other_table_is_named_or_its_column_moves_nothing(
     named alone. Columns of models.csv that a reader does not need are blanked for each recipe above."""
     package, readers = TABLES[table]
     written = Written(table, read_table(table, package=package))
-    whole, silent = [_estimated(*recipe) for recipe in RECIPES], []
+    whole, silent = [_estimated(*recipe) for recipe in RECIPES], list[str]()
     monkeypatch.setattr(tables, "files", written)
     rows = written.rows
     for column in models.NEEDED if table == "models.csv" else rows[0]:

@@ -156,7 +156,7 @@ class _End:
     def _first_forwards(self, buckets: int) -> list[float]:
         """Returns when the first forward pass of each chunk needs each parameter bucket, and when the last of these
         passes ends."""
-        turns, found, seen, end = self.run.turns[self.rank], [], set(), 0.0
+        turns, found, seen, end = self.run.turns[self.rank], list[float](), set[int](), 0.0
         for turn in turns:
             for one in turn.passes:
                 if one.forward and one.chunk not in seen:

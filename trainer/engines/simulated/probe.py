@@ -64,7 +64,7 @@ def simulate_probe(recipe: Recipe, rows: Sequence[Row], *, seed: int, within_s: 
     startup_s = machine.startup.launch_s + machine.startup.per_1024_ranks_s * ranks / 1024
     rng = random.Random(f"probe {recipe.digest()} {seed}")
     level = {group: math.exp(rng.gauss(0.0, machine.noise.burst)) for group in dict.fromkeys(r.group for r in rows)}
-    spent, total, found = dict.fromkeys(level, 0.0), startup_s, []
+    spent, total, found = dict.fromkeys(level, 0.0), startup_s, list[Row]()
     for row in rows:
         if spent[row.group] >= GROUP_S or total >= within_s:
             found.append(failed(row, "no time was left"))

@@ -109,7 +109,7 @@ class Recorder:
             pace=self.own.pace, microbatches=run.schedule.microbatches, recorded=run.simulated.microbatches
         )
         begin = self._gather(found, 0.0, mine.parameters_us) if overlapped else 0.0
-        now, ends = begin, []
+        now, ends = begin, list[float]()
         for turn in run.turns[self.place]:
             if run.schedule.pp > 1 and begin + turn.start_us > now:
                 self._wait(found, now, begin + turn.start_us)
@@ -203,7 +203,7 @@ class Recorder:
     def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
         """Returns this rank's operations: where its load is lower they are shorter, and its next collective is longer
         by as much."""
-        found, owed = [], 0.0
+        found, owed = list[Op](), 0.0
         for hot, op in zip(slow, self.own.in_a_row(way, kind, own), strict=True):
             if op.stream in (Stream.EP, Stream.TP) and op.us:
                 found.append(replace(op, us=hot.us + owed))

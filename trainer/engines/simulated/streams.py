@@ -56,7 +56,7 @@ def simulate(ops: Sequence[Op], pace: Pace) -> OpTimes:
 
 
 def _in_a_row(ops: Sequence[Op], pace: Pace) -> OpTimes:
-    launched, starts, ends = [], [], []
+    launched, starts, ends = list[float](), list[float](), list[float]()
     host = end = 0.0
     for op in ops:
         host += op.launches * pace.launch_us

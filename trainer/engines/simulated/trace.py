@@ -59,7 +59,7 @@ def _step(step: Recording, number: int) -> Iterator[str]:
     for name in (f"ProfilerStep#{number}", "step"):
         yield RANGE.replace("NAME", name) % (FIRST_US, step.duration_us)
     texts: dict[int, _Text] = {}
-    host, count, called = _Host(step.pace), 1, []
+    host, count, called = _Host(step.pace), 1, list[Floats]()
     for placed in step.placed:
         key = id(placed.block)
         if key not in texts:

@@ -60,7 +60,7 @@ def _every(count: int) -> list[frozenset[int]]:
 
 
 def _orders(count: int) -> list[list[int]]:
-    rng, found = random.Random(SEED), []
+    rng, found = random.Random(SEED), list[list[int]]()
     for _ in range(ORDERS):
         order = rng.sample(range(count), count)
         found += [order, order[::-1]]

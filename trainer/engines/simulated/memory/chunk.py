@@ -92,7 +92,7 @@ def chunk_of(
     """
     moved = [_on_host(layer) for layer in layers[:on_host]]
     parts = [*before, *moved, *_recomputed(layers[on_host:], recompute), *after]
-    moments, level = [], 0.0
+    moments, level = list[Moment](), 0.0
     for at, part in enumerate(parts):
         leaving = _in_flight(parts[at - 1], most_in_flight) if at else 0.0
         # in backward, the next layer is the previous one of the forward pass
