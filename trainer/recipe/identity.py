@@ -255,10 +255,14 @@ def _default(section: Section, name: str) -> Any:
     return type(section).model_fields[name].get_default(call_default_factory=True)
 
 
+_COMPUTED = tuple(name for name in KNOBS if name not in _PLAIN)
+_UNWRITTEN = {name: KNOBS[name].default for name in _PLAIN if f"knobs.{name}" in FIRST_FIELDS}
+
+
 def _knobs(recipe: Settings) -> dict[str, Any]:
     """Returns every knob's effective value; of knobs not in FIRST_FIELDS, only values other than the default."""
-    values = {name: effective(recipe, name) for name in KNOBS}
-    return {
+    values = {name: effective(recipe, name) for name in (*_COMPUTED, *recipe.knobs)}
+    return _UNWRITTEN | {
         name: value
         for name, value in values.items()
         if f"knobs.{name}" in FIRST_FIELDS or value != _spelled(recipe, name, KNOBS[name].default)

@@ -16,7 +16,7 @@ from policies.trial import ChangeState, Phase, Verdict
 from tests.autotune.outside import SMALL
 from trainer.recipe import Recipe
 
-BUDGET, ABLATED = "10", "6"
+BUDGET, ABLATED = "7", "4"
 MACHINE = "engine: simulated, machine: {noise: {burst: 0.001, step: 0.001}}"
 RECIPE = SMALL.replace("engine: simulated", MACHINE)
 

@@ -24,7 +24,7 @@ from trainer.legality import broken_rules
 from trainer.measured.software import latest, releases
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
-from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.rules import RULES, FindingKind
 from trainer.recipe.rules.nearest import CP, EP, PP, TP
 from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
@@ -34,6 +34,12 @@ MAX_MARKS = 300  # most ranked layouts in the chart of throughput over memory; h
 MAX_LIMIT_RATIO = 1.5  # times the memory limit: layouts that need more are not shown
 MAX_NAMED_PARTS = 2  # most parts of a step that a reason names, one more for the first choice
 NOTABLE = 0.005  # fraction of a step: smaller differences are not a reason
+# rules by which Megatron-Bridge's scripts set environment variables
+_ENVIRONMENT = tuple(
+    rule
+    for rule in RULES
+    if rule.kind is FindingKind.AUTOSET and all(KNOBS[name].acts == "environment" for name in rule.knobs)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +124,8 @@ def choices(found: Search, top: int) -> list[Choice]:
 
 def written_out(recipe: Recipe) -> Recipe:
     """Returns the recipe with the environment variables that Megatron-Bridge's own scripts would set for it."""
-    for finding in check(recipe):
-        environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
-        if finding.kind is FindingKind.AUTOSET and environment:
+    for rule in _ENVIRONMENT:
+        if finding := rule.finding(recipe):
             recipe = recipe.replace(finding.suggestion)
     return recipe
 

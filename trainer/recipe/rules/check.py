@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
@@ -37,8 +37,9 @@ def check_moved(before: Recipe, recipe: Recipe, moved: Collection[str]) -> list[
 
     Only rules that read one of these knobs are evaluated again: a search derives hundreds of recipes from one.
     """
+    evaluated = _evaluator(recipe)
     known = tuple(
-        answer if answer.read.isdisjoint(moved) else _evaluated(rule, recipe)
+        answer if answer.read.isdisjoint(moved) else evaluated(rule)
         for rule, answer in zip(GENERAL, _answers(before), strict=True)
     )
     _keep(recipe, known)
@@ -65,7 +66,7 @@ MAX_KNOWN = 256
 def _answers(recipe: Recipe) -> tuple[_Answer, ...]:
     """Returns the result of every general rule, cached for the most recent recipes."""
     if (found := _KNOWN.get(id(recipe))) is None:
-        return _keep(recipe, tuple(_evaluated(rule, recipe) for rule in GENERAL))
+        return _keep(recipe, tuple(map(_evaluator(recipe), GENERAL)))
     _KNOWN.move_to_end(id(recipe))
     return found[1]
 
@@ -77,7 +78,8 @@ def _keep(recipe: Recipe, answers: tuple[_Answer, ...]) -> tuple[_Answer, ...]:
     return answers
 
 
-def _evaluated(rule: Rule, recipe: Recipe) -> _Answer:
+def _evaluator(recipe: Recipe) -> Callable[[Rule], _Answer]:
+    """Returns a function that evaluates a rule on the recipe."""
     read: set[str] = set()
 
     def knob(name: str) -> Any:
@@ -88,8 +90,14 @@ def _evaluated(rule: Rule, recipe: Recipe) -> _Answer:
         read.add(name)
         return name in recipe.knobs
 
-    broken = bool(rule.broken(View(recipe, knob, has)))
-    return _Answer(broken, frozenset(read))
+    view = View(recipe, knob, has)
+
+    def evaluated(rule: Rule) -> _Answer:
+        read.clear()
+        broken = bool(rule.broken(view))
+        return _Answer(broken, frozenset(read))
+
+    return evaluated
 
 
 def nearest_valid(recipe: Recipe) -> Recipe | None:
