@@ -70,6 +70,7 @@ def _row(file: str) -> str:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(50_000)  # by default Python searches for garbage every 700 objects
     gc.enable()
 
 

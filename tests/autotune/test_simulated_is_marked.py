@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from autotune.cli import main
 from autotune.looks.quantities import UNMEASURED
-from tests.autotune.outside import SMALL
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yields a study `s` of one simulated burst, and a copy of a trace outside of it."""
+def folder(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yields a simulated study `s`, and a copy of a trace outside of it."""
     folder = tmp_path_factory.mktemp("simulated")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        (folder / "base.yaml").write_text(SMALL)
-        with redirect_stdout(StringIO()):
-            assert main(["run", "base.yaml", "--study", "s", "--budget", "1"]) == 0
+        shutil.copytree(ended / "studies/sim-1", "s")
         shutil.copy(folder / "s/bursts/0001/trace/rank0.pt.trace.json.gz", folder)
         yield folder
 

@@ -13,7 +13,7 @@ import pytest
 from autotune.cli import main
 from autotune.status.watching import follow
 from autotune.tuning.study import held
-from tests.autotune.outside import LONG, SMALL, started
+from tests.autotune.outside import LONG, started
 from tests.autotune.report.drawn_study import events, write_study
 
 
@@ -76,11 +76,8 @@ def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
         assert said.count(line) == 1
 
 
-def test_an_ended_study_says_how_it_ended_and_what_it_cost(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("base.yaml").write_text(SMALL)
-    main(["run", "base.yaml", "--budget", "3", "--study", "s"])
-    capfd.readouterr()
-    assert main(["status", "s", "--json"]) == 0
+def test_an_ended_study_says_how_it_ended_and_what_it_cost(ended: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(ended / "studies/sim-1"), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert document["schema"] == 1
     assert (document["state"], document["status"]) == ("ended", "budget")

@@ -33,18 +33,10 @@ LEFT_OPEN = RECIPE % (64, 2, "")
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
-@pytest.fixture(scope="module")
-def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tuned")
-    (folder / "base.yaml").write_text(LEFT_OPEN)
-    assert main(["run", str(folder / "base.yaml"), "--budget", "2", "--study", str(folder / "study")]) == 0
-    return folder / "study"
-
-
 @pytest.fixture
-def study(of_two_bursts: Path) -> Path:
+def study(ended: Path) -> Path:
     """Returns a copy of the study that a test may change."""
-    return Path(shutil.copytree(of_two_bursts, "study"))
+    return Path(shutil.copytree(ended / "studies/sim-1", "study"))
 
 
 @pytest.mark.parametrize("target", targets())
@@ -119,12 +111,12 @@ def test_an_absent_trial_is_said_and_a_study_is_no_place_to_write(
     assert "this command reads it" in capsys.readouterr().err
 
 
-def test_a_trial_that_did_not_run_is_exported_with_force_only(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("large.yaml").write_text("name: large\nmodel: deepseek-v3\ncluster: {gpu: h100}\nburst: {engine: simulated}\n")
-    assert main(["run", "large.yaml", "--budget", "1", "--study", "study"]) == 1
-    capfd.readouterr()
-    assert main(["export", "study/0", "--to", "yaml"]) == 2
+def test_a_trial_that_did_not_run_is_exported_with_force_only(
+    infeasible: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = str(infeasible / "studies/sim-1/0")
+    assert main(["export", first, "--to", "yaml"]) == 2
     assert "trial 0 did not run: oom in" in capfd.readouterr().err
-    assert main(["export", "study/0", "--to", "yaml", "--force", "--json"]) == 0
+    assert main(["export", first, "--to", "yaml", "--force", "--json"]) == 0
     (warning,) = json.loads(capfd.readouterr().out)["warnings"]
     assert warning.startswith("DID NOT RUN: trial 0 did not run")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import redirect_stdout
-from io import StringIO
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from autotune.gap import comparing
 from autotune.probe.document import MovedFactor, document_of
 from benchmarks.gap_cases import write_log
 from policies.surrogate.factors import factors
-from tests.autotune.outside import SMALL
 from tests.rows import filled
 from trainer.recipe import load_recipe
 
@@ -35,14 +33,13 @@ SCRIPT = "#!/bin/bash\necho no training\n"
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a study of one burst, that burst's traces moved out of it, and the log of another run."""
+def there(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with a study, the traces of its first burst moved out of it, and the log of another run."""
     folder = tmp_path_factory.mktemp("gap")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        Path("base.yaml").write_text(SMALL)
-        with redirect_stdout(StringIO()):
-            assert main(["run", "base.yaml", "--study", "night", "--budget", "1"]) == 0
+        shutil.copy(ended / "base.yaml", ".")
+        shutil.copytree(ended / "studies/sim-1", "night")
         Path("night/bursts/0001/trace").rename("trace")
         write_log(load_recipe("base.yaml"), [9e5, 5e5, 4e5, 4.1e5, 3.9e5, 4e5], Path("run.log"))
     return folder
@@ -86,8 +83,8 @@ def test_with_a_trace_the_gap_is_divided_by_its_parts(capfd: pytest.CaptureFixtu
 
 
 def test_a_trial_is_compared_with_another_run_of_yours(capfd: pytest.CaptureFixture[str]) -> None:
-    found = asked(capfd, "night/0", "--against", "night")
-    assert (found["source"], found["against"], found["published"]) == ("study", "night", None)
+    found = asked(capfd, "night/0", "--against", "night/0")
+    assert (found["source"], found["against"], found["published"]) == ("study", "night/0", None)
     assert found["both_traced"]
     step_ms = found["levels"][0]["time"]["ms"]
     assert all(abs(drop["time"]["ms"]) < 1e-2 * step_ms for drop in filled(found["gaps"]))  # it is that trial

@@ -11,14 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from autotune.cli import main
 from autotune.export.difference import WordChange, word_changes
 from autotune.report import document_of, render, write_report
 from autotune.report.head import Head, head_of
 from autotune.report.material import Material, material_of
 from autotune.tuning.events import Event, StudyStarted, TunerStarted
 from autotune.tuning.history import History
-from tests.autotune.outside import SIMULATED
 from tests.autotune.report.drawn_study import STEPS, events, write_study
 from trainer.recipe import Recipe, load_recipe
 
@@ -147,13 +145,10 @@ def test_nothing_is_claimed_where_nothing_ran() -> None:
     assert "Saves" not in dict(head.facts)
 
 
-def test_an_infeasible_study_says_what_it_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tight = SIMULATED.replace("qwen3-30b-a3b", "deepseek-v3")
-    (tmp_path / "base.yaml").write_text(tight)
-    assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 1
-    text = (tmp_path / "s" / "report.md").read_text()
+def test_an_infeasible_study_says_what_it_would_take(infeasible: Path) -> None:
+    study = infeasible / "studies/sim-1"
+    text = (study / "report.md").read_text()
     needed = next(line for line in text.splitlines() if line.startswith("- Needs: "))
     assert "no legal setting fits on 2 nodes; at least 16 are needed" in needed
     assert "per rank of 79.2 GiB" in needed
-    assert "Throughput of" not in (tmp_path / "s" / "report.html").read_text()
+    assert "Throughput of" not in (study / "report.html").read_text()

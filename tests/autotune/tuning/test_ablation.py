@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autotune.cli import main
-from autotune.tuning.events import AblationStarted, Event, Judged, Proposed
+from autotune.tuning.events import AblationStarted, Event, Judged, Proposed, TunerStarted
 from autotune.tuning.journal import JOURNAL, read_events, read_study
 from policies.reason import ReasonKind
 from policies.trial import ChangeState, Phase, Verdict
 from tests.autotune.outside import SMALL
+from tests.draws import few
 from trainer.recipe import Recipe
 
 BUDGET, ABLATED = "7", "4"
@@ -21,14 +22,24 @@ MACHINE = "engine: simulated, machine: {noise: {burst: 0.001, step: 0.001}}"
 RECIPE = SMALL.replace("engine: simulated", MACHINE)
 
 
-def tuned(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["run", "a.yaml", "--study", "s", "--budget", BUDGET, "--ablate", ABLATED, "--json", *words]) == 0
-    found: dict[str, Any] = json.loads(capfd.readouterr().out)
-    return found
+def tune(*words: str) -> None:
+    assert main(["run", "a.yaml", "--study", "s", "--budget", BUDGET, "--ablate", ABLATED, *words]) == 0
 
 
 def timeless(events: list[Event]) -> list[object]:
-    return [(type(each), getattr(each, "trial", None), getattr(each, "burst", None)) for each in events]
+    steps = [each for each in events if not isinstance(each, TunerStarted)]
+    return [(type(each), getattr(each, "trial", None), getattr(each, "burst", None)) for each in steps]
+
+
+@pytest.fixture(scope="module")
+def ablated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a study that was ablated."""
+    folder = tmp_path_factory.mktemp("ablated")
+    (folder / "a.yaml").write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        tune()
+    return folder / "s"
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +47,10 @@ def _recipe(empty_folder: Path) -> None:
     (empty_folder / "a.yaml").write_text(RECIPE)
 
 
-def test_the_smallest_change_with_the_gain_is_exported_and_a_cut_ablation_resumes(
-    capfd: pytest.CaptureFixture[str],
+def test_the_smallest_change_with_the_gain_is_what_is_exported(
+    ablated: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    document = tuned(capfd)
-    history, events = read_study(Path("s")), read_events(Path("s") / JOURNAL)[0]
+    history, events = read_study(ablated), read_events(ablated / JOURNAL)[0]
     started = next(each for each in events if isinstance(each, AblationStarted))
     before, best = history.attempted[started.tuned], history.best
     assert best is not None
@@ -50,20 +60,24 @@ def test_the_smallest_change_with_the_gain_is_exported_and_a_cut_ablation_resume
     base = Recipe.model_validate(history.study.recipe) if history.study else before.recipe
     assert len(base.diff(best.recipe)) < len(base.diff(before.recipe))
     assert len(history.finished) <= int(BUDGET)
-    gone = [each for each in document["fixes"] if each["state"] == ChangeState.TAKEN_OUT]
+    fixes = json.loads((ablated / "report.json").read_text())["fixes"]
+    gone = [each for each in fixes if each["state"] == ChangeState.TAKEN_OUT]
     assert {each["fix"] for each in gone} == set(best.verdict_reason.figures["taken"])
-    page, text = Path("s/report.html").read_text(), Path("s/report.md").read_text()
+    page, text = (ablated / "report.html").read_text(), (ablated / "report.md").read_text()
     assert all("The changes and their shares" in each for each in (page, text))
-    assert main(["export", "s", "--to", "yaml"]) == 0
+    assert main(["export", str(ablated), "--to", "yaml"]) == 0
     assert f"# {gone[0]['fix']}: predicted share" in capfd.readouterr().out
 
-    for name, cut in cuts(events).items():  # a kill at this line, then --resume
-        lines = (Path("s") / JOURNAL).read_bytes().splitlines(keepends=True)
-        (Path("s") / JOURNAL).write_bytes(b"".join(lines[:cut]))
-        tuned(capfd, "--resume")
-        again = [each for each in read_events(Path("s") / JOURNAL)[0] if type(each).__name__ != "TunerStarted"]
-        whole = [each for each in events if type(each).__name__ != "TunerStarted"]
-        assert timeless(again) == timeless(whole), name
+
+@pytest.mark.parametrize("cut", few(["in its first burst", "before its verdict"], 1))
+def test_a_study_killed_in_its_ablation_goes_on_as_it_would_have(cut: str, ablated: Path) -> None:
+    shutil.copytree(ablated, "s")
+    journal = Path("s") / JOURNAL
+    whole = read_events(journal)[0]
+    kept = journal.read_bytes().splitlines(keepends=True)[: cuts(whole)[cut]]
+    journal.write_bytes(b"".join(kept))
+    tune("--resume")
+    assert timeless(read_events(journal)[0]) == timeless(whole)
 
 
 def cuts(events: list[Event]) -> dict[str, int]:

@@ -57,11 +57,10 @@ def decided(history: History) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, int]:
+def whole(ended: Path) -> tuple[History, int]:
     """Returns the study without a kill, and the size of its journal."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "base.yaml").write_text(SMALL)
-    return finish(folder), (folder / "s" / JOURNAL).stat().st_size
+    study = ended / "studies/sim-1"
+    return read_study(study), (study / JOURNAL).stat().st_size
 
 
 @pytest.mark.parametrize("seed", few(range(SEEDS), 1, later=pytest.mark.faults))
