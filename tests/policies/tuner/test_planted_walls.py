@@ -29,6 +29,7 @@ FREE = (
     "threads_per_rank",
     "moe_token_dispatcher_type",
 )
+SEED = 5
 LARGE = 0.2  # share of the step from which the planted wall is real, whatever compute could recover
 
 
@@ -65,19 +66,28 @@ def test_from_a_base_that_does_not_fit_a_recipe_that_fits_is_reached(tmp_path: P
     assert run.propose(Phase.FIT) is None
 
 
-@pytest.mark.parametrize(
-    ("base", "budget"),
-    [
-        (cpu_recipe(FULL), 5),
-        pytest.param(gpu_recipe(FULL | {"micro_batch_size": 4}), 7, marks=pytest.mark.thorough),
-    ],
-    ids=["cpu, short", "gpu"],
-)
-def test_a_whole_run_is_legal_never_repeats_and_never_beats_its_bound(
-    base: Recipe, budget: int, tmp_path: Path
-) -> None:
-    run = Run(base, tmp_path)
+@pytest.fixture(scope="module")
+def on_cpus(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Returns a run of five bursts on CPU ranks."""
+    return tuned(cpu_recipe(FULL), tmp_path_factory.mktemp("cpus"), 5)
+
+
+def tuned(base: Recipe, folder: Path, budget: int) -> Run:
+    run = Run(base, folder, seed=SEED)
     run.tune(budget)
+    return run
+
+
+def test_a_whole_run_is_legal_never_repeats_and_never_beats_its_bound(on_cpus: Run) -> None:
+    assert_sound(on_cpus)
+
+
+@pytest.mark.thorough
+def test_so_is_a_whole_run_on_gpus(tmp_path: Path) -> None:
+    assert_sound(tuned(gpu_recipe(FULL | {"micro_batch_size": 4}), tmp_path, 7))
+
+
+def assert_sound(run: Run) -> None:
     digests = [trial.recipe.digest() for trial in run.trials]
     assert len(set(digests)) == len(digests)
     for trial in run.trials[1:]:
@@ -87,16 +97,21 @@ def test_a_whole_run_is_legal_never_repeats_and_never_beats_its_bound(
     assert run.tuner.why_stopped(run.best, run.trials)
 
 
-@pytest.mark.parametrize("sampler", ["surrogate", pytest.param("tpe", marks=pytest.mark.thorough)])
-def test_a_run_cut_short_goes_on_as_it_would_have(sampler: str, tmp_path: Path) -> None:
+def test_a_run_cut_short_goes_on_as_it_would_have(on_cpus: Run) -> None:
     """A tuner that knows the trials and nothing else proposes what the one that saw them all did."""
-    base = tuned_by(cpu_recipe(FULL), sampler=sampler)
-    whole = Run(base, tmp_path / "whole", seed=5)
-    whole.tune(4)
+    assert_goes_on(on_cpus)
+
+
+@pytest.mark.thorough
+def test_so_does_a_run_with_a_sampler_of_optuna(tmp_path: Path) -> None:
+    assert_goes_on(tuned(tuned_by(cpu_recipe(FULL), sampler="tpe"), tmp_path, 4))
+
+
+def assert_goes_on(whole: Run) -> None:
     assert len(whole.trials) > 2
     for number, trial in enumerate(whole.trials[1:], start=1):
         parent = whole.trials[trial.proposal.parent or 0]
-        again = Tuner(whole.trials[0].recipe, 5).propose(parent, trial.proposal.phase, whole.trials[:number])
+        again = Tuner(whole.trials[0].recipe, SEED).propose(parent, trial.proposal.phase, whole.trials[:number])
         assert again is not None
         assert again.recipe.digest() == trial.recipe.digest(), number
 
