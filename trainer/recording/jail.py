@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from enum import StrEnum
 
@@ -31,10 +31,12 @@ class Isolation(StrEnum):
     NONE = "none"
 
 
-def enter_namespaces(host: str) -> int:
-    """Gives this process, which must have one thread only, a temporary copy of the file system; its next child is the
-    first process of a pid namespace. Returns a descriptor of the old /proc. Raises OSError if the system does not allow
-    it."""
+def enter_namespaces(host: str, needed: Collection[str]) -> int:
+    """Gives this process, which must have one thread only, a temporary copy of the file system, in which those of
+    `needed` that are absolute paths exist; its next child is the first process of a pid namespace.
+
+    Returns a descriptor of the old /proc. Raises OSError if the system does not allow it.
+    """
     user, group = os.geteuid(), os.getegid()
     old_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     try:
@@ -55,7 +57,7 @@ def enter_namespaces(host: str) -> int:
     root = f"{BASE}/root"
     for folder in ("layers", "root", "root/proc", "root/sys", "root/dev", "root/dev/shm", "root/run", f"root{SCRATCH}"):
         os.mkdir(f"{BASE}/{folder}")
-    _copy("/", root, points)
+    _copy("/", root, points, needed)
     _devices(root)
     os.chroot(root)
     os.chdir("/")
@@ -91,18 +93,18 @@ def _mount_points() -> list[str]:
     return [point for point in found if not point.startswith(("/proc", "/sys", "/dev", "/run")) and point != "/"]
 
 
-def _copy(source: str, target: str, points: list[str]) -> None:
+def _copy(source: str, target: str, points: Collection[str], needed: Collection[str]) -> None:
     """Copies the folder's contents below `target` as one overlay per folder. A folder that overlayfs refuses, and a
-    file, is mounted read-only. A folder stays empty if its path has a colon or comma, or if it has mount points inside
-    and more than MAX_OVERLAYS entries."""
-    for entry in _entries(source):
+    file, is mounted read-only. A folder stays empty if its path has a colon or comma. Of a folder with mount points
+    inside and more than MAX_OVERLAYS entries, only those on the way to `needed` paths are copied."""
+    for entry in _entries(source, needed):
         path, place = os.path.join(source, entry.name), os.path.join(target, entry.name)
         if entry.is_symlink():
             os.symlink(os.readlink(path), place)
         elif entry.is_dir() and not os.path.lexists(place):
             os.mkdir(place)
             if any(point.startswith(f"{path}/") for point in points):
-                _copy(path, place, points)
+                _copy(path, place, points, needed)
             else:
                 _layer(path, place)
         elif entry.is_file() and stat.S_ISREG(entry.stat().st_mode):
@@ -112,12 +114,14 @@ def _copy(source: str, target: str, points: list[str]) -> None:
             kernel.make_read_only(place)
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str, needed: Collection[str]) -> list[os.DirEntry[str]]:
     try:
         found = list(os.scandir(folder))
     except OSError:
-        return
-    yield from found if len(found) <= MAX_OVERLAYS else ()
+        return []
+    if len(found) <= MAX_OVERLAYS:
+        return found
+    return [entry for entry in found if any(f"{path}/".startswith(f"{entry.path}/") for path in needed)]
 
 
 def _layer(path: str, place: str) -> None:

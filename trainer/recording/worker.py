@@ -31,7 +31,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         raise OSError(38, "the registers of this machine are not known")
     reported, *outputs = (os.memfd_create(name, 0) for name in ("reported", "stdout", "stderr"))
     if isolation == Isolation.NAMESPACES:
-        proc, scratch = enter_namespaces(values.hosts[0]), SCRATCH
+        needed = [request["cwd"], request["env"]["HOME"], *request["argv"]]
+        proc, scratch = enter_namespaces(values.hosts[0], needed), SCRATCH
     else:
         proc, scratch = os.open("/proc", os.O_PATH | os.O_DIRECTORY), request["scratch"]
     Path(scratch, "bash_env").write_text(request["bash_env"])
