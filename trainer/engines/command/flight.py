@@ -146,8 +146,8 @@ def _is_late(entries: Sequence[Collective], number: int) -> bool:
 
 
 def _members(group: Group, flights: Mapping[int, Flight], seen: Mapping[int, object]) -> Iterator[int]:
-    """Yields the ranks of a group: those that its members' files list, else all of the default group, and of others
-    those that were seen in it; only ranks that answered."""
+    """Yields the ranks of a group that answered: those that its members' files list; without a list all of them for the
+    default group, else those that were seen in it."""
     for rank in seen:
         for name, config in flights[rank].pg_config.items():
             if (name == group[0] or config.desc == group[1]) and config.ranks.startswith("["):

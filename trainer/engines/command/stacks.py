@@ -34,8 +34,8 @@ def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *
 def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
     """Collects the stacks of this machine's ranks.
 
-    With the injected sitecustomize they write them to their own stderr; without it py-spy, if installed, writes them
-    into `log_folder`.
+    With the injected sitecustomize the ranks write their stacks to their own stderr and their collectives to a file;
+    without it py-spy, if installed, writes the stacks into `log_folder`.
     """
     ranks = _ranks(ranks_folder)
     for rank, process in ranks.items():

@@ -1,6 +1,6 @@
 """The differences between the supported releases of Megatron-Core: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
 
-All code that depends on the version is here; the rest of the engine calls it.
+Code that depends on the version is here, except for the state that `forget.py` resets.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _layers_of(config: Any, vp_stage: int | None) -> list[int]:
 
 
 def patches() -> Iterator[Any]:
-    """Yields patches that replace the GPU kernels for convolution and delta rule by their forms in torch."""
+    """Yields patches that replace the GPU kernels for convolution, delta rule and L2 norm by their forms in torch."""
     from megatron.core.ssm import gated_delta_net as module
 
     yield mock.patch.object(module, "HAVE_FLA", True)

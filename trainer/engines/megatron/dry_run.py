@@ -134,7 +134,7 @@ def _configs(recipe: Recipe) -> Any:
     """Returns Megatron's configurations.
 
     The precision-aware optimizer is turned on after Megatron's check for Transformer Engine, whose Adam
-    `fake.AdamOfShapes` replaces.
+    `fake.AdamOfShapes` replaces. Raises NotFollowed if grouped experts would need biases.
     """
     import torch
 

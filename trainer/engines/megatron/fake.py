@@ -127,8 +127,7 @@ def _with_even_shares(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 class AdamOfShapes(torch.optim.Optimizer):
     """Transformer Engine's FusedAdam as far as memory goes: two moments per parameter, and the master weight if
-    Megatron leaves that to it (for bf16 parameters only the lower half, if remainders are stored). Its step works in
-    place."""
+    Megatron leaves that to it (for bf16 parameters only the lower half, if remainders are stored)."""
 
     def __init__(
         self,

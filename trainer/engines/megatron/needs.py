@@ -1,7 +1,6 @@
-"""Checks for settings of a recipe that this engine or machine cannot provide, so that none is dropped silently.
+"""Finds the settings of a recipe that need Transformer Engine, so that none is dropped silently where it is missing.
 
-Without Transformer Engine, Megatron-Core refuses some of them late and ignores others; here all are reported before the
-model is built.
+Megatron-Core refuses some of them late and ignores others; here all are reported before the model is built.
 """
 
 from __future__ import annotations

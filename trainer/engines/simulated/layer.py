@@ -1,7 +1,7 @@
 """One layer for one micro batch on one rank, forward and backward, in the segments that EP overlap interleaves.
 
-Sizes are counted on Megatron-Core's modules with Transformer Engine. Only this module and its parts (`mixers.py`,
-`feeds.py`, `routed.py`) know the effect of a knob on a layer.
+Sizes are counted on Megatron-Core's modules with Transformer Engine. Only this module and its parts (`parts.py`,
+`mixers.py`, `feeds.py`, `routed.py`) know the effect of a knob on a layer.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ def mentioned(recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True
     """Yields overrides for layout, batch, precision and knobs that the recipe sets, and for the model if it is written
     out rather than named.
 
-    Bridge applies `comm_overlap` and its named precision after everything else. They are removed if the recipe sets
-    everything that they decide; else they stay, and knobs are set inside `comm_overlap`. If the Bridge recipe has none,
-    knobs are set where they act.
+    Bridge applies its precision and `comm_overlap` after everything else. The precision is set by name if it has one
+    and the recipe sets none of its fields, else completely. `comm_overlap` is removed if the recipe sets all its knobs;
+    else it stays, and its knobs are set inside it. If the Bridge recipe has none, they are set where they act.
     """
     whole = all(name in recipe.knobs for name in OF_OVERLAP)
     inside = overlap and not whole

@@ -29,7 +29,7 @@ def starts(argv: Sequence[str]) -> bool:
 
 
 def is_config(data: Any) -> bool:
-    """Returns true for a ConfigContainer, by its sections and the classes that they name."""
+    """Returns true for a ConfigContainer: a mapping with a model and two more of its sections."""
     return isinstance(data, dict) and len(SECTIONS & data.keys()) >= 3 and isinstance(data.get("model"), dict)
 
 

@@ -30,7 +30,11 @@ class Argument:
     default: Any
 
     def value(self, words: Sequence[str]) -> Any:
-        """Returns the parsed value of these words. Raises ValueError if the parser would refuse them."""
+        """Returns the parsed value of these words.
+
+        Raises ValueError if words are missing, too many for a switch or for one value, or not of the type; choices are
+        not checked.
+        """
         if self.values == "0":
             if words:
                 raise ValueError(f"it takes no value: {' '.join(words)}")

@@ -54,7 +54,8 @@ def recipe_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
 
 
 def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """Returns the command with the recipe's arguments at its end, or in place of {args}.
+    """Returns the command with the recipe's arguments, and those that Megatron-LM requires with them, at its end or in
+    place of {args}.
 
     Removes the user's words that are repeated or that contradict the recipe, since most switches have no off-flag.
     Settings that the recipe does not mention stay as in the command.

@@ -19,7 +19,7 @@ def rows(recipe: Recipe) -> list[Row]:
         "beside": (f"layer with its exchange overlapped, EP {ep}", "us"),
         "contention": ("slowdown of compute during an exchange", "ratio"),
         "slowed": ("slowdown of an exchange during compute", "ratio"),
-        "dp_beside": ("slowdown of gradient reduction during compute", "ratio"),
+        "dp_beside": ("relative rate of gradient reduction during compute", "ratio"),
     }
     return [
         Row(group="overlap", kind=kind, name=name, unit=unit, changes=changes)
