@@ -25,7 +25,7 @@ def forget_the_burst() -> None:
 def _forget_graphs() -> None:
     """Deletes graphs of layers and of the whole iteration, with their memory: they are in classes and module globals.
 
-    Sources: cuda_graphs.py:319-517, full_cuda_graph.py:69-94.
+    Sources: cuda_graphs.py:319-517, full_cuda_graph.py:60, :97-99.
     """
     from megatron.core import full_cuda_graph
     from megatron.core.transformer import cuda_graphs

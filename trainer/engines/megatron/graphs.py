@@ -112,7 +112,7 @@ def graphs_of(recipe: Recipe, model: TrainableModel, gather: ParameterGather) ->
 @contextlib.contextmanager
 def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
     """Makes the block run on the stream on which Transformer Engine's graphs are captured, which may not be the default
-    one; process groups and model are made on it too. Source: initialize.py:333."""
+    one; process groups and model are made on it too. Source: initialize.py:338."""
     if effective(recipe, "cuda_graph_impl") != "transformer_engine":
         yield
         return

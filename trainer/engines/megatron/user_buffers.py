@@ -1,6 +1,6 @@
 """Sets up Transformer Engine's user buffers, which `tp_comm_overlap` needs before a model is built.
 
-Source: Megatron-LM 0.16.1, initialize.py:188-264. Not run on a GPU: tests use a fake of Transformer Engine.
+Source: Megatron-LM 0.16.1, initialize.py:242-312. Not run on a GPU: tests use a fake of Transformer Engine.
 """
 
 from __future__ import annotations
