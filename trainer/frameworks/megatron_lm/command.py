@@ -131,7 +131,7 @@ def _contradicts(each: Words, recipe: Recipe) -> bool:
     if each.flag in DEPRECATED:
         return _mentions(recipe, DEPRECATED[each.flag])
     flag = BY_NAME.get(each.flag or "")
-    if flag is None or flag.part == "beside":
+    if flag is None or flag.part == "required":
         return False
     if flag.part == "precision" or flag.field is None:
         return flag.part == "precision"

@@ -1,7 +1,7 @@
 """The flags of Megatron-LM that correspond to parts of a recipe, and the versions that know each.
 
 `flags.csv` has one row per flag. `part` is what it sets: a field of the model, a knob, the precision (several flags
-together), or nothing of a recipe (`beside`: flags that Megatron-LM requires with other settings). A field with several
+together), or nothing of a recipe (`required`: flags that Megatron-LM requires with other settings). A field with several
 rows has several words (`--swiglu`, `--quick-geglu`), an off-switch, or another name in some versions; the first row
 that a version knows is written, every row is read.
 
@@ -31,7 +31,7 @@ Form = Literal["value", "values", "commas", "frequency", "dtype", "switch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    part: Literal["model", "knob", "precision", "beside"]
+    part: Literal["model", "knob", "precision", "required"]
     field: str | None
     flag: str
     form: Form

@@ -67,7 +67,7 @@ def _environment(recipe: Recipe) -> Iterator[str]:
 
 def _required(recipe: Recipe, version: str) -> Iterator[str]:
     """Yields the lines with arguments that Megatron-LM requires in addition, each below a comment."""
-    yield "BESIDE_ARGS=("
+    yield "REQUIRED_ARGS=("
     for required in required_words(recipe, version):
         yield f"  # {required.because}"
         yield f"  {shlex.join(required.words)}"
@@ -111,4 +111,4 @@ def _wrapped(start: str, names: list[str]) -> Iterator[str]:
 
 def _launch(recipe: Recipe, version: str) -> Iterator[str]:
     yield f"torchrun {torchrun_words(recipe)} \\"
-    yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{BESIDE_ARGS[@]}}" "$@"'
+    yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{REQUIRED_ARGS[@]}}" "$@"'

@@ -39,7 +39,7 @@ def errors(given: Recipe, version: str) -> set[str]:
 def test_every_flag_names_an_existing_knob_or_field() -> None:
     known = {"model": set(Architecture.model_fields), "knob": set(KNOBS), "precision": {"precision"}}
     for flag in filled(FLAGS):
-        assert flag.field is None if flag.part == "beside" else flag.field in known[flag.part]
+        assert flag.field is None if flag.part == "required" else flag.field in known[flag.part]
 
 
 def test_no_flag_has_two_rows() -> None:
