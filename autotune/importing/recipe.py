@@ -71,7 +71,7 @@ def built(found: Found, options: ImportOptions) -> Imported:
         data["burst"] = {"engine": "command"} | ({"launcher": launcher} if launcher else {})
         trainer = {
             "kind": found.framework.name,
-            "version": reader.version_beside(found.command, started.setup),
+            "version": reader.checkout_version(found.command, started.setup),
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(started.setup),

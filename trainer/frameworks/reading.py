@@ -79,7 +79,7 @@ class Reader:
     configuration: Document | None = None
     settled: Callable[[Mapping[str, Any], ImportRequest], Reading] | None = None
     # the release of the checkout that a command and the lines of shell before it name
-    version_beside: Callable[[Sequence[str], Sequence[str]], str | None] = lambda command, setup: None
+    checkout_version: Callable[[Sequence[str], Sequence[str]], str | None] = lambda command, setup: None
     frozen: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # knobs with a value that no recipe holds
     # true if a recipe keeps knobs at their default, since the trainer's default may differ
     keeps_defaults: bool = False

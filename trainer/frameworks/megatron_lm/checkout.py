@@ -11,7 +11,7 @@ PACKAGE = Path("megatron") / "core" / "package_info.py"
 _NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
-def version_beside(command: Sequence[str], setup: Sequence[str] = ()) -> str | None:
+def checkout_version(command: Sequence[str], setup: Sequence[str] = ()) -> str | None:
     """Returns the version of the Megatron-Core checkout that contains the command's program; None if none does.
 
     `setup`: the lines before the command, whose `cd` sets the folder.

@@ -1,9 +1,9 @@
 """The flags of Megatron-LM that correspond to parts of a recipe, and the versions that know each.
 
 `flags.csv` has one row per flag. `part` is what it sets: a field of the model, a knob, the precision (several flags
-together), or nothing of a recipe (`required`: flags that Megatron-LM requires with other settings). A field with several
-rows has several words (`--swiglu`, `--quick-geglu`), an off-switch, or another name in some versions; the first row
-that a version knows is written, every row is read.
+together), or nothing of a recipe (`required`: flags that Megatron-LM requires with other settings). A field with
+several rows has several words (`--swiglu`, `--quick-geglu`), an off-switch, or another name in some versions; the first
+row that a version knows is written, every row is read.
 
 `since` is the first core release with the flag, empty for 0.14 and earlier; `until` the first without it. The rows come
 from building the parsers of core_v0.14.0, 0.15.0, 0.16.0, 0.16.1, 0.17.0, 0.18.0, 0.19.0 and main d98e8a64.

@@ -11,7 +11,7 @@ from trainer.errors import refused
 from trainer.frameworks.megatron_lm.agreement import differences
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, last_batch, schedule_of
-from trainer.frameworks.megatron_lm.checkout import version_beside
+from trainer.frameworks.megatron_lm.checkout import checkout_version
 from trainer.frameworks.megatron_lm.command import of_a_fork, with_recipe
 from trainer.frameworks.megatron_lm.log import has_arguments, logged_tflops, logged_values
 from trainer.frameworks.megatron_lm.packing import packing_flags, packing_values
@@ -137,7 +137,7 @@ READER = Reader(
     differences=_differences,
     log=Document(fits=has_arguments, read=read_log),
     settled=read_settled,
-    version_beside=version_beside,
+    checkout_version=checkout_version,
     frozen=_frozen,
     readable="a list of Megatron-LM's arguments, its log",
     left_by_runs="the log of rank 0 with Megatron-LM's arguments",
