@@ -61,8 +61,8 @@ class Job:
             folder.mkdir(parents=True)
 
     def argv(self) -> tuple[str, ...]:
-        """Returns the command of one rank, and writes it (and the setup script, if there is one) into the burst's
-        folder."""
+        """Returns the command of one rank; writes the trainer's part of it, with secrets masked, and the setup script,
+        if there is one, into the burst's folder."""
         request = BurstRequest(
             recipe=self.burst.recipe,
             trainer=self.trainer,

@@ -45,7 +45,8 @@ class State:
     """The bytes of a rank's state.
 
     `weights`, `gradients` and `masters` exist from the start, `moments` (with late master weights) from the first
-    optimizer step on. `units`: layers that FSDP has gathered. `step`: additional bytes during an optimizer step.
+    optimizer step on. `units`: weights and gradients that FSDP holds unsharded. `step`: additional bytes during an
+    optimizer step.
     """
 
     weights: float
