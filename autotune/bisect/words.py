@@ -1,4 +1,4 @@
-"""Writes the sentences of a bisection for terminal, page and Markdown."""
+"""Writes the sentences of a bisection for terminal and page."""
 
 from __future__ import annotations
 

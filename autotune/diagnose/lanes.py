@@ -23,7 +23,7 @@ from autotune.looks.stacks import Piece, legend
 EVENTS = 40_000  # most events in the page; about 20 bytes each
 NAMES = 2_000  # most names in the page: those with the most time
 NAME_CHARACTERS = 120
-LANES = 24  # most lanes: idle time, and the streams and threads with the most events
+LANES = 24  # most lanes: idle time, and the busiest streams and threads
 FINEST = 2.0**-20  # fraction of the step: the first resolution tried
 SPECIAL_WORDS = {
     "copy": "copies",

@@ -114,7 +114,8 @@ def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None
 
 
 def _next_wall(analysis: Analysis) -> WallFinding | None:
-    """Returns the verdict's wall; if none is named, the wall that its cause's fixes belong to, or the largest."""
+    """Returns the verdict's wall; if none is named, the wall that its cause's fixes belong to, or the largest. None if
+    it has nothing to recover and the run fits."""
     diagnosis = analysis.diagnosis
     under = cure_of(diagnosis).wall if diagnosis.wall is Wall.UNDETERMINED else None
     if under is not None and (found := diagnosis.finding(under)) is not None:

@@ -80,7 +80,7 @@ def show_analysis(analysis: Analysis, steps: NextSteps | None = None) -> None:
 
 
 def described(traces: Sequence[TraceReport]) -> str:
-    """Returns the input of the verdict: `2 ranks, 3 marked steps, kineto`."""
+    """Returns the input of the verdict: `2 ranks, 3 marked steps, kineto, on GPUs`."""
     first = traces[0]
     steps = min(len(trace.steps) for trace in traces)
     ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]

@@ -20,7 +20,7 @@ class Exported(_Asked):
     to: str
     text: str
     file: str | None  # the file that -o wrote; null: stdout
-    warnings: tuple[str, ...]  # comments at the top of the text: rules that the recipe breaks, exported by --force
+    warnings: tuple[str, ...]  # comments at the top of the text: that the recipe did not run, rules that it breaks
 
 
 class Tracked(TypedDict):

@@ -59,7 +59,7 @@ LEVELS: dict[str, str] = {
     LevelName.PEAK: "peak of the GPUs",
     LevelName.COMPUTE: "compute",
 }
-FAR_OFF = 1.3  # ratio of measured to estimated time of the reference
+FAR_OFF = 1.3  # ratio of measured to estimated time of the reference, either way, from which a note says so
 NOT_PRICED = 8  # settings that are named; more are counted
 MIN_SHOWN_CORRECTION = 0.05  # share of a cause's time below which corrections are not shown
 LONGER = 1.01  # ratio of step times; below it the words are "no longer"

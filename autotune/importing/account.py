@@ -1,5 +1,5 @@
-"""Accounts for an import as JSON, in the terminal and in the file: what became the recipe, what is passed on, what was
-not understood."""
+"""Accounts for an import as JSON, in the terminal and in the file: what became the recipe, what is passed on or kept in
+the command, what was changed or left out."""
 
 from __future__ import annotations
 

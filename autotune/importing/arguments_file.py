@@ -41,7 +41,8 @@ def from_text(text: str, options: ImportOptions) -> Started:
 
 
 def from_yaml(data: Mapping[str, Any], options: ImportOptions) -> Started:
-    """Reads a mapping of flags: true is the flag alone, false leaves it out, a list gives several values."""
+    """Reads a mapping of flags: true is the flag alone, false leaves it out, a list gives several values, and so does
+    text with spaces outside quotes."""
     arguments = data.get(ARGUMENTS, data)
     argv = tuple(_filled(word, options) for flag, value in arguments.items() for word in _words(str(flag), value))
     env = {str(name): _filled(str(value), options) for name, value in (data.get(ENVIRONMENT) or {}).items()}

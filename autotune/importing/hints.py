@@ -12,7 +12,7 @@ def known_files() -> str:
 
 
 def left_by_runs() -> str:
-    """Names every file that a run of a trainer writes."""
+    """Names every file that is read and that a run of a trainer leaves."""
     return ", or ".join(reader.left_by_runs for _, reader in reversed(readers()))
 
 

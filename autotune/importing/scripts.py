@@ -179,7 +179,8 @@ def started_of(
     login: tuple[str, ...] = (),
     problems: tuple[Problem, ...] = (),
 ) -> Started:
-    """Returns the training job of a recording."""
+    """Returns the training job of a recording. Raises BadInputError if it reached none, or if the number of its
+    arguments depends on the job."""
     first = found.first
     if not first["trains"]:
         raise BadInputError(*problems) if problems else refused(options.file, not_reached(first), hint_for_script())
@@ -218,8 +219,8 @@ def started_of(
 
 
 def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the command of the recording's second run that corresponds to `train`; None if their numbers of arguments
-    differ."""
+    """Returns the command of the recording's second run that corresponds to `train`; None if there is none, or their
+    numbers of arguments differ."""
     alike = [each for each in others[at : at + 1] if len(each["words"]) == len(train["words"])]
     return alike[0] if alike else None
 

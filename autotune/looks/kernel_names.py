@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-# namespaces that do not describe the kernel
+# return type, namespaces and casts, which do not describe the kernel
 NOISE = re.compile(
     r"^void |at::native::|\(anonymous namespace\)::|<unnamed>::|c10::|std::"
     r"|\((?:int|unsigned int|unsigned long|long|bool)\)(?=\d)"

@@ -28,7 +28,7 @@ class Reasoned(Protocol):
     def because(self) -> str: ...
 
 
-# Measure that decided an accepted trial; the other kinds are not comparisons
+# Reason of an accepted trial → the measure that decided; the other reasons compare no bursts
 DECIDED_BY = {
     ReasonKind.FAR_BEYOND_NOISE: "wall-clock time",
     ReasonKind.INTERLEAVED_REPEATS: "wall-clock time of interleaved bursts",

@@ -75,7 +75,8 @@ def _waits_for_stage(step: Partition) -> float:
 
 
 def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
-    """Returns a function that splits a kind's exposed time into waiting for other ranks and transfer; {} if unknown."""
+    """Returns a function that splits a kind's exposed time into waiting for other ranks and transfer; {} if unknown,
+    and for PP send/recv, whose waiting is in the bubble."""
 
     def within(step: Partition) -> Mapping[str, float]:
         exposed, waits = _communication(step).get(name, 0.0), step.waiting_by_kind.get(name, 0.0)

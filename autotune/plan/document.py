@@ -60,9 +60,8 @@ class PlanDocument(TypedDict):
     legal: int  # number of legal layouts
     fitting: int  # number of legal layouts with a setting that fits
     estimated: int  # number of settings estimated
-    fewest_nodes: (
-        int | None
-    )  # the recipe's nodes if a setting fits there, else the fewest found by doubling; null: none
+    # the recipe's nodes if a setting fits there, else the fewest found by doubling; null: none
+    fewest_nodes: int | None
     layouts: list[Layout]
     excluded: Excluded
     missing: tuple[Missing, ...]  # common layouts, and why they are not listed

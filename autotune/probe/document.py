@@ -21,7 +21,7 @@ from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
 APART = 1.15  # ratio of measured and expected, either way: below it a row is as expected
-FEWER_IS_SLOWER = ("dp_beside",)
+FEWER_IS_SLOWER = ("dp_beside",)  # kinds of rows whose smaller figure is the slower one
 
 
 class Consequence(StrEnum):

@@ -145,7 +145,8 @@ def fixes_table(trial: Trial) -> Table | None:
 
 
 def largest_changes(step: PathStep) -> str:
-    """Returns the walls whose lost time changed most: `host 12.0 s → 280 ms, memory 9.91 s → 1.71 s`."""
+    """Returns the walls whose lost time changed most: `host 12.0 s → 280 ms, memory 9.91 s → 1.71 s`; the peak if the
+    parent ran out of memory, `not traced` without both traces, empty for the base recipe."""
     if step.parent is None:
         return ""
     if step.parent.status is Status.OOM:

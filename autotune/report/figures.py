@@ -27,7 +27,7 @@ from policies.trial import Status, Trial
 CHART_PX = 260
 MEMORY_BINS, MIN_PX = 12, 3
 MEMORY_COLUMN = 0.06  # fraction of the width: the most that half of a trial's column takes
-MEMORY_WIDTH = 0.6  # fraction of half a column; width of the widest bin of a histogram
+MEMORY_WIDTH = 0.6  # fraction of half a column: half the width of the widest bin of a histogram
 
 
 def throughput(material: Material) -> Markup:

@@ -77,11 +77,11 @@ def predictions(material: Material) -> Section | None:
 def _forecast_row(forecast: Forecast) -> tuple[str, ...]:
     trial, inside = forecast.trial, forecast.inside
     ran = gain_with_interval(forecast.obtained) or status_words(trial)
-    lies = NONE if inside is None else "inside" if inside else _beside(forecast)
+    lies = NONE if inside is None else "inside" if inside else _missed_text(forecast)
     return str(trial.number), short_names(trial, most=NAMED), predicted_text(trial), ran, lies
 
 
-def _beside(forecast: Forecast) -> str:
+def _missed_text(forecast: Forecast) -> str:
     assert forecast.predicted is not None
     assert forecast.obtained is not None
     return "below" if forecast.obtained.value - 1 < forecast.predicted[1] else "above"

@@ -28,7 +28,7 @@ from policies.fixes import FIXES
 from policies.trial import Trial
 
 LATE_BURSTS = 4.0  # mean burst durations after which a page is shown as late
-FIRST_BURST_S = 1800.0  # seconds; the same before the first burst has ended
+FIRST_BURST_S = 1800.0  # seconds after which a page is shown as late before the first burst has ended
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class Story:
     """The summary in words. `figure`: the headline number; `sentences`: (question, answer) in reading order."""
 
     study: str
-    where: str  # `simulated` or `CPU`, `not measured at full size`; empty for GPUs
+    where: str  # such as `simulated, not measured at full size` or `CPU`; empty for GPUs at full size
     figure: str
     figure_note: str
     ended: str

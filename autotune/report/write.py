@@ -1,4 +1,5 @@
-"""Writes the files derived from a study's journal; the same journal gives the same bytes."""
+"""Writes the files derived from a study's journal; the same journal and bursts give the same bytes,
+except for the page of a running study."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "re
 FOLDER = "mlruns"  # default folder, in the working directory
 MAX_TAG = 5000  # most characters of a tag
 MAX_PARAMETER = 6000  # most characters of a parameter's value
-MAX_PER_REQUEST = 100  # most parameters and tags per request
+MAX_PER_REQUEST = 100  # most metrics, parameters and tags per request
 SETTINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x refuses folders unless this is set
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines per run

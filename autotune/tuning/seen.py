@@ -11,7 +11,7 @@ from policies.bisect.question import Observation, Subset
 from policies.noise import Cost, medians, wall_clock_cost
 from policies.trial import Trial
 
-LOSS = "loss"  # symptom of a burst whose loss is outside the band
+LOSS = "loss"  # symptom of a burst whose losses disagree with those of the good trial
 NO_STEPS = "no step times"
 REFUSED = (0,)  # burst numbers of a trial that the rules refused: it has one outcome, a failure
 
