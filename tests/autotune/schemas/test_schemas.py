@@ -159,7 +159,7 @@ def test_what_is_missing_of_another_kind_or_not_in_the_schema_is_found() -> None
 
 def test_comments_and_docstrings_of_types_are_descriptions_in_the_schema() -> None:
     parts = schema_of("plan")["$defs"]
-    assert parts["Layout"]["properties"]["spread"]["description"] == "relative half width of the interval"
+    assert parts["Layout"]["properties"]["spread"]["description"] == "relative half width of the 90 % interval"
     finding = schema_of("diagnose")["$defs"]["WallFinding"]["properties"]
     assert finding["speedup_bound"]["description"].startswith("upper bound on the speed-up without this wall")
     assert next(iter(schema_of("doctor")["$defs"]["Found"]["properties"])) == "what"
