@@ -104,7 +104,7 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     host_us: float
-    kernels: int  # kernels and graphs launched from the range's own thread; copies count nowhere here
+    kernels: int  # device work launched from the range's own thread; copies are in none of these figures
     device_us: float
     kernels_all_threads: int
     device_all_threads_us: float
@@ -188,7 +188,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     """One trace of one rank: its steps partitioned, the longest kernels and ranges, its memory."""
 
     path: str
-    format: str  # kineto | nsys
+    format: str  # kineto | nsys | snapshot
     rank: int | None
     devices: list[int]
     span: Partition
@@ -286,7 +286,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """Returns the name of the verdict: its wall, or its cause if no wall is named."""
+        """Returns the name of the verdict: its cause's if it has one, else its wall."""
         return self.cause.headline if self.cause is not None else self.wall.value
 
     def finding(self, wall: Wall) -> WallFinding | None:

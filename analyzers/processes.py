@@ -41,7 +41,8 @@ class _Raised:
 def each(
     function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
 ) -> Generator[tuple[Item, Result | Died]]:
-    """Yields (item, function(item)) as they complete, started in the items' order.
+    """Yields (item, function(item)) as they complete, started in the items' order; (item, Died) for a process that
+    ended without a result.
 
     Raises what `function` raises. When the iterator ends or is closed, all its processes have ended.
     """

@@ -53,7 +53,7 @@ def cut(timeline: Timeline, stretch: Stretch = WHOLE) -> Timeline:
 
 
 def bounds(timeline: Timeline, stretch: Stretch) -> tuple[float, float]:
-    """Returns start and end of a stretch on the timeline's clock; infinite if it has no end."""
+    """Returns start and end of a stretch on the timeline's clock; 0 and infinity where it has no limit."""
     first = _first_work(timeline)
     start = 0.0 if stretch.from_us is None else first + stretch.from_us
     end = np.inf if stretch.to_us is None else first + stretch.to_us

@@ -146,7 +146,8 @@ def _still_held(history: DeviceHistory, seen: frozenset[Any]) -> dict[str, float
 
 
 def _allocated_by(entry: Mapping[str, Any]) -> str:
-    """Returns the user's annotation of the allocation, or the innermost function of the stack outside the framework."""
+    """Returns the user's annotation of the allocation, or the innermost Python function outside the framework; else
+    `backward` under autograd, the innermost frame, or NO_STACK."""
     if isinstance(entry.get("user_metadata"), str) and entry["user_metadata"]:
         return short(entry["user_metadata"])
     frames = [frame for frame in entry.get("frames") or [] if isinstance(frame, dict)]

@@ -196,7 +196,7 @@ def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, wind
 
 
 def _span(work: Work, windows: tuple[Step, ...]) -> Step:
-    """Returns the time from the first device event's start to the last one's end."""
+    """Returns the time from the first device event's start to the last one's end; without any, that of the windows."""
     busy = work.busy
     if not len(busy):
         if not windows:

@@ -225,7 +225,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
 
 
 def _passes(breakdown: Breakdown) -> Intervals:
-    """Returns the time between the first and the last GEMM or attention kernel of each step."""
+    """Returns the time between the first and the last kernel of the classes ARITHMETIC in each step."""
     by_class = breakdown.work.compute_by_class
     arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
     parts = breakdown.steps or (breakdown.span,)

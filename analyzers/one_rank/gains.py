@@ -41,9 +41,9 @@ def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
     """Returns how many µs shorter each step would be if compute kernels were shorter, by how much they are.
 
-    At key s up to 1, kernels without arithmetic (everything but GEMMs and attention) are shorter by the fraction s; at
-    key 1 + s, these take no time and arithmetic kernels are shorter by the fraction s. Compute that hides communication
-    or copies counts as unchanged.
+    At key s up to 1, kernels of classes not in ARITHMETIC are shorter by the fraction s; at key 1 + s, these take no
+    time and arithmetic kernels are shorter by the fraction s. Compute that hides communication or copies counts as
+    unchanged.
     """
     replayed = breakdown.replay
     if replayed is None or not len(computing):

@@ -32,7 +32,7 @@ GLOO_RECEIVE = "gloo:recv"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Idle:
-    """Disjoint sets of idle time by cause; idle time in none of them is unattributed."""
+    """Idle time by cause: `host`, `sync` and `bubble` are disjoint; idle time in none of the three is unattributed."""
 
     host: Intervals = EMPTY
     sync: Intervals = EMPTY

@@ -27,7 +27,7 @@ class RankStep:
     compute_us: float = 0.0
     compute_by_class: Mapping[str, float] = field(default_factory=dict)
     gemm_by_precision: Mapping[str, float] = field(default_factory=dict)
-    grouped_gemms: float = 0.0  # kernels that multiply experts, and the median time of one
+    grouped_gemms: float = 0.0  # number of grouped GEMM kernels, and the median time of one
     grouped_gemm_us: float = 0.0
     communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # whole time, hidden or exposed
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)

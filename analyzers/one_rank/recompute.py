@@ -55,8 +55,8 @@ def _by_lane(spans: Spans) -> dict[int, Intervals]:
 
 
 def _before_nested(ops: Spans) -> dict[int, Intervals]:
-    """Returns, by thread, the time from the start of each checkpoint's backward to the first backward node within
-    it."""
+    """Returns, by thread, the time from the start of each checkpoint's backward to the first backward node within it,
+    or to its end."""
     checkpoints = ops.take(ops.where(lambda name: CHECKPOINT_BACKWARD.match(name) is not None))
     if not len(checkpoints):
         return {}
@@ -109,7 +109,7 @@ def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
 
 
 def _forward_in_backward(ranges: Spans) -> Bools:
-    """Returns bool[N]: forward ranges inside a backward range of their thread or of a thread that works for it."""
+    """Returns bool[N]: forward ranges inside backward ranges, of whichever thread."""
     forward = ranges.where(lambda name: FORWARD_RANGE.search(name) is not None)
     if not forward.any():
         return forward

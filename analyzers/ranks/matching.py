@@ -21,8 +21,8 @@ from analyzers.timeline import Ints
 SAMPLE = 64  # number of collectives that suffices to distinguish groups
 MIN_AGREEING = 3  # number of collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
-# ends agree as well if the share EXACT of at least MANY collectives agrees within the tolerance: a thread that wakes up
-# late ends some collectives late
+# ends agree as well if they do within UNEVEN_US for at least MANY collectives and at least the share EXACT of them: a
+# thread that wakes up late ends some collectives late
 EXACT, MANY = DENSE, 6
 NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
 # largest difference of a collective's ends on its ranks: kernels end a few µs apart, uneven exchanges by more
@@ -145,7 +145,7 @@ def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> li
 
 
 def _by_step(members: Sequence[_Issued]) -> Ints:
-    """Returns int64[R, N]: column k has each rank's k-th collective of a step.
+    """Returns int64[R, N]: each column has every rank's k-th collective of one step.
 
     Ranks whose numbers of collectives in a step differ are not matched there; collectives outside the shared steps are
     left out.

@@ -57,8 +57,8 @@ class Column:
 
 
 class SpanColumns:
-    """Start, end, name and lane of events in the order they are read; correlation ids too as soon as one event has
-    one."""
+    """Start, end, name and lane of events in the order they are read; correlation ids too for types of events that have
+    them."""
 
     def __init__(self) -> None:
         self._start, self._end = Column("d"), Column("d")

@@ -58,7 +58,7 @@ EARLIEST_US, LATEST_US = -1e16, 1e16  # times outside are invalid: a float64 doe
 
 
 def sniff(head: bytes) -> bool:
-    """Returns true for JSON, plain or gzipped, that starts with one of the usual keys of a Chrome trace."""
+    """Returns true for JSON, plain or gzipped, with one of the usual keys of a Chrome trace near its start."""
     text = beginning(head)
     return text.lstrip()[:1] in (b"{", b"[") and any(mark in text for mark in KINETO_MARKS)
 

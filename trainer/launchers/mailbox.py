@@ -147,7 +147,7 @@ def post(control: Path, number: int, request: Request) -> None:
 
 
 def arrived(control: Path, rank: int) -> Process | None:
-    """Returns the process of a rank, once it has arrived."""
+    """Returns the process of a rank; None until it has arrived."""
     try:
         pid, started = (control / f"rank{rank}.pid").read_text().split()
     except FileNotFoundError:

@@ -31,8 +31,8 @@ class Stopwatch:
     def look(self, *, held: bool) -> float:
         """Adds the time since the last look to `now`, unless the ranks were held, and returns it.
 
-        Of a very long time at most half a minute is added, which still lets a deadline pass if every look takes that
-        long.
+        Of a time above `STOPPED_S` only `_COUNTED_S` is added, which still lets a deadline pass if every look takes
+        that long.
         """
         at = self.clock()
         since, self._looked_at = at - self._looked_at, at

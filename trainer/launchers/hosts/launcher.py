@@ -112,7 +112,7 @@ class HostsLauncher:
 
 
 def _here(command: str) -> str:
-    """Returns the command with a change to the tuner's folder if the host has it, as srun does: a trainer's arguments
+    """Returns the command after a `cd` to the tuner's folder if the host has it, as srun does: a trainer's arguments
     may be relative to it."""
     return f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {command}"
 

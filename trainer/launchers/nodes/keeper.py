@@ -213,8 +213,8 @@ class Keeper:
         return folder.stop_path(self.control).exists() or self._is_abandoned() or self._other_agent_failed()
 
     def _is_abandoned(self) -> bool:
-        """Returns whether the lease was not renewed for too long, or the time allowed without a tuner is over, by this
-        node's clock."""
+        """Returns whether the lease was not renewed for too long, or `outlives_s` is over instead, by this node's
+        clock."""
         if self.start.outlives_s is not None:
             return time.monotonic() - self._started > self.start.outlives_s
         try:

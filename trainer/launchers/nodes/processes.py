@@ -145,7 +145,8 @@ class NodesProcesses:
 
     @property
     def ran_s(self) -> float:
-        """Returns the time from the start of the first node to the end of the last, or to now while one runs, s."""
+        """Returns the time from the start of the first node to the end of the last, or to now while one runs, s; 0
+        before the first."""
         started = [each.at_s for each in folder.started_nodes(self.control, self.nodes)]
         ends = [end.at_s for end in self._node_ends.values()]
         last_s = max(ends) if len(ends) == self.nodes else time.time()
@@ -186,8 +187,8 @@ class NodesProcesses:
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """Returns the failed rank's node; else the one that the monitor names; else that of an agent that was
-        killed."""
+        """Returns the failed rank's node; else the one that the monitor names; else that of an agent that was killed;
+        None if nothing names one."""
         hosts = {node.number: node.host for node in folder.started_nodes(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)

@@ -79,7 +79,8 @@ class SlurmMonitor:
         return words
 
     def _waits_for(self, log: str) -> str | None:
-        """Returns what Slurm waits for before it starts anything."""
+        """Returns what Slurm waits for before it starts anything, else None. Raises ToolError if it waits too long or
+        would wait forever."""
         queue = self._queue
         if queue is not None and states.is_pending(queue):
             self._refuse_for_ever(queue)
