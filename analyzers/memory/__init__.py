@@ -1,2 +1,2 @@
-"""Memory of a rank over time, from traces and snapshots: its peak, the call sites that hold it, the allocator's
-retries."""
+"""Memory of a rank over time, from traces and snapshots: its peak, the phases or call sites that hold it, the
+allocator's retries."""

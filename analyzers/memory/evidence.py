@@ -1,5 +1,5 @@
-"""Writes the evidence on the ranks' memory: the fullest rank, the call sites that hold its peak, its allocator's
-retries."""
+"""Writes the evidence on the ranks' memory: the fullest rank, the phases or call sites that hold its peak, its
+allocator's retries."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 
 def _held(use: MemoryUse) -> list[str]:
-    """Returns a line on the call sites whose allocations are alive at the peak."""
+    """Returns a line on the phases or call sites whose allocations are alive at the peak."""
     shown = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
     holders = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:MAX_HOLDERS])
-    return [f"live at that peak, by call site: {holders}"] if holders else []
+    return [f"live at that peak, by phase or call site: {holders}"] if holders else []
 
 
 def _unused(use: MemoryUse) -> list[str]:
