@@ -36,14 +36,14 @@ def unrouted(*, on_cpu: bool) -> tuple[str, ...]:
 class RankProgress:
     """The progress of one rank at its N collectives and W steps.
 
-    parts: the names of P parts; since_us, until_us: float64[N, P], the time of each part before the start and before
-    the end of each collective; before_step_us: float64[W, P], before each step; alone: bool[N], true if nothing else
-    runs when a collective ends (no compute, no other collective), so that the rank waited for it.
+    parts: the names of P parts; before_start_us, before_end_us: float64[N, P], the time of each part before the start
+    and before the end of each collective; before_step_us: float64[W, P], before each step; alone: bool[N], true if
+    nothing else runs when a collective ends (no compute, no other collective), so that the rank waited for it.
     """
 
     parts: tuple[str, ...]
-    since_us: Floats
-    until_us: Floats
+    before_start_us: Floats
+    before_end_us: Floats
     before_step_us: Floats
     alone: Bools
 
@@ -55,8 +55,8 @@ def rank_progress(breakdown: Breakdown) -> RankProgress:
     steps_us = np.array([step.start_us for step in breakdown.windows or [breakdown.span]])
     return RankProgress(
         parts=(*sets, UNATTRIBUTED),
-        since_us=_before(sets, spans.start_us, breakdown),
-        until_us=_before(sets, spans.end_us, breakdown),
+        before_start_us=_before(sets, spans.start_us, breakdown),
+        before_end_us=_before(sets, spans.end_us, breakdown),
         before_step_us=_before(sets, steps_us, breakdown),
         alone=(_running(spans) == 1) & ~breakdown.work.compute.contains(np.nextafter(spans.end_us, -np.inf)),
     )

@@ -116,9 +116,10 @@ class _Progress:
 
     def __init__(self, rank: Digest, steps: Sequence[int], parts: Sequence[str]) -> None:
         column = [parts.index(part) for part in rank.progress.parts]
-        until_us = np.concatenate([rank.progress.until_us, rank.progress.before_step_us[list(steps)]])
-        self._since, self._until = (np.zeros((len(us), len(parts))) for us in (rank.progress.since_us, until_us))
-        self._since[:, column], self._until[:, column] = rank.progress.since_us, until_us
+        start_us = rank.progress.before_start_us
+        end_us = np.concatenate([rank.progress.before_end_us, rank.progress.before_step_us[list(steps)]])
+        self._before_start, self._before_end = (np.zeros((len(us), len(parts))) for us in (start_us, end_us))
+        self._before_start[:, column], self._before_end[:, column] = start_us, end_us
         self._start_us, self._end_us = rank.collectives.start_us, rank.collectives.end_us
         self._left_us = np.concatenate([self._end_us, [rank.span_of(step)[0] for step in steps]])
         kinds = [parts.index(call.kind) if call.kind in parts else NONE for call in rank.collectives.calls]
@@ -137,10 +138,10 @@ class _Progress:
         self._waits.append((wait.event, taken, taken + why))
 
     def between(self, since: Ints, event: Ints, *, passed_on: bool) -> Floats:
-        """Returns float64[N, P]: the work between the end of the collectives `since` and the start of the collectives
-        `event`."""
+        """Returns float64[N, P]: the work between the end of the collectives `since` (the start of a step, if numbered
+        after them) and the start of the collectives `event`."""
         moved = self._moved(self._start_us[event], passed_on) - self._moved(self._left_us[since], passed_on)
-        done: Floats = self._since[event] - self._until[since] + moved
+        done: Floats = self._before_start[event] - self._before_end[since] + moved
         return done
 
     def _moved(self, time: Floats, passed_on: bool) -> Floats:
