@@ -238,7 +238,7 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str]
     parts: dict[str, float] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, recompute, launching, ...
     # part of recoverable_us that is gained even if an untraced pipeline stage is as slow as the slowest rank and spends
-    # its time like a traced one; null if every stage was traced
+    # its time like a traced one; null if no such stage is possible
     least_us: float | None = None
     # part of the pipeline's bubble that disappears with it, because the other stages' passes shrink as well
     bubble_us: float = 0.0

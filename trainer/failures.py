@@ -43,7 +43,7 @@ class Evidence:
     launcher_code: int | None = None  # exit code of the process that started the ranks, if it ended by itself
     launcher_log: str = ""
     overdue_s: float | None = None  # the deadline that passed, in seconds
-    ended_by: Failure | None = None  # the failure that a scheduler reports as the end of the ranks
+    ended_by: Failure | None = None  # the failure if a scheduler or a lost connection ended the ranks
     oom_kills: int = 0  # processes the kernel killed for memory during the burst
 
 
@@ -147,7 +147,7 @@ def _ending(code: int | None) -> str:
 
 
 def _scheduled(evidence: Evidence, failures: Sequence[_RankFailure]) -> Failure | None:
-    """Returns the failure reported by a scheduler that ended the ranks, if any."""
+    """Returns the failure of a scheduler or a connection that ended the ranks, if any."""
     return evidence.ended_by
 
 
