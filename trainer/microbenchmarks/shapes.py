@@ -43,7 +43,7 @@ ALONE: Mapping[str, Any] = {
 }
 ON_CPU: Mapping[str, Any] = {"moe_permute_fusion": False, "moe_router_fusion": False, "moe_grouped_gemm": False}
 WIDEST = 64  # largest EP at which layers are measured
-FLEX = ("deepep", "hybridep")  # libraries of the flex dispatcher that estimates model
+FLEX = ("deepep", "hybridep")  # libraries of the flex dispatcher that the estimator models
 
 
 def alone(recipe: Recipe, **changes: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _divides(recipe: Recipe, size: int) -> bool:
 
 
 def dispatchers(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Returns the knobs of every dispatcher that the hardware supports and estimates model, by library."""
+    """Returns the knobs of every dispatcher that the hardware supports and the estimator models, by library."""
     plain = ("alltoall", "allgather")
     flex = [name for name in recipe.hardware.flex_backends or () if name in FLEX]
     return {name: {"moe_token_dispatcher_type": name} for name in plain} | {

@@ -23,7 +23,8 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 
 PLACE = "{args}"
-VOCABULARY = ("vocab_size", "make_vocab_size_divisible_by")  # fields that the user's tokenizer decides
+# fields on which command and recipe need not agree: the tokenizer defines the first, the recipe writes the second
+VOCABULARY = ("vocab_size", "make_vocab_size_divisible_by")
 # Arguments of a run that ends by itself: pretrain_gpt.py requires them and a recipe does not decide them
 SHORT = ("--train-iters", "50", "--lr", "3e-4", "--min-lr", "3e-5", "--lr-decay-style", "constant", "--eval-iters", "0",
          "--log-interval", "1", "--log-throughput", "--distributed-timeout-minutes", "60")  # fmt: skip
