@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -135,7 +136,7 @@ class LocalProcesses:
     _ended: bool = field(default=False, init=False)
     _started: float = field(default_factory=time.monotonic, init=False)
 
-    @property
+    @cached_property
     def rank_observer(self) -> RankObserver:
         return LocalRankObserver(control=self.control)
 

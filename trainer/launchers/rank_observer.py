@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from trainer.failures import Death
 from trainer.launchers import mailbox
 from trainer.launchers.oom_kills import oom_kills
-from trainer.launchers.processes import send, status_of
+from trainer.launchers.processes import Process, send, status_of
 
 
 class RankObserver(Protocol):
@@ -55,9 +55,10 @@ class LocalRankObserver:
     """
 
     control: Path
+    _arrived: dict[int, Process] = field(default_factory=dict, init=False)
 
     def death(self, rank: int, *, seen_at_s: float) -> Death | None:
-        process = mailbox.arrived(self.control, rank)
+        process = self._process(rank)
         if process is None:
             return None
         status = status_of(process.pid)
@@ -68,13 +69,13 @@ class LocalRankObserver:
 
     def kill(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            if process := mailbox.arrived(self.control, rank):
+            if process := self._process(rank):
                 send(process, signal.SIGKILL)
 
     def ask_for_stacks(self, ranks: Iterable[int]) -> StackRequest:
         running, stopped = set(), set()
         for rank in ranks:
-            process = mailbox.arrived(self.control, rank)
+            process = self._process(rank)
             status = status_of(process.pid) if process else None
             if process and status and status.process == process:
                 stopped |= {rank} if status.stopped else set()
@@ -84,3 +85,9 @@ class LocalRankObserver:
 
     def oom_kills(self) -> int:
         return oom_kills()
+
+    def _process(self, rank: int) -> Process | None:
+        """Returns the rank's process once it has arrived, which is read once: the folder may be on a network."""
+        if rank not in self._arrived and (process := mailbox.arrived(self.control, rank)):
+            self._arrived[rank] = process
+        return self._arrived.get(rank)

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from trainer.failures import Death
@@ -185,15 +186,19 @@ class Keeper:
                     return None
         return None
 
+    @cached_property
+    def _here(self) -> LocalRankObserver:
+        return LocalRankObserver(control=self.control)
+
     @property
     def _ranks(self) -> range:
         return range(self.number * self.start.ranks_per_node, (self.number + 1) * self.start.ranks_per_node)
 
     def _look(self) -> None:
         """Records every rank of this node that has ended since the last call."""
-        here, now_s = LocalRankObserver(control=self.control), time.time()
+        now_s = time.time()
         for rank in self._ranks:
-            death = None if rank in self._ended else here.death(rank, seen_at_s=self._looked_at_s)
+            death = None if rank in self._ended else self._here.death(rank, seen_at_s=self._looked_at_s)
             if death is not None:
                 self._ended[rank] = death
                 self._count_kills()
@@ -246,9 +251,7 @@ class Keeper:
         request = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)
         if request is None:
             return
-        found = LocalRankObserver(control=self.control).ask_for_stacks(
-            [rank for rank in request.ranks if rank in self._ranks]
-        )
+        found = self._here.ask_for_stacks([rank for rank in request.ranks if rank in self._ranks])
         answer = folder.StacksAnswer(asked=sorted(found.ranks), stopped=sorted(found.stopped))
         folder.write(folder.stacks_answer_path(self.control, self._stacks, self.number), answer)
         self._stacks += 1
