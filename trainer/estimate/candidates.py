@@ -126,8 +126,8 @@ class Candidates:
 
     @cached_property
     def whole_iteration(self) -> Flags:
-        """Returns [N]: true where one CUDA graph holds the whole iteration; 0.16.1 spells it `local` with that
-        scope."""
+        """Returns [N]: true where one CUDA graph holds the whole iteration; Megatron-Core 0.16.1 spells it `local`
+        with scope `full_iteration`."""
         local = self.among("cuda_graph_impl", "local") & self.lists("cuda_graph_scope", "full_iteration")
         return self.among("cuda_graph_impl", "full_iteration") | local
 

@@ -1,4 +1,4 @@
-"""Seconds of a burst until its first step has ended, by the recipe's machine file or the defaults of one."""
+"""Seconds that the start of a burst takes, by the recipe's machine file or the defaults of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ STATE = ("weights", "gradients", "master_weights", "optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class Startup:
-    """Seconds to start ranks, and to build the model and take the first step on ranks that are already up."""
+    """Seconds to start ranks, and to build the model on ranks that are up, with the time that the first step takes
+    longer than others."""
 
     launch_s: float
     build_s: float

@@ -142,7 +142,9 @@ def _resized(recipe: Recipe, *, nodes: int, pp: int, ranks: list[int], kept: lis
     sizes: dict[str, Any] = {"pipeline_model_parallel_size": pp}
     if pp == 1:
         written = NO_PIPELINE if recipe.trainer is not None else NO_PIPELINE.keys() & knobs.keys()
-        knobs |= {name: NO_PIPELINE[name] for name in written}  # a command keeps what its recipe does not mention
+        knobs |= {
+            name: NO_PIPELINE[name] for name in written
+        }  # the user's command would keep what the recipe does not name
         sizes["virtual_pipeline_model_parallel_size"] = None
     elif stages := stages_of(recipe):
         left = [stages[first + rank] for first in range(0, len(stages), layout_of(recipe).pp) for rank in ranks]

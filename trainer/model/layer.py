@@ -77,11 +77,10 @@ def expert_input(model: Architecture) -> int:
 
 
 def norm_parameters(model: Architecture, width: int) -> int:
-    """Returns the number of weights, and of biases if the norm has them."""
+    """Returns the number of parameters of a norm over `width` channels: weights, and biases if it has them."""
     return width * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def matrices(model: Architecture) -> int:
-    """Returns the number of matrices of a feed-forward block, each with the hidden size as one side: (gate,) up and
-    down."""
+    """Returns the number of matrices of a feed-forward block: up and down, and a gate if the model has one."""
     return 3 if model.gated_linear_unit else 2

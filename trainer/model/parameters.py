@@ -1,4 +1,4 @@
-"""The number of parameters of each part of a model: exactly those of Megatron-Core's modules.
+"""The number of parameters of each part of a model: exactly those of Megatron-Core's modules, where it has them.
 
 Tests compare them with the real `GPTModel` for random architectures and every preset it can build, in total and per
 rank, and models with Mamba or gated delta net layers with their published totals. Sharding over TP is that of

@@ -1,1 +1,2 @@
-"""Probe of the nodes before the first burst: links between nodes, clocks, and the folder they share."""
+"""Probe of the nodes before the first burst: links between nodes, clocks, the folder they share, and
+micro-benchmarks."""

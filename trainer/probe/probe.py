@@ -31,7 +31,8 @@ UNSHARED = "is not seen on"  # part of a rank's message
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a probe on `ranks` ranks: links between several nodes, rows, or the reason why there is neither.
+    """Result of a probe on `ranks` ranks: links between several nodes and rows, as far as they were measured, and the
+    failure that ended it.
 
     `seconds`: its total time, start-up included, queueing excluded.
     """

@@ -1,4 +1,4 @@
-"""The model of a recipe: a GPT-style mixture of experts in Megatron-Core's own field names."""
+"""The model of a recipe: a GPT-style or hybrid model, with experts or dense, in Megatron-Core's own field names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Section(BaseModel):
 
 
 class Architecture(Section):
-    """A GPT-style MoE model in Megatron-Core's own field names (`TransformerConfig`, `MLATransformerConfig`)."""
+    """A model in the fields of Megatron-Core's `TransformerConfig` and `MLATransformerConfig`, where they fit."""
 
     num_layers: int = Field(gt=0, le=MAX_LAYERS)
     hidden_size: int = Field(gt=0)

@@ -112,7 +112,7 @@ class Recipe(Section):
 
     @property
     def memory_limit_gib(self) -> float | None:
-        """Returns the memory limit per rank, GiB: the recipe's own, else the hardware table's."""
+        """Returns the memory limit per rank, GiB: the recipe's own, else the device's; None if neither is known."""
         return self.cluster.memory_gib if self.cluster.memory_gib is not None else self.hardware.memory_gib
 
     def knob(self, name: str) -> Any:

@@ -33,7 +33,7 @@ def figure(row: dict[str, str], column: str, *, table: str) -> float:
 
 
 def words(row: dict[str, str], column: str, *, table: str) -> str:
-    """Returns the words in a cell; none for `none`.
+    """Returns the words in a cell; "" if it is `none`.
 
     Raises BadInputError, which names the row by its first cell, if the cell is empty.
     """

@@ -34,8 +34,8 @@ _EPERM, _ENOSYS, _AUDIT = 1, 38, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Registers of one architecture: offsets of a system call's number, arguments and stack pointer, each of 8
-    bytes."""
+    """Registers of one architecture: positions of a system call's number, arguments and stack pointer among registers
+    of 8 bytes."""
 
     name: str
     number: int

@@ -86,7 +86,7 @@ class Replacement:
     """The command that replaces a program of the launch script while the script is recorded.
 
     `run`: arguments to execute instead; None: print `says` and exit with 0. `trains`: the command, if it trains.
-    `varies`: the shell expression whose value `says` is, if it may differ from run to run.
+    `varies`: the command in the script whose output this gives, if its own differs from run to run.
     """
 
     run: tuple[str, ...] | None = None
@@ -139,7 +139,7 @@ def becomes(process: Process, values: Values) -> Replacement:
 
 
 def _interpreter(start: Start) -> tuple[str, ...]:
-    """Returns the Python that a launcher runs its program with: its own if one is named."""
+    """Returns the Python that a launcher runs its program with: the one that runs the launcher, if it is named."""
     words = (start.python or "").split()
     own = start.peeled[-1].words[0] if start.peeled else ""
     return (own, *words[1:]) if words and PYTHON.fullmatch(own) else tuple(words)

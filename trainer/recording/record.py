@@ -46,7 +46,7 @@ class JobCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """Both runs and, for each file that the script tests, a run with the opposite answer."""
+    """Both runs and, for each of at most MAX_TESTS files that the script tests, a run with the opposite answer."""
 
     isolation: Isolation
     first: dict[str, Any]

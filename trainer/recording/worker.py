@@ -48,10 +48,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         _begin(request, env, (reported, *outputs), isolation, values, scratch)
     code, why = None, None
 
-    def up(*_: Any) -> None:
+    def out_of_time(*_: Any) -> None:
         raise StoppedError(f"it did not end within {request['limit_s']} s")
 
-    signal.signal(signal.SIGALRM, up)
+    signal.signal(signal.SIGALRM, out_of_time)
     signal.alarm(request["limit_s"])
     try:
         code = tracer.follow(first)

@@ -33,7 +33,7 @@ from trainer.estimate.time.stage_table import LazyParts, StageTable, stretched
 from trainer.estimate.time.work import (
     MULTIPLY_ADD,
     TERA,
-    collections_s,
+    garbage_collection_s,
     gemm_tflops,
     memory_rate,
     precision_tflops,
@@ -147,7 +147,7 @@ def stages_of(
     offload, offload_exposed = optimizer_offload_s(candidates, values, stepped)
     fixed = values["cpu_step_ms" if candidates.base.hardware.is_cpu else "host_step_ms"] * 1e-3
     bubble = bubble + values["chunks_uneven"] * _chunks_wait(candidates, stage, dense, moe) * candidates.microbatches
-    gc = collections_s(candidates, values)
+    gc = garbage_collection_s(candidates, values)
     work = longest + bubble + dp_exposed + optimizer + offload_exposed + fixed + gc
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
     once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer, "gc": gc}

@@ -33,7 +33,7 @@ MULTIPLY_ADD = 2.0  # FLOPs per parameter and token in forward; backward has twi
 ATTENTION_BACKWARD = 2.5  # ratio of GEMMs: five in backward, two in forward
 FORWARD_SHARE = 1 / 3  # share of the forward pass in a layer's launches and GEMMs
 LONG_SEQUENCE = (4096.0, 16384.0)  # sequence lengths at which the two attention rates were measured
-REFERENCE_HEAD = 128.0  # channels of a head
+REFERENCE_HEAD = 128.0  # channels of a head at which the attention rates were measured
 PACE_TFLOPS = 1000.0  # rate of the long dense GEMMs for which grouped_half_width is given
 FEED_LAUNCHES = 0.15  # launches of a layer without a mixer relative to one with, routing and experts excluded
 SCAN_BACKWARD = 2.5  # time of a scan's backward over its forward: it is recomputed, then its gradients
@@ -54,7 +54,7 @@ class Forward:
     permute: Floats
     quantize: Floats
     up_projection: Floats  # up projections of MLA; part of gemm
-    shared: Floats  # part of gemm
+    shared: Floats  # shared experts; part of gemm
     feed_forward: Floats  # feed-forward of a dense layer; part of gemm
 
     @property
@@ -128,7 +128,7 @@ def forward_of(
 
 @lru_cache(maxsize=8)
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
-    """Returns the parameters per token, by the kind of GEMM."""
+    """Returns the parameters that one token is multiplied with, by the kind of GEMM."""
     layer, shares = layer_parameters(model, is_moe=is_moe), class_shares(model, is_moe=is_moe)
     shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
     dense = 0 if is_moe else shares.feed_forward * matrices(model) * model.hidden_size * dense_width(model)
@@ -360,7 +360,7 @@ def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -
     return (constants["cpu_operators_us"] + constants["cpu_operators_expert_us"] * held) * 1e-6
 
 
-def collections_s(candidates: Candidates, constants: Constants) -> Floats:
+def garbage_collection_s(candidates: Candidates, constants: Constants) -> Floats:
     """Returns the seconds of garbage collection by Python per average step.
 
     With automatic collection each rank collects at its own time, and on GPUs all wait for it; on CPU ranks it is left

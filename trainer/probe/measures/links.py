@@ -69,7 +69,7 @@ def dispatching(bench: Bench, recipe: Recipe) -> Callable[[], object]:
 
 
 def _all_to_all(bench: Bench, tokens: Any, topk: int, ep: int, group: Any) -> Callable[[], object]:
-    """Returns the all-to-all of every copy of a token, as many to each rank."""
+    """Returns the work of an all-to-all of every copy of the tokens, the same number to each rank."""
     rows = max(1, len(tokens) * topk // ep) * ep
     sent = bench.tensor(rows, tokens.shape[-1])
     arrived = bench.torch.empty_like(sent)

@@ -1,4 +1,5 @@
-"""Rules of batch and sequence over ranks: batches must divide into micro batches, sequences into equal shares."""
+"""Rules of batch and sequence over ranks: batches must divide into micro batches, sequences into equal shares, heads
+over the context ranks that exchange them."""
 
 from math import prod
 

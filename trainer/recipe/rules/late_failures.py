@@ -33,8 +33,8 @@ def _has_mtp(recipe: Settings) -> bool:
 
 
 def _dense_stage(recipe: Settings) -> bool:
-    """Returns True if a pipeline stage has no MoE layer; False with interleaving, where a rank's chunks are spread over
-    the model."""
+    """Returns True if a pipeline stage has no MoE layer; False without a pipeline and with interleaving, where a rank's
+    chunks are spread over the model."""
     now = layout_of(recipe)
     if now.pp == 1 or now.vpp > 1:
         return False

@@ -1,5 +1,4 @@
-"""Rules of selective recompute: the modules must exist in the model, and their activations must not be offloaded or
-dropped otherwise."""
+"""Rules of selective recompute: the modules must exist in the model, and suit its overlap, graphs and number format."""
 
 from typing import Any
 

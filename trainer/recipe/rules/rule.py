@@ -21,7 +21,8 @@ Suggestion = dict[str, Any]  # knob -> nearest valid value
 
 class FindingKind(StrEnum):
     ERROR = "error"  # the recipe does not run, or trains wrongly
-    WARNING = "warning"  # the recipe runs, but something is probably not intended
+    # only some releases or frameworks refuse the recipe or train it wrongly, or something is probably not intended
+    WARNING = "warning"
     AUTOSET = "autoset"  # Megatron changes the value on its own
     FALLBACK = "fallback"  # Megatron does something else instead
 
@@ -190,7 +191,7 @@ def _unfreeze_hint(wanted: Suggestion, frozen: list[str]) -> str:
 
 
 class _Facts(dict[str, Any]):
-    """Values that a message may name, looked up on access: knobs, parallel sizes, fields of the model."""
+    """Values that a message may name, looked up on access: knobs, parallel sizes, fields of model, cluster, burst."""
 
     def __init__(self, recipe: Settings) -> None:
         super().__init__()
