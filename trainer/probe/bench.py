@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.microbenchmarks.group import GROUP_S
 from trainer.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class Bench:
         self.torch: Any = torch
         self.dist: Any = dist
         self._groups: dict[tuple[int, ...], Any] = {}
-        self._began = time.monotonic()
 
     @property
     def on_cpu(self) -> bool:
@@ -80,14 +78,9 @@ class Bench:
         self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX)
         return float(found.item())
 
-    def begin_group(self) -> None:
-        """Starts the clock of a group of rows."""
-        self._began = time.monotonic()
-
     def out_of_time(self, deadline: float) -> bool:
-        """Returns whether the time of the group, or of the probe, is over; all ranks get the same answer."""
-        now = time.monotonic()
-        return bool(self.most(float(now - self._began > GROUP_S or now > deadline)))
+        """Returns whether the deadline, by the monotonic clock, is over for any rank."""
+        return bool(self.most(float(time.monotonic() > deadline)))
 
     def ranks(self, count: int, stride: int) -> tuple[int, ...] | None:
         """Returns the ranks of this rank's group of `count`, `stride` apart; None if it is in no whole group."""

@@ -7,6 +7,7 @@ that row only. Rank 0 writes the results after every row, so that a probe that i
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,11 @@ def measure_plan(folder: Path, *, rank: int, world: int, device: Device, started
     plan = msgspec.json.decode((folder / PLAN).read_bytes(), type=Plan)
     bench = Bench(Recipe.model_validate(plan.recipe), device, rank=rank, world=world)
     found: list[Row] = []
-    group = ""
+    group, group_ends_s = "", 0.0
     for row in plan.rows:
         if row.group != group:
-            group = row.group
-            bench.begin_group()
-        if bench.out_of_time(started_s + plan.within_s):
+            group, group_ends_s = row.group, time.monotonic() + plan.group_s
+        if bench.out_of_time(min(group_ends_s, started_s + plan.within_s)):
             found.append(failed(row, NO_TIME))
         else:
             found.append(_measure(bench, row))

@@ -18,7 +18,7 @@ from trainer.engines.megatron.engine import environment_of
 from trainer.errors import ToolError
 from trainer.launchers.open import open_launcher
 from trainer.launchers.warm import start_ranks
-from trainer.microbenchmarks.group import PROBE_S
+from trainer.microbenchmarks.group import GROUP_S, PROBE_S
 from trainer.microbenchmarks.row import Row
 from trainer.microbenchmarks.shapes import probed_nodes
 from trainer.probe.links import Links
@@ -45,14 +45,24 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Request to the ranks: rows of a recipe in order, to be measured within `within_s` seconds of a rank's start."""
+    """Request to the ranks: rows of a recipe in order, to be measured within `within_s` seconds of a rank's start, each
+    group within `group_s`."""
 
     recipe: dict[str, Any]
     rows: list[Row]
     within_s: float
+    group_s: float
 
 
-def probe(recipe: Recipe, *, home: Path, folder: Path, rows: Sequence[Row] = (), within_s: float = PROBE_S) -> Probe:
+def probe(
+    recipe: Recipe,
+    *,
+    home: Path,
+    folder: Path,
+    rows: Sequence[Row] = (),
+    within_s: float = PROBE_S,
+    group_s: float = GROUP_S,
+) -> Probe:
     """Runs a probe in `folder`; `home` is that of `open_launcher`.
 
     With `rows` it uses as many nodes as they need, else all. A rank that fails ends the probe; rows measured before are
@@ -63,7 +73,7 @@ def probe(recipe: Recipe, *, home: Path, folder: Path, rows: Sequence[Row] = (),
     for name in (FOUND, PLAN, MEASURED):
         (folder / name).unlink(missing_ok=True)
     if rows:
-        plan = Plan(recipe=recipe.model_dump(mode="json"), rows=list(rows), within_s=within_s)
+        plan = Plan(recipe=recipe.model_dump(mode="json"), rows=list(rows), within_s=within_s, group_s=group_s)
         (folder / PLAN).write_bytes(msgspec.json.encode(plan))
     nodes = probed_nodes(recipe) if rows else recipe.cluster.nodes
     started = time.monotonic()

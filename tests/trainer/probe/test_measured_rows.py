@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import HANG_S
 from tests.rows import filled, for_every_row
 from trainer.engines.megatron.device import CpuDevice, Device
 from trainer.engines.megatron.one_layer import one_layer_recipe
@@ -70,7 +71,8 @@ def test_software_that_works_measures_1_and_software_that_is_not_installed_raise
 @pytest.mark.megatron
 def test_two_cpu_ranks_measure_every_row_planned_for_them(tmp_path: Path) -> None:
     recipe = load_recipe("cpu-moe")
-    found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
+    rows, folder = rows_of(recipe), tmp_path / "probe"
+    found = probe(recipe, home=tmp_path / "engine", folder=folder, rows=rows, within_s=HANG_S, group_s=HANG_S)
     assert found.failure is None
     assert found.links is None  # one node has none
     assert {row.name: row.failure for row in found.rows if row.measured is None} == {}

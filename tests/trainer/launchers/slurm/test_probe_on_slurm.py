@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.tuning.lines import links_in_words
+from tests.conftest import HANG_S
 from tests.trainer.launchers.slurm.cluster import NODES, Cluster, why_not
 from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 from tests.trainer.launchers.slurm.test_engines_on_slurm import recipe_on_nodes
@@ -53,12 +54,13 @@ def test_a_slow_link_between_two_nodes_is_measured(slow: Cluster, tmp_path: Path
 
 def test_rows_are_measured_over_two_nodes_and_show_the_slow_link(slow: Cluster, tmp_path: Path) -> None:
     recipe = recipe_on_nodes()
-    found = probe(recipe, home=tmp_path / "engine", folder=tmp_path / "probe", rows=rows_of(recipe))
+    rows, folder = rows_of(recipe), tmp_path / "probe"
+    found = probe(recipe, home=tmp_path / "engine", folder=folder, rows=rows, within_s=HANG_S, group_s=HANG_S)
     assert found.failure is None
     assert found.links is not None
-    rows = {row.kind: row for row in found.rows}
+    kinds = {row.kind: row for row in found.rows}
     assert [row.name for row in found.rows if row.kind != "nsys" and row.measured is None] == []
-    far = rows["ring_far"]
+    far = kinds["ring_far"]
     sent_gb = far.sizes["gb"] / 2  # half of it stays
     assert 0.15 * RATE_GB_S < sent_gb / ((far.measured or 0) / 1e6) < 1.5 * RATE_GB_S, far
-    assert {"ring_far", "gemm", "grouped", "attention", "layer_kept", "megatron"} <= set(rows)
+    assert {"ring_far", "gemm", "grouped", "attention", "layer_kept", "megatron"} <= set(kinds)
