@@ -45,7 +45,7 @@ class Ablated:
 
 
 def ablated(scenario: Scenario, budget: int, bursts: int) -> Ablated | None:
-    """Returns the result of a study; None if no recipe runs in it."""
+    """Returns the result of a study; None if it ends without an ablation."""
     ground = Ground(scenario)
     with TemporaryDirectory(prefix="ablation-") as folder:
         _, events = run_policy(ground, Path(folder) / "study", budget, ablate=bursts)
@@ -76,7 +76,7 @@ def _bursts(events: Sequence[Event], started: AblationStarted) -> int:
 
 
 def results(only: tuple[int, ...], budget: int, bursts: int) -> Iterator[Ablated]:
-    """Yields the results of the scenarios in which a recipe runs."""
+    """Yields the results of the scenarios whose studies end with an ablation."""
     for at in only:
         found = ablated(scenarios()[at], budget, bursts)
         if found is not None:

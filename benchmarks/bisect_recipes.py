@@ -53,7 +53,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 
 def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
-    """Returns A, B and the first knob of each planted change; None if this draw has no regression."""
+    """Returns A, B and the knobs that the planted changes moved; None if this draw has no regression that each of them
+    causes."""
     rng = random.Random(f"bisect recipes {seed}")
     scenario = rng.choice(scenarios())
     machine = drawn_machine(1000 + seed)
@@ -89,7 +90,7 @@ def drawn_ends(seed: int) -> tuple[Recipe, Recipe, frozenset[str]] | None:
 
 
 def bisected(seed: int, a: Recipe, b: Recipe) -> tuple[Problem, Bisected]:
-    """Returns the document of a bisection that ran to its end."""
+    """Returns the problem, and the document of its bisection, which ran to its end."""
     problem = Problem(ends_of(a, b))
     with TemporaryDirectory(prefix="bisect-") as name:
         folder = Path(name) / "study"

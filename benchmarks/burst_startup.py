@@ -3,8 +3,9 @@
     python -m benchmarks.burst_startup [WAY…]
 
 Ways: local (four ranks of this machine), allocation (one step of a Slurm job, two nodes), per-burst (one job per
-burst), hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall-clock
-time without building the model and its steps. Medians of the bursts after the first where ranks stay warm.
+burst), hosts (two hosts over ssh). Needs root, Slurm and sshd. Start-up is a burst's wall-clock time without building
+the model and its steps: of the first burst, and the median of the next, for which all ways but per-burst keep their
+ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.random_kills import recipe as night
+from benchmarks.random_kills import recipe as small_recipe
 from tests.trainer.launchers.hosts import machines
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
 from tests.trainer.launchers.slurm.network import Network
@@ -106,7 +107,7 @@ def startups(way: str) -> list[float]:
 
 
 def recipe(launcher: Any, nodes: int) -> Recipe:
-    data = night("slurm")
+    data = small_recipe("slurm")
     data["cluster"] |= {"nodes": nodes, "gpus_per_node": 4 // nodes}
     data["burst"] |= {"launcher": launcher, "trace_steps": 0}
     return Recipe.model_validate(data)

@@ -88,7 +88,8 @@ class Stopwatch:
 
 
 def tune(base: Recipe, folder: Path, budget: int) -> Recipe:
-    """Runs the tuner's own command on the worst corner, with everything outside SPACE frozen."""
+    """Runs the tuner's own command on the worst corner, with all knobs frozen but those of SPACE and the ones that must
+    follow them."""
     movable = {*SPACE, "sequence_parallel", "expert_tensor_parallel_size", "recompute_method", "recompute_num_layers"}
     frozen = tuple(sorted(set(KNOBS) - movable))
     start = with_companions(base.replace(WORST))

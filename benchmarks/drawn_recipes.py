@@ -51,7 +51,7 @@ MOVES: dict[str, list[dict[str, Any]]] = {
 
 @cache
 def tuned() -> tuple[Recipe, ...]:
-    """Returns one recipe of every task."""
+    """Returns one recipe of every task of `benchmarks.plan_experts`."""
     return tuple(recipes[0] for recipes in cells().values())
 
 

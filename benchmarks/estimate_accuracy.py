@@ -156,7 +156,7 @@ def _print_published(console: Console, title: str, rows: Sequence[Published]) ->
 
 
 def _rows_per_s() -> float:
-    """Returns estimates per second over random layouts of one model, split included."""
+    """Returns estimates per second over random layouts of one model, the split of layers over stages included."""
     random = np.random.default_rng(0)
     sizes = {"tensor": (1, 2, 4), "pipeline": (1, 2, 4, 8, 16), "expert": (8, 16, 32, 64), "context": (1, 2, 4)}
     columns = {

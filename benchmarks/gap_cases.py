@@ -105,8 +105,8 @@ def drawn(seed: int) -> Case:
 
 @cache
 def bases() -> tuple[Published, ...]:
-    """Returns published runs of recent releases that break no rule and have a published neighbour for `gap`, each
-    configuration once."""
+    """Returns published runs of recent releases that break no rule and have at least FAST times the rate of the
+    published run that `gap` compares them with, each configuration once."""
     every = {run.recipe.digest(): run for run in published_runs().values() if run.release in RELEASES and run.trusted}
     known = [run for run in every.values() if _is_legal(run.recipe)]
     return tuple(run for run in known if _rate(run) >= FAST * _rate(_compared(run)))

@@ -118,7 +118,7 @@ def _feasible(recipe: Recipe) -> str:
 
 
 def _seeds(plan: Plan) -> str:
-    """Returns the result for the published starting points of this length."""
+    """Returns why the published starting points of this length are not among the choices; "" if they are."""
     names = [f"{seed.words} ({seed.source})" for seed in familiar_to(plan.recipe)]
     return "".join(f" {one.layout}: {one.because}." for one in plan.missing if one.layout in names)
 

@@ -22,7 +22,7 @@ from trainer.estimate.memory.state import step_bytes
 
 GIB = 2.0**30
 LARGE_GIB = 20.0
-# deviation from the median peak of the same recipe: runs with more are listed, and judged separately
+# excess over the median peak of the same recipe: runs with more are listed, and not used for fits or errors
 CONTRADICTING = 0.2
 SLACK = 0.95  # share of the small runs that the slack covers
 COVERED = 0.98  # share of new cases whose worst run should be below the bound
@@ -130,7 +130,7 @@ def fit_all(runs: Iterable[GoldenRun]) -> Fit:
 
 
 def contradicting(runs: Sequence[GoldenRun]) -> list[GoldenRun]:
-    """Returns the runs that needed CONTRADICTING times as much as the median run of the same recipe."""
+    """Returns the runs whose peak exceeds the median of the same recipe's by more than CONTRADICTING."""
     peaks: dict[str, list[float]] = {}
     for run in runs:
         peaks.setdefault(_digest(run), []).append(run.peak_bytes)
@@ -193,7 +193,7 @@ def _moving(parts: dict[str, float]) -> float:
 
 
 def calibration(judged: Sequence[Judged]) -> Calibration:
-    """Returns the errors of a group of runs; zeros for an empty group."""
+    """Returns the errors of a group of runs; an empty group has errors of 0."""
     errors = 100 * np.abs([each.error for each in judged] or [0.0])
     return Calibration(
         rows=len(judged),

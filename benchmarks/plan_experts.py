@@ -6,7 +6,8 @@ A cell is a task of `data/tuned_recipes.json`: model, GPU, number of GPUs, preci
 the recipe of the cell that is predicted fastest, as it is run (`tuned_runs.py`); ours is planned from it, its other
 knobs kept. The expert's layout (TP, PP, VPP, CP, EP, ETP) is judged with the best settings for it; as written it is
 judged too if a row records its graphs and overlap (most do not). Each exception lists which parts of the time
-decide. Models and GPUs that represent others are left out, and rows that do not record what decides memory.
+decide. Rows are left out whose model or GPU this project replaces by a similar one, or that do not record what
+decides memory.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Judged:
     ours: Choice
     rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
     as_written: float | None  # rate of the fastest recipe whose row has all of WRITTEN, even if it does not fit
-    slower: dict[str, float]  # parts that take longer than ours, in shares of our step
+    slower: dict[str, float]  # the two parts that exceed ours most, in shares of our step
 
 
 def cells() -> dict[str, list[Recipe]]:

@@ -20,7 +20,7 @@ from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 
-# Names of models there, where they differ.
+# model_key of a published run -> model of tuned_recipes.json, where they differ
 TUNED_NAMES = {
     "qwen3-30b-a3b": "qwen3_30b_a3b",
     "qwen35_35b_a3b": "qwen35_text_35b_a3b",
@@ -93,7 +93,8 @@ def _tuned(facts: Path) -> list[dict[str, Any]]:
 
 
 def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
-    """Returns the knobs of NVIDIA's current recipe for this model, GPU and precision that is nearest in layout."""
+    """Returns the knobs of NVIDIA's current recipe for this model, GPU and precision (any precision if there is none)
+    that is nearest in layout; {} without a recipe."""
     fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
     key = TUNED_NAMES.get(row["model_key"], row["model_key"])
     same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]

@@ -49,7 +49,8 @@ RECIPE: dict[str, Any] = {
         "deadline_s": 300,
     },
 }
-# run by Python in every rank before anything else; DISTURB applies to the ranks RANKS_LATE
+# run by Python in every rank before anything else: the environment variable DISTURB says what is disturbed, RANKS_LATE
+# on which ranks (the router on all)
 DISTURB = """
 import gc, importlib.util, os, sys, time
 from importlib.machinery import PathFinder

@@ -53,7 +53,7 @@ def _play(recipe: Recipe) -> SimulatedMemory:
 
 
 def _measured(runs: Iterable[GoldenRun]) -> None:
-    """Prints errors of every run, and the table of cases with experts: allocated peak and allocated between steps."""
+    """Prints the table of cases with experts, allocated peak and allocated between steps, and errors over all runs."""
     errors: dict[bool, list[float]] = defaultdict(list)
     cases: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for run in runs:

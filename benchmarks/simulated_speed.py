@@ -2,7 +2,8 @@
 
     python -m benchmarks.simulated_speed
 
-Each cluster is simulated in a process of its own, the second of two bursts counts; CPU time is of all processes.
+Each cluster is simulated in a process of its own; CPU time is of all processes, the median of the bursts after the
+first.
 """
 
 from __future__ import annotations

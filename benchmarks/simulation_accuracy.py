@@ -3,7 +3,7 @@
     python -m benchmarks.simulation_accuracy [--facts DIR] [--fit] [--write]
 
 Every cell (a model on a GPU) is predicted from rates fitted to the other cells. Runs that contradict each other are
-judged apart and not fitted. `--fit` fits `rates.csv` again (some minutes), `--write` writes it.
+judged apart and not fitted; hybrids are left out. `--fit` fits `rates.csv` again (some minutes), `--write` writes it.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _tables(runs: Sequence[Run]) -> Iterator[tuple[list[int], str, Candidates]]:
 
 def baseline(runs: Sequence[Run]) -> Floats:
     """Returns log(predicted / measured) of a constant share of the peak per GPU family and precision, fitted without
-    the cell."""
+    the cell; of the share of all other cells if none of them has that family and precision."""
     share = np.array([_share_of_peak(run) for run in runs])
     errors = np.zeros(len(runs))
     kinds = [(run.recipe.hardware.architecture, run.recipe.training.precision) for run in runs]
@@ -204,7 +204,8 @@ NOMINAL = 90  # percent of runs that an interval should hold
 
 
 def coverage(runs: Sequence[Run], errors: Floats, kept: Flags) -> float:
-    """Returns the share of runs whose error is within the percentile of errors of the other cells of their family."""
+    """Returns the share of the `kept` runs whose error is within percentile NOMINAL of the errors of their family's
+    other cells."""
     held = []
     for index in map(int, np.flatnonzero(kept)):
         run = runs[index]
@@ -215,7 +216,7 @@ def coverage(runs: Sequence[Run], errors: Floats, kept: Flags) -> float:
 
 
 def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:
-    """Returns the errors of every group of runs that an estimate quotes: MoE, dense, all, and one per feature."""
+    """Returns the errors of every group of runs that an estimate quotes: all, each of FAMILIES, and one per feature."""
     tables = [one(run.recipe) for run in runs]
     members = {
         "all": [True] * len(runs),

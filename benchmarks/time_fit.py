@@ -26,7 +26,7 @@ PAIR_WEIGHT = 3.0  # weight of each side of a matched pair, which separates effe
 STEPS = 12
 FOLD_STEPS = 6
 LONGEST_STEP = 0.4  # largest change of a logarithm in one step
-SLOPE = 0.02
+SLOPE = 0.02  # change of a logarithm for numerical derivatives
 CONVERGED = 3e-3  # change of a logarithm below which the fit has converged
 
 
@@ -71,7 +71,7 @@ class Fit:
         return columns
 
     def solve(self, theta: Floats, keep: np.ndarray, *, steps: int) -> Floats:
-        """Returns the constants that fit the runs of `keep`."""
+        """Returns the logarithms of the constants that fit the runs of `keep`, from those in `theta`."""
         for _ in range(steps):
             errors = self.errors(theta)
             last, theta = theta, self.stepped(theta, keep, errors=errors, jacobian=self.slopes(theta, errors))
@@ -80,7 +80,7 @@ class Fit:
         return theta
 
     def stepped(self, theta: Floats, keep: np.ndarray, *, errors: Floats, jacobian: Floats) -> Floats:
-        """Returns the constants after one Gauss-Newton step on the runs of `keep`."""
+        """Returns the logarithms of the constants after one Gauss-Newton step on the runs of `keep`."""
         weights = keep * self.trust * np.minimum(1.0, HUBER / np.maximum(np.abs(errors), 1e-9)) / ROW_SPREAD**2
         normal = jacobian.T @ (weights[:, None] * jacobian) + np.eye(len(theta)) / PRIOR_SPREAD**2
         pull = -jacobian.T @ (weights * errors) - (theta - self.prior) / PRIOR_SPREAD**2
@@ -111,8 +111,10 @@ class LinearizedFit(Fit):
 
 
 def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> Floats:
-    """Returns log(predicted / measured) of every run, from constants fitted without its cell; `along`: the fit that is
-    solved."""
+    """Returns log(predicted / measured) of every run, from constants fitted without its cell.
+
+    `along` is solved for the constants (None: `fit`); `fit` predicts with them.
+    """
     along = along or fit
     kept = [np.array([run.cell != cell for run in fit.runs]) for cell in dict.fromkeys(run.cell for run in fit.runs)]
     slopes = along.slopes(theta, along.errors(theta))

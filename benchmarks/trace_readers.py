@@ -22,14 +22,14 @@ Read = Callable[[list[Path]], Any]
 
 
 def ours() -> Read:
-    """Returns the whole diagnosis with its JSON, as `diagnose --json` makes it."""
+    """Returns a reader that makes the whole diagnosis with its JSON, as `diagnose --json` does."""
     analysis, msgspec = importlib.import_module("analyzers.analysis"), importlib.import_module("msgspec")
     return lambda paths: msgspec.json.encode(analysis.analyze(paths))
 
 
 def hta() -> Read:
-    """Returns HolisticTraceAnalysis: parse, temporal breakdown, overlap of communication and compute, kernel
-    breakdown."""
+    """Returns a reader by HolisticTraceAnalysis: parse, temporal breakdown, overlap of communication and compute,
+    kernel breakdown."""
     trace_analysis = importlib.import_module("hta.trace_analysis")
 
     def read(paths: list[Path]) -> None:

@@ -3,9 +3,9 @@ no value.
 
 For all: routing is forced even, as in the tables of throughput that these recipes belong to (`published_runs.csv`,
 `routing`), the loss is Transformer Engine's (`rules.csv` R241), gradients are reduced in BF16 unless a row sets
-otherwise, and FSDP shards all three. Rows of releases before 0.6 and of the model zoo lack some or all columns of
-dispatcher, recompute, offload or optimizer: those come from the current recipe for the same model, GPU and precision
-that is nearest in layout. If there is none a row is not complete, and its memory is not known.
+otherwise, and FSDP shards optimizer state, gradients and parameters. Rows of releases before 0.6 and of the model zoo
+lack some or all columns of dispatcher, recompute, offload or optimizer: those come from the current recipe for the same
+model, GPU and precision that is nearest in layout. If there is none a row is not complete, and its memory is not known.
 """
 
 from __future__ import annotations

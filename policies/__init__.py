@@ -1,1 +1,1 @@
-"""Decides what to try next: phases, one file per fix, the memory gate, and the search."""
+"""Decides what to try next: the fixes, the surrogate of a cluster, candidates, the search, bisection and ablation."""

@@ -67,7 +67,7 @@ class Spread:
 
     @property
     def measured_freedom(self) -> int:
-        """Returns degrees of freedom without the prior's, which is not a measurement."""
+        """Returns degrees of freedom without the prior's, which is not a measurement; at least MIN_FREEDOM."""
         return max(MIN_FREEDOM, self.repeats)
 
     def band(self, bursts: int, others: int, confidence: float) -> float:
@@ -157,7 +157,7 @@ def cpu_throughput(trial: Trial) -> float | None:
 
 def median_error(steps: Sequence[float]) -> float:
     """Returns the relative standard error of the median of independent steps: 1.2533 σ/√n, with σ from the median
-    absolute deviation."""
+    absolute deviation; 0 for fewer than three steps."""
     if len(steps) < 3:
         return 0.0
     middle = median(steps)

@@ -45,12 +45,13 @@ class ReasonKind(StrEnum):
     NOTHING_LEFT = "nothing_left"  # noise (difference between two bursts), patience (published settings without a gain)
     NOT_WORTH_A_BURST = "not_worth_a_burst"  # expected_improvement, limit, patience
     SAMPLER_EXHAUSTED = "sampler_exhausted"  # expected_improvement, sampler, patience
-    TOO_EXPENSIVE = "too_expensive"  # cost_gpu_hours, saved_gpu_hours, planned_gpu_hours: of the next burst
+    TOO_EXPENSIVE = "too_expensive"  # cost_gpu_hours and saved_gpu_hours of the next burst, planned_gpu_hours, unit (of
+    # what the hours are: GPU or rank)
     OUT_OF_PATIENCE = "out_of_patience"  # without_gain, gain_bound (None: unknown), noise
     BUDGET_SPENT = "budget_spent"  # bursts, budget, reserved: bursts of it that are kept for the ablation
-    GPU_HOURS_SPENT = "gpu_hours_spent"  # gpu_hours, max_gpu_hours, burst_gpu_hours
-    DEADLINE_REACHED = "deadline_reached"
-    INTERRUPTED = "interrupted"
+    GPU_HOURS_SPENT = "gpu_hours_spent"  # gpu_hours, max_gpu_hours, burst_gpu_hours, unit
+    DEADLINE_REACHED = "deadline_reached"  # at: the time (text), if a timer ended a burst
+    INTERRUPTED = "interrupted"  # because: the signal or error, in words
 
     # Reasons against a considered fix: gain, gain_low, gain_high, fits_probability if the surrogate has them
     NOT_APPLICABLE = "not_applicable"  # because: the fix's own words

@@ -96,7 +96,8 @@ class Situation:
         return max(map(_mean, waits), default=0.0)
 
     def recoverable_us(self, wall: Wall, parts: tuple[str, ...] = ()) -> float:
-        """Returns the most time that `parts` of a wall could give back; that of the whole wall if no part is named."""
+        """Returns the most time that `parts` could give back: parts of the wall, or losses outside the walls. Without
+        `parts`, that of the whole wall."""
         finding = self.analysis.diagnosis.finding(wall) if self.analysis else None
         if finding is None:
             return 0.0

@@ -63,7 +63,7 @@ class Prediction:
     gain: float | None = None
     gain_low: float | None = None  # bounds of its 90 % interval
     gain_high: float | None = None
-    gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
+    gain_bound: float | None = None  # the most that `gain` can be: all recoverable time of its walls, else `gain_high`
     peak_gib: float | None = None
     fits_probability: float | None = None  # probability, 0..1
     published: bool = False  # true if it is from published effects, not from the estimate
@@ -88,8 +88,9 @@ class Prediction:
 class FixShare:
     """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, with the `knobs` that it changes.
 
-    `predicted_share` is the gain (a fraction of throughput) that is lost without it; None if the rest is illegal or its
-    gain not known. `frees_gib` is the memory that it frees on the hottest GPU, if the parent does not fit.
+    `predicted_share` is the gain (a fraction of throughput) that is lost without it or, if the rest is illegal, that it
+    brings alone; None if that is illegal too, or its gain not known. `frees_gib` is the memory that it frees on the
+    hottest GPU, if the parent does not fit.
     """
 
     fix: str
@@ -136,9 +137,9 @@ class ChangeShare:
 class Proposal:
     """The next recipe to try.
 
-    `fix` is the name of the largest of `fixes`, or `base`; `interaction` is the predicted gain that no single fix
-    accounts for. `because` is the reason as text, in journals without `reason`. `fidelity` is the size of its bursts;
-    None: the recipe itself runs.
+    `fix` is the name of the largest of `fixes`; without any it is `base`, `ablation` or `bisect`. `interaction` is the
+    predicted gain that no single fix accounts for. `because` is the reason as text, in journals without `reason`.
+    `fidelity` is the size of its bursts; None: the recipe itself runs.
     """
 
     recipe: Recipe

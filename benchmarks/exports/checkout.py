@@ -53,14 +53,14 @@ def tree_of(folder: Path, version: str) -> Iterator[Path]:
 
 
 def revision(version: str) -> str:
-    """Returns the tag: "0.16.1" -> "core_v0.16.1", "0.17" -> "core_v0.17.0"."""
+    """Returns git's revision: "0.16.1" -> "core_v0.16.1", "0.17" -> "core_v0.17.0", "head" -> "HEAD"."""
     if version == "head":
         return "HEAD"
     return f"core_v{version}" if version.count(".") == 2 else f"core_v{version}.0"
 
 
 def versions_there(folder: Path, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the wanted versions that the checkout has."""
+    """Returns the wanted versions; of an unpacked tree, which has one version, that one."""
     return wanted if _is_repository(folder) else (_version_of_tree(folder),)
 
 

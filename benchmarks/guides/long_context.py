@@ -100,7 +100,7 @@ NEXT_BATCHES = (1, 2, 4)
 
 
 def qwen_next_on_gb200() -> Answer:
-    """Compares the nearest of a few layouts and batches that fit: the real ones are not published."""
+    """Compares the nearest of a few legal layouts and batches: the real ones are not published."""
     found: list[Answer] = []
     for length, (cp, rate, gigabytes) in NEXT.items():
         sequence = length * 1024
@@ -128,7 +128,7 @@ def _peak_gb(recipe: Recipe) -> float:
 
 
 def _apart(recipe: Recipe, rate: float, gigabytes: float) -> float:
-    """Returns the larger ratio of a recipe's rate and its peak to the published ones."""
+    """Returns the larger relative error of a recipe's rate and of its peak."""
     return max(abs(_tflops(recipe) / rate - 1), abs(_peak_gb(recipe) / gigabytes - 1))
 
 

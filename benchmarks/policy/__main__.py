@@ -12,8 +12,8 @@ given, `90 %` the share inside the interval. `refused` is the share of recipes o
 predicted not to after 1, 3 and 10 trials, `died` of those predicted to fit that do not. `bursts to 97%` is a median
 over all studies, "never" if most do not reach it; `knobs` the median number of knobs that the exported recipe changes.
 `--seeds` runs each scenario so often, with other noise. `--frozen` leaves the table of best known recipes as it is, so
-that two runs share it. If the kept figures have the same studies, the difference between them and the policy is printed
-below with its paired bootstrap over scenarios.
+that two runs share it. The difference between the policy and its kept figures is printed below, with its paired
+bootstrap over scenarios, for the studies that both have.
 
     python -m benchmarks.policy --wide [--judged]
 
@@ -69,7 +69,7 @@ WIDE_EFFORT = Effort(planned=60, drawn=30, climbs=2, rounds=4, pairs=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Result of one scenario. `best` takes account of every recipe that any contender ran."""
+    """Result of one scenario. `best` takes account of every recipe that any contender ran, unless it is frozen."""
 
     scenario: Scenario
     best: Known
@@ -189,7 +189,8 @@ def _beyond(studies: Sequence[Study], best: Mapping[str, float]) -> str:
 
 
 def _print(console: Console, results: Sequence[Result], kept: Sequence[Study], budget: int) -> None:
-    """Prints all scenarios, then the unseen ones alone; the kept policy comes first if it has all of them."""
+    """Prints all scenarios, then the unseen ones alone; the kept figures of the policy, where there are any, come
+    first."""
     for title, part in (
         ("all scenarios", list(results)),
         ("unseen: no constant was chosen on these", [result for result in results if result.scenario.unseen]),

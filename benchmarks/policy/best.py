@@ -78,7 +78,8 @@ def _best_of_layouts(ground: Ground, recipes: Iterable[Recipe], count: int) -> l
 
 
 def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
-    """Moves to the best neighbour, combined with other improving moves, until no neighbour is better."""
+    """Moves to the best neighbour, combined with other improving moves, until no neighbour is better or `rounds` are
+    over."""
     for _ in range(rounds):
         least = ground.truth(recipe) * (1 + BETTER)
         gained = sorted(
@@ -134,7 +135,7 @@ class _Legal:
         self.sizes = {axis: sorted({int(point[axis]) for point in points}) for axis in self.space.sizes}
 
     def nearest(self, point: Point) -> Iterator[Recipe]:
-        """Yields legal recipes, nearest first."""
+        """Yields the legal ones of the LOOKED_AT nearest rows, nearest first."""
         for row in np.argsort(self.space.distance(self._rows, point), kind="stable")[:LOOKED_AT]:
             if recipe := self._recipe(int(row)):
                 yield recipe

@@ -1,4 +1,4 @@
-"""Figures of studies on many scenarios: one row per contender, and a CSV row per scenario."""
+"""Figures of studies on many scenarios: one row per contender, and a CSV row per study."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _number(value: float, form: str) -> str:
 
 
 def write_studies(file: Path, studies: Iterable[Study], best: Mapping[str, float], budget: int) -> None:
-    """Writes a CSV row for each scenario and contender; throughputs are true tokens/s/GPU."""
+    """Writes a CSV row for each study; throughputs are true tokens/s/GPU."""
     shown = bursts_shown(budget)
     columns = ["scenario", "contender", "best", "base", *(f"tuned_{bursts}" for bursts in shown)]
     columns += ["bursts", "ooms", "gpu_hours", f"gpu_hours_to_{GOAL:.0%}", "ended"]

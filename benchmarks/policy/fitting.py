@@ -1,6 +1,6 @@
-"""Measures how well a study predicts which recipes fit: recipes drawn from the space it ranks are compared with the
-truth, after some of its trials, by its surrogate at that time. A recipe is refused if its P(fits) is below what the
-next burst needs. None of these recipes counts towards the best known."""
+"""Measures how well a study predicts which recipes fit: after some of its trials, its surrogate's verdicts on recipes
+drawn from the space it ranks are compared with the truth. A recipe is refused if its P(fits) is below what the next
+burst needs. None of these recipes counts towards the best known."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainer.estimate.candidates import Flags
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.microbenchmarks.row import Row
 
-AFTER = (1, 3, 10)  # numbers of trials after which the fit is counted
-DRAWN = 60  # number of recipes that the counts are of
+AFTER = (1, 3, 10)  # numbers of trials, without the base's, after which verdicts are counted
+DRAWN = 60  # recipes that are drawn; those that break a rule are not counted
 
 
 def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[Fitting]:

@@ -1,7 +1,8 @@
 """Scenarios: a model on a simulated cluster with a bad starting recipe, one row of `scenarios.csv` each, never redrawn.
 
-A machine is a packaged file, or `drawn-N`: the default machine with several keys changed by 20 to 60 %, drawn with seed
-N. Rows marked unseen are for judging only: no constant of a policy was chosen by looking at them.
+A machine is a packaged file, or `drawn-N`: the default machine with 5 to 9 keys multiplied or divided by 1.2 to 1.6 and
+1 to 4 others drawn between bounds, with seed N. Rows marked unseen are for judging only: no constant of a policy was
+chosen by looking at them.
 """
 
 from __future__ import annotations

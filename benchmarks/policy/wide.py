@@ -2,10 +2,10 @@
 
     python -m benchmarks.policy.wide
 
-Every machine has 6 to 14 keys changed by a factor of up to 2.5; each scenario also has one trait of TRAITS in turn
-(slow hosts, a quarter of the network, tight memory, long sequences, a hybrid, AMD GPUs, …). Half of the sizes are not
-powers of two, and about half of the models are given by fields only. The first 40 rows are for development; of the 60
-for judging, only figures over all of them are looked at.
+Every machine has 4 to 9 keys multiplied or divided by up to 2.5, and 2 to 5 others drawn evenly between bounds; each
+scenario also has one trait of TRAITS in turn (slow hosts, a quarter of the network, tight memory, long sequences, a
+hybrid, AMD GPUs, …). Half of the sizes are not powers of two, and about half of the models are given by fields only.
+The first 40 rows are for development; of the 60 for judging, only figures over all of them are looked at.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OTHERS: dict[str, tuple[float, float]] = {  # bounds between which a value is dr
     "noise.burst": (0.003, 0.015),
     "noise.step": (0.004, 0.02),
 }
-TRAITS: dict[str, dict[str, tuple[float, float]]] = {  # keys of the machine that a trait draws, evenly between
+TRAITS: dict[str, dict[str, tuple[float, float]]] = {  # keys of the machine that a trait draws evenly between bounds
     "plain": {},
     "straggler": {},
     "slow host": {"host.launch": (1.8, 2.4)},
@@ -84,7 +84,7 @@ LONG = (65536, 131072)
 TOKENS_PER_GPU = (8192, 16384, 32768)
 STATE_BYTES = 10.0  # least bytes per parameter of a rank: BF16 weights, sharded moments, gradients
 STATE_SHARE = 0.4  # largest share of the cluster's memory for model states, so that something fits
-TRIES = 400  # most draws of sizes in search of a legal recipe
+TRIES = 400  # most jobs drawn in search of a legal recipe; a quarter as many sizes are drawn for each
 
 
 def wide_scenarios(table: Path = TABLE) -> list[Scenario]:

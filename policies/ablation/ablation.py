@@ -145,10 +145,10 @@ def ablation_of(knowledge: Knowledge) -> Ablation | None:
 
 
 def _obtained(at: int, seen: Sequence[Observation], deviation: float) -> Effect | None:
-    """Returns the measured cost of taking change number `at` out; None if no burst lacked it.
+    """Returns the measured cost of taking change number `at` out; None if no two recipes that ran show it.
 
-    Compares two recipes that differ in it alone, else the tuned recipe with the smallest set of changes that contains
-    it.
+    Compares two recipes that differ in it alone, else the tuned recipe and the one without the smallest set of changes
+    that contains it.
     """
     ran = [subset for subset in dict.fromkeys(each.subset for each in seen) if log_costs(seen, subset)]
     alone = [(subset - {at}, subset) for subset in ran if at in subset and subset - {at} in ran]

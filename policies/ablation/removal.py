@@ -1,8 +1,8 @@
 """Chooses which changes of a tuned recipe to take out next, and finds those that cost nothing, from the bursts alone.
 
 The model is that of a bisection (`policies.bisect.posterior`) between the tuned recipe and the one as given. Every
-change has an effect around the predicted one; where the estimate sees none, it has either no effect or one of about a
-percent. Any change, or two of them only together, may also have an effect that was not predicted.
+change has an effect around the predicted one; where the estimate sees none, it has either next to no effect or one of a
+few percent. Any change, or a few of them only together, may also have an effect that was not predicted.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _next(found: Sequence[Removal], confirmed: Removal | None, counts: Mapping[S
 
 def _considered(question: Question, posterior: Posterior, seen: Sequence[Observation]) -> Iterator[Subset]:
     """Yields removals worth considering: changes by descending probability of costing nothing (each prefix), single
-    changes, and removals one change away from those that ran. Leaves out removals that contain one that failed."""
+    changes, removals that ran and those one change away from them. Adds the changes that the rules require; leaves out
+    removals that contain one that failed."""
     failed = [each.subset for each in seen if each.symptom is not None]
     single = [frozenset({each}) for each in sorted(question.all)]
     chance = {removal.taken: removal.nothing for removal in _removals(posterior, single)}

@@ -1,9 +1,9 @@
 """Advises what to try next: the fixes of a wall, ranked by how much time they could give back, as Megatron-LM's flags.
 
-If the traced recipe is known, only changes of it that are legal, new and not slower by estimate are advised. A trace
-alone does not give the recipe: then the fixes are applied to example recipes that agree with the trace, and the values
-of sizes are left open. Waiting for data, and launches of models without transformer layers, have advice of their own
-(`own_advice`): no fix acts on them.
+If the traced recipe is known, only legal changes of it are advised, and those that are slower by estimate only if they
+free memory or act on the diagnosed cause. A trace alone does not give the recipe: then the fixes are applied to example
+recipes that agree with the trace, and the values of sizes are left open. Waiting for data, and launches of models
+without transformer layers, have advice of their own (`own_advice`): no fix acts on them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Advice:
 
     `gives_back_us` is the part of an average step's loss to the wall that the fix claims, `gain` the throughput that
     this would gain (a fraction); both are None if it gives back memory. `flags` are Megatron-LM's flags and environment
-    variables to add, `without` the flags to remove; `settings` are by knob, those without a flag if it has no others.
-    `changes` are by knob, empty if the recipe is not known.
+    variables to add, `without` the flags to remove; `settings` are the changed knobs, empty if a flag or variable sets
+    them. `changes` are the changed knobs if the recipe is known, else empty.
     """
 
     fix: str
@@ -144,6 +144,7 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
     asked = [situation] if situation is not None else [
         Situation(recipe=recipe, analysis=analysis) for recipe in example_recipes(shown)
     ]  # fmt: skip
+    # the estimate does not know the loss of a diagnosed cause
     faster = known and us is not None and fix.name not in cure_of(analysis.diagnosis).fixes
     found = next((pair for one in asked if (pair := _changed(fix, one, shown, faster=faster)) is not None), None)
     if found is None:
@@ -170,8 +171,7 @@ def _changed(
 ) -> tuple[Recipe, Recipe, KnobChanges] | None:
     """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none.
 
-    faster: skips changes that are slower by estimate. False for a fix of the diagnosed cause, whose loss the estimate
-    does not know.
+    faster: skips changes that are slower by estimate.
     """
     if fix.precondition(situation) is not None:
         return None
@@ -200,7 +200,7 @@ def _is_possible(after: Recipe, shown: JobProperties) -> bool:
 def _words(
     before: Recipe, after: Recipe, moved: KnobChanges, *, known: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the flags to add and the flags to remove of knobs that moved, environment variables included."""
+    """Returns the flags and environment variables to add, and the flags to remove, of knobs that moved."""
     was, now = (
         {one.name: one.words or one.wanted for one in knob_spellings(recipe) if one.name in moved}
         for recipe in (before, after)

@@ -16,8 +16,8 @@ from analyzers.diagnosis import Cause, Diagnosis, Wall
 class Cure:
     """The answer to a cause.
 
-    `fixes` are files of policies/fixes that act on it, in addition to those of `wall`; `wall` is the wall whose knobs
-    act on it, if any; `advice` is a sentence on what to do where no setting helps.
+    `fixes` are the files of policies/fixes that act on it; without any, those of `wall` do. `wall` is the wall whose
+    knobs act on it, if any; `advice` is a sentence on what to do besides the fixes.
     """
 
     fixes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def cure_of(diagnosis: Diagnosis) -> Cure:
 
 
 def advice_on(cause: Cause) -> str:
-    """Returns the advice on a cause that no setting acts on, with the ranks concerned; empty if there is none."""
+    """Returns the sentence of advice on a cause, with the ranks concerned; empty if there is none."""
     ranks = ", ".join(f"rank {rank}" for rank in cause.ranks[:2]) or "the late ranks"
     more = f" and {len(cause.ranks) - 2} more" if len(cause.ranks) > 2 else ""
     return CURES.get(cause.name, NOTHING).advice.format(f"{ranks}{more}")

@@ -1,7 +1,7 @@
 """Example recipes in place of an unknown one, to which fixes are applied.
 
-In each of them the switches that a fix turns on are off, and what it splits is whole, unless the traces show otherwise.
-Only the knobs that a fix changes are shown to the user; the sizes of these recipes are not advice.
+They differ in what is split and turned on, so that every fix of a wall can change one of them; splits that the traces
+rule out are removed. Only the knobs that a fix changes are shown to the user; the sizes are not advice.
 """
 
 from __future__ import annotations

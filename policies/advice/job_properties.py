@@ -40,7 +40,7 @@ class JobProperties:
 def properties_of(analysis: Analysis) -> JobProperties:
     """Returns the properties that the traces show.
 
-    If no kernel was recorded, the traces only show whether the job ran on CPUs or GPUs.
+    If no kernel was recorded, or some ran inside CUDA graphs, nothing is ruled out.
     """
     traces = analysis.traces
     capability = next((trace.compute_capability for trace in traces if trace.compute_capability is not None), None)

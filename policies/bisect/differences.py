@@ -1,8 +1,8 @@
 """The differences between two recipes, and the recipe that takes some of them from B.
 
-A difference is a change of knobs that belong together (`policies.tuner.decomposition`), or of one item of the user's
-trainer: an environment variable, an option of the command, the lines before it. Changes that have no effect with the
-other settings are left out.
+A difference is a change of knobs that belong together (`policies.tuner.decomposition`), or of one other setting: an
+environment variable, an option of the user's training command, another entry of the `trainer` section. Changes that
+have no effect with the other settings are set apart (`Ends.idle`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Ends:
 def ends_of(a: Recipe, b: Recipe) -> Ends:
     """Returns the two recipes with their differences. B takes A's name, burst (variables aside) and tuning settings.
 
-    Raises BadInputError if they train different models or run on different clusters or engines.
+    Raises BadInputError if they train different models or run on different clusters, engines, machines or kinds of
+    trainer.
     """
     _refuse_incomparable(a, b)
     burst = a.burst.model_copy(update={"env": b.burst.env})
@@ -109,7 +110,7 @@ def _refuse_incomparable(a: Recipe, b: Recipe) -> None:
 
 
 def _cluster(recipe: Recipe) -> tuple[object, ...]:
-    """Returns the cluster with the table's values filled in."""
+    """Returns the cluster, with values that the recipe leaves out filled in from the hardware table."""
     cluster = recipe.cluster
     return cluster.gpu, cluster.nodes, recipe.ranks_per_node, recipe.memory_limit_gib, cluster.network_gbit_s
 

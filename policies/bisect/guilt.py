@@ -11,7 +11,7 @@ from policies.constants import constant
 from policies.noise import MIN_HALF_SPREAD
 
 EXPECTED_CULPRITS = constant("bisect_expected_culprits")
-# fraction of the mean probability that every difference has, however small its predicted effect (judged)
+# least probability of a difference, as a fraction of the mean one, however small its predicted effect (judged)
 MIN_SHARE = 0.2
 MAX_GUILT = 0.6  # upper limit, however large the predicted effect: a prediction is not evidence
 
@@ -33,8 +33,8 @@ class Predicted:
 
 
 def guilt_of(predicted: Sequence[Predicted]) -> tuple[float, ...]:
-    """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in total, distributed by predicted
-    effect."""
+    """Returns the probability of guilt of each difference: EXPECTED_CULPRITS in total, distributed by predicted effect,
+    then limited to MAX_GUILT and to at least MIN_SHARE of the mean."""
     chances = [each.exceeds(MIN_EFFECT) for each in predicted]
     total = sum(chances) or 1.0
     lowest = min(MIN_SHARE * EXPECTED_CULPRITS / len(chances), MAX_GUILT) if chances else 0.0
@@ -42,6 +42,6 @@ def guilt_of(predicted: Sequence[Predicted]) -> tuple[float, ...]:
 
 
 def expected_deviation(observed: Iterable[float]) -> float:
-    """Returns the expected relative deviation of a burst: that of `observed`, estimated from steps, but at least the
-    one between bursts on the same nodes, which does not show within a burst."""
+    """Returns the expected relative deviation of a burst: the largest of `observed`, estimated from steps, but at least
+    MIN_HALF_SPREAD, since the noise between bursts does not show within one."""
     return max([MIN_HALF_SPREAD, *observed])

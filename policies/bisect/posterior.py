@@ -89,7 +89,8 @@ class Posterior:
         return mean, covariance
 
     def predicted(self, subsets: Flags) -> tuple[Floats, Floats]:
-        """Returns the mean and the standard deviation of the log cost of a burst of each subset, [H, C] each."""
+        """Returns the mean and the standard deviation of the log cost of a burst of each subset, less that of the first
+        burst, [H, C] each."""
         mean, variance = self._conditioned(subsets, base=BASE_DEVIATION**2)
         expected = self.small.expected(subsets) - self.small.expected(self.subsets[:1])
         deviation: Floats = np.sqrt(np.maximum(variance, 0.0) + self.deviation**2)

@@ -129,7 +129,7 @@ class BisectStep:
 
 
 def _needed_by(each: int, legal: Callable[[Subset], bool], everything: Subset) -> Subset:
-    """Returns the one difference whose addition makes the difference `each` legal; empty if `each` is legal alone or
+    """Returns the first difference whose addition makes the difference `each` legal; empty if `each` is legal alone or
     requires several."""
     if legal(frozenset({each})):
         return frozenset()

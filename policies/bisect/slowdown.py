@@ -176,7 +176,8 @@ def _most_informative(question: Question, posterior: Posterior, seen: Sequence[O
 
 def _considered(question: Question, posterior: Posterior) -> list[Subset]:
     """Returns subsets worth considering: differences by descending guilt (each prefix), random ones, those that check
-    the most probable guilty sets, and those that have been run."""
+    the most probable guilty sets, those that have been run, and the complements of all. Adds the differences that the
+    rules require; leaves out what is still not legal."""
     count = len(question.guilt)
     suspicion = np.zeros(count)
     for each, chance in zip(posterior.hypotheses, posterior.probability, strict=True):

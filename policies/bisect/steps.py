@@ -1,7 +1,7 @@
 """The next burst of a bisection and its verdict so far: a pure function of the bursts.
 
-The two ends run first. If B fails, the smallest failing sets are searched for; else the differences that make it
-slower. If B is neither slower nor fails, the verdict says so.
+The two ends run first. If A fails, the bisection ends. If B fails, the smallest failing sets are searched for; else the
+differences that make it slower. If B is neither slower nor fails, the verdict says so.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Terms:
 
 
 def terms_of(guilt: Sequence[float]) -> Terms:
-    """Returns all terms of differences, given each difference's probability of guilt."""
+    """Returns the terms of differences, given each difference's probability of guilt: every difference, and pairs and
+    triples unless there are too many (MAX_DIFFERENCES_FOR)."""
     count = len(guilt)
     sizes = [1, *(size for size, most in MAX_DIFFERENCES_FOR.items() if size <= count <= most)]
     sets = [members for size in sizes for members in combinations(range(count), size)]
@@ -50,7 +51,7 @@ def _chance(size: int, count: int) -> float:
 
 
 def flags(subsets: Sequence[Subset], count: int) -> Flags:
-    """Returns subsets as rows [M, n] of zeros and ones."""
+    """Returns subsets as rows of bool[M, n]."""
     found = np.zeros((len(subsets), count), dtype=bool)
     for row, subset in enumerate(subsets):
         found[row, list(subset)] = True

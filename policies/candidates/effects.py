@@ -74,8 +74,8 @@ def effects() -> dict[str, Effect]:
 def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
     """Returns the effect of moving a knob from its value in the recipe to `to`.
 
-    Towards the published value it is the knob's own effect, away from it the reverse. For other knobs, and on CPU
-    ranks, for which nothing was published, it is the row `*`.
+    Towards the published value it is the knob's own effect, away from it the reverse. For other knobs, from or to names
+    other than the published one, and on CPU ranks, for which nothing was published, it is the row `*`.
     """
     others, was = effects()[UNLISTED], recipe.knob(knob)
     found = _published(recipe, knob)
@@ -94,7 +94,8 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
 
 
 def gained(recipe: Recipe, knob: str) -> bool:
-    """Returns true if the knob has its published best value, so that no burst is spent on measuring without it."""
+    """Returns true if the knob has its published best value, a name or true, so that no burst is spent on measuring
+    without it. Numbers have no best value."""
     found = _published(recipe, knob)
     if found is None or not (found.value is True or isinstance(found.value, str)):
         return False

@@ -1,9 +1,9 @@
 """Candidates from the legal space of `plan`: every layout with every setting, keeping the incumbent's gains.
 
 A step to another layout must not give back what single settings have gained, and settings that cost nothing are not
-worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values if they were tried by themselves
-or even out the experts' load; a layout that refuses one is left without it. On GPUs `free.FREE` is turned on, UNTRIED
-of it once a burst has run.
+worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values on CPUs; on GPUs those do that
+the search tries by themselves (`tries` in the knob table) or that even out the experts' load. A layout that refuses one
+is left without it. On GPUs `free.FREE` is turned on, UNTRIED of it once a burst has run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST_PRICED: list[Candidates] = []  # the table that `_with_free` returned last
 
 def legal_space(base: Recipe) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit, and without those whose gain from offload is unsure. The space of the last recipe is cached."""
+    limit, and without those that offload more and are not surely faster. The space of the last recipe is cached."""
     key = base.model_dump_json()
     if key not in _LAST_SPACE:
         _LAST_SPACE.clear()
@@ -93,8 +93,9 @@ def all_that_fit(
 
 
 def with_incumbent_values(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
-    """Copies the incumbent's values of knobs that `plan` does not vary into every row of the space of the recipe
-    `given`. On CPUs also sets rare garbage collection if that is predicted to be faster."""
+    """Copies the incumbent's values of knobs that `plan` does not vary (on GPUs, of those that the module's docstring
+    names) into every row of the space of the recipe `given`. On CPUs also sets rare garbage collection if that is
+    predicted to be faster."""
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
     moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
     kept = (

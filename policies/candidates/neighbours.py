@@ -166,7 +166,8 @@ def neighbours(
 
 
 def moves_that_fit(near: Sequence[Move], surrogate: Surrogate, *, min_fit: float) -> Group:
-    """Returns the moves that should fit, without scores, for samplers that do not rank by the acquisition."""
+    """Returns the moves that should fit (the first move if none should), without scores, for samplers that do not rank
+    by the acquisition."""
     recipes = [move.recipe for move in near]
     keep = surrogate.memory.fits(tabulate(recipes)) >= min_fit
     kept = [recipe for recipe, fits in zip(recipes, keep, strict=True) if fits] or recipes[:1]

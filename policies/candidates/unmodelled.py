@@ -29,7 +29,7 @@ PUBLISHED_RELIABILITY = constant("published_reliability")
 
 def claimed_fixes(knowledge: Knowledge, phase: Phase) -> list[Candidate]:
     """Returns the fixes of a phase whose claim on the incumbent's trace exceeds the noise and for which the surrogate
-    predicts no change. A claim on a cause that the surrogate does not model counts in full, others are discounted by
+    predicts no change. A claim on a traced loss outside the walls counts in full, others are discounted by
     PUBLISHED_RELIABILITY."""
     if knowledge.situation.analysis is None:
         return []
@@ -42,7 +42,7 @@ def claimed_fixes(knowledge: Knowledge, phase: Phase) -> list[Candidate]:
     ]
     kept = _unmodelled(knowledge, [recipe for *_, recipe in found])
     return [
-        _candidate(knowledge, recipe, claim, fits=fits, traced=any(waits & set(each.parts) for each in fix.claims))
+        _candidate(knowledge, recipe, claim, fits=fits, in_full=any(waits & set(each.parts) for each in fix.claims))
         for fix, claim, recipe in found
         if (fits := kept.get(recipe.digest())) is not None and not _is_lost(knowledge, claim)
     ]
@@ -100,7 +100,7 @@ def _unmodelled(knowledge: Knowledge, recipes: Sequence[Recipe]) -> dict[str, fl
     return {recipe.digest(): chance for recipe, chance, kept in rows if kept}
 
 
-def _candidate(knowledge: Knowledge, recipe: Recipe, claim: Claimed, *, fits: float, traced: bool) -> Candidate:
+def _candidate(knowledge: Knowledge, recipe: Recipe, claim: Claimed, *, fits: float, in_full: bool) -> Candidate:
     log_gain = math.log1p(_gain(knowledge, claim))
     return Candidate(
         recipe=recipe,
@@ -111,7 +111,7 @@ def _candidate(knowledge: Knowledge, recipe: Recipe, claim: Claimed, *, fits: fl
         log_gain=log_gain,
         fits=fits,
         expected_improvement=log_gain,
-        score=log_gain * (1.0 if traced else PUBLISHED_RELIABILITY),
+        score=log_gain * (1.0 if in_full else PUBLISHED_RELIABILITY),
         claimed=claim,
     )
 

@@ -54,7 +54,7 @@ def with_tp(recipe: Recipe, size: int) -> list[KnobChanges]:
 
 
 def with_pp(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """Returns PP changes; VPP is kept where it stays legal, else dropped with the overlap that needs it."""
+    """Returns the changes to this PP: first with VPP kept, then without VPP and the overlap that needs it."""
     plain: KnobChanges = {DEGREES["pp"]: size, VPP: None, "overlap_p2p_comm": False}
     kept: KnobChanges = {DEGREES["pp"]: size}
     chunks = layout_of(recipe).vpp if size > 1 else 1

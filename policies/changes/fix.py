@@ -117,8 +117,8 @@ class Fix:
         return tuple(dict.fromkeys(claim.wall for claim in self.claims))
 
     def bound_us(self, situation: Situation, wall: Wall) -> float:
-        """Returns the most that the fix could give back on a wall, µs: the wall's R, plus losses outside the walls (the
-        bubble) that it acts on."""
+        """Returns the most that the fix could give back on a wall, µs: the wall's recoverable time, plus the largest
+        loss outside the walls (such as the bubble) that it acts on."""
         parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
         outside = (us for part, us in situation.losses_outside_walls.items() if part in parts)
         return situation.recoverable_us(wall) + max(outside, default=0.0)
@@ -126,7 +126,7 @@ class Fix:
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
         """Returns the wall on which the fix gives most back, and how many µs; None if it claims nothing.
 
-        Claims on one wall add up to at most its R; claims on several walls do not add up.
+        Claims on one wall add up, to at most `bound_us`; claims on several walls do not add up.
         """
         by_wall = {
             wall: min(
@@ -140,7 +140,7 @@ class Fix:
 
 
 def gain_of(recovered_us: float, step_us: float) -> float:
-    """Returns the throughput gained when a step of `step_us` gives `recovered_us` back: T/(T-R) - 1."""
+    """Returns the throughput gained when a step of `step_us` gives `recovered_us` back, as a fraction."""
     if step_us <= 0 or recovered_us <= 0:
         return 0.0
     left = max(step_us - recovered_us, 0.01 * step_us)  # keeps the divisor positive

@@ -1,7 +1,8 @@
 """The levels of activation recompute that a model offers, from none to all.
 
 Order by architecture: the attention part first (`mla_up_proj` under MLA, `core_attn` where attention is not fused),
-then `moe_act`, then with `layernorm`, the whole `moe` when the narrow ones do not fit, everything last.
+then `moe_act`, then with `layernorm`, the whole `moe` when the narrow ones do not fit (`mlp` in a dense model),
+everything last.
 
 Source: Megatron-Bridge, skills/nemo-mbridge-perf-moe-optimization-workflow (recompute by architecture).
 """
@@ -42,7 +43,7 @@ def levels(recipe: Recipe) -> list[KnobChanges]:
 
 
 def lighter(recipe: Recipe) -> list[KnobChanges]:
-    """Returns levels below the current setting, none first."""
+    """Returns levels below the current setting, the lightest first."""
     here = position(recipe)
     return [level for at, level in enumerate(levels(recipe)) if at < here]
 

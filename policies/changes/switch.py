@@ -10,7 +10,7 @@ from policies.situation import Situation
 
 
 def turn_on(knob: str, **also: Any) -> Callable[[Situation], list[KnobChanges]]:
-    """Returns a change that sets `knob` to True, with the knobs that it requires."""
+    """Returns the `changes` of a fix that sets `knob` to True, with the knobs that it requires."""
     return lambda situation: [{knob: True, **also}]
 
 

@@ -34,8 +34,8 @@ FIX = Fix(
     page=Page(
         summary="CUDA graphs: replay launches instead of issuing them.",
         what=(
-            "Transformer-Engine-scoped graphs, the narrowest scope first: `moe_router` with `moe_preprocess`, then "
-            "with `attn`."
+            "Transformer-Engine-scoped graphs, the widest scope first: `attn` with `moe_router` and `moe_preprocess`, "
+            "then without `attn`."
         ),
         shows="the device idle, waiting for launches (host wall) with static shapes.",
         costs=(

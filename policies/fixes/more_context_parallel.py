@@ -37,8 +37,8 @@ FIX = Fix(
     page=Page(
         summary="More context parallelism: split long sequences over ranks.",
         what=(
-            "`context_parallel_size` raised to the sequence length over 4096, rounded to a power of two, as the first "
-            "guess; when memory asks for it, doubled."
+            "`context_parallel_size` raised by powers of two until a rank has about 4096 tokens of a sequence; then "
+            "the sizes next to that."
         ),
         shows="out of memory with activations of a long sequence the largest part; attention dominating compute.",
         costs=(

@@ -23,7 +23,10 @@ FIX = Fix(
     title="more expert parallelism",
     page=Page(
         summary="More expert parallelism: fewer experts per rank.",
-        what="`expert_model_parallel_size` doubled. It folds over the other ranks: data parallelism does not shrink.",
+        what=(
+            "`expert_model_parallel_size` times 2, 4 or 8. It folds over the other ranks: data parallelism does not "
+            "shrink."
+        ),
         shows="out of memory with expert weights, gradients and their optimizer state the largest part.",
         costs=(
             "more tokens leave the rank in dispatch and combine; outside the fast domain several times slower. Expert "

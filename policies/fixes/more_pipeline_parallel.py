@@ -21,7 +21,7 @@ FIX = Fix(
     title="more pipeline parallelism",
     page=Page(
         summary="More pipeline parallelism: split the layers over more stages.",
-        what="`pipeline_model_parallel_size` doubled.",
+        what="`pipeline_model_parallel_size` times 2, 4 or 8.",
         shows="out of memory with weights, gradients and optimizer the largest part.",
         costs=(
             "a bubble of (PP-1)/micro batches, and send/recv between stages; VPP shrinks the bubble later. Weights and "

@@ -21,7 +21,9 @@ FIX = Fix(
     title="more tensor parallelism",
     page=Page(
         summary="More tensor parallelism: split every matrix over more ranks.",
-        what="`tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where legal.",
+        what=(
+            "`tensor_model_parallel_size` times 2 or 4 with sequence parallel; experts stay whole (ETP=1) where legal."
+        ),
         shows="out of memory that sharding experts and stages does not fix.",
         costs=(
             "more than any other parallelism: two collectives per layer in forward and in backward, exposed. Weights "

@@ -74,7 +74,7 @@ class Avoid:
         return next((each for each in self.refusals if each.covers(recipe)), None)
 
     def has_suspect(self, changes: Mapping[str, Any]) -> bool:
-        """Returns whether a change sets a knob to a value that only failed recipes have had."""
+        """Returns whether a change sets a knob to a suspect value: one of a failed recipe, and of none that ran."""
         return any(suspects.get(knob) == value for suspects in self._suspects for knob, value in changes.items())
 
     def refused_rows(self, table: Candidates) -> Flags:
@@ -103,13 +103,13 @@ class Avoid:
     def _suspects(self) -> list[dict[str, Any]]:
         """Returns, for every recipe that failed other than by memory, its values that occur in no recipe that ran.
 
-        If several failed with the same message, returns the values that they have in common.
+        Of several that failed with the same message, returns the values that they have in common, if there are any.
         """
         ran = [trial.recipe for trial in self._trials if trial.status is Status.OK]
         causes: dict[str, list[dict[str, Any]]] = {}
         for trial in self._trials:
             if trial.status is Status.FAILED and ran:
-                causes.setdefault(_wording(_evidence(trial)), []).append(_values_of_none(trial.recipe, ran))
+                causes.setdefault(_wording(_evidence(trial)), []).append(_own_values(trial.recipe, ran))
         found = [_common(group) or each for group in causes.values() for each in group]
         return [suspects for suspects in found if suspects]
 
@@ -122,7 +122,7 @@ class Avoid:
         )
 
     def undone_by(self, changes: Mapping[str, Any]) -> Trial | None:
-        """Returns an accepted trial that gained by exactly the opposite of these changes."""
+        """Returns an accepted trial that gained by exactly the opposite of these changes; None if there is none."""
         for trial in self._trials:
             if trial.accepted and trial.changes and {k: was for k, (was, _) in trial.changes.items()} == changes:
                 return trial
@@ -136,7 +136,6 @@ class Avoid:
         return Noise(trials=self._trials).half_spread() <= UNCLEAR_NOISE
 
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:
-        """Returns the length of the last run of trials for which `counts` is true and which brought no gain."""
         return without_gain(self._trials, counts)
 
 
@@ -149,7 +148,7 @@ def without_gain(trials: Sequence[Trial], counts: Callable[[Trial], bool]) -> in
     return sum(1 for _ in takewhile(lambda trial: counts(trial) and not trial.accepted, searched))
 
 
-def _values_of_none(recipe: Recipe, others: Sequence[Recipe]) -> dict[str, Any]:
+def _own_values(recipe: Recipe, others: Sequence[Recipe]) -> dict[str, Any]:
     """Returns the values of a recipe that none of the others has."""
     return {
         knob: value

@@ -38,7 +38,8 @@ C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
 # trials that a sampler draws at random first: base and fit phase replace further exploration (judged)
 STARTUP_TRIALS = 4
-UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out of memory and the excess is not known (judged)
+# peak over limit minus one of a recipe that ran out of memory, and minus that of one that ran, if not known (judged)
+UNKNOWN_EXCESS = 0.1
 
 
 def ask(
@@ -104,11 +105,10 @@ def _distributions(space: Space) -> Distributions:
 
 
 def _surrogate_sampler(space: Space, pick: Callable[[], HasRecipe], distributions: Distributions) -> Any:
-    """Returns a sampler that maximises the acquisition over the candidates."""
     import optuna
 
     class SurrogateSampler(optuna.samplers.BaseSampler):
-        """Maximises the acquisition over the candidates; `picked` is the one whose point was sampled last."""
+        """Samples the point of the candidate that `pick` returns; `picked` is that candidate."""
 
         picked: HasRecipe | None = None
 
@@ -153,7 +153,7 @@ def _study(
 ) -> optuna.Study:
     """Returns a study with every trial, except those that failed for a reason other than memory.
 
-    Its value is log throughput; a trial that ran out of memory has the slowest one so far.
+    Its value is log throughput; a trial that ran out of memory has the lowest of all trials.
     """
     import optuna
 
@@ -233,7 +233,7 @@ def _frozen(trial: ExportedTrial, distributions: Distributions) -> optuna.trial.
 
 
 def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
-    """Returns an integer distribution for numbers, which keep their order; else a categorical one."""
+    """Returns an integer distribution for integers, which keep their order; else a categorical one."""
     import optuna
 
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
@@ -242,5 +242,5 @@ def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistributio
 
 
 def _plain(value: Any) -> Any:
-    """Returns a list as text, since a parameter of Optuna has a single value."""
+    """Returns the value, a list as text, since a parameter of Optuna has a single value."""
     return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else value

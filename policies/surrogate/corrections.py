@@ -41,7 +41,8 @@ class Correction:
 
 
 def corrections(found: TimeSurrogate, recipe: Recipe) -> list[Correction]:
-    """Returns the learned factors, the largest shift first. Leaves out those that no burst has updated."""
+    """Returns the learned factors, the largest shift first. Leaves out those whose spread bursts have hardly narrowed
+    (REPORTED_SPREAD), and those that move no constant of this hardware."""
     spread = np.sqrt(np.diag(found.covariance))
     learned = [
         _correction(factor, recipe, float(at), float(left))
@@ -63,7 +64,7 @@ def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Corre
 
 def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, float, str] | None:
     """Returns (the constant that represents a factor on this hardware, its multiplier for display, the unit of the
-    product)."""
+    product); None if it moves none here."""
     others = {*FABRICS, *fitted_architectures()} - {hardware.nvlink_fabric, hardware.fitted_as}
     here = [name for name in factor.constants if not others & set(name.split("."))]
     here.sort(key=lambda name: (f".{precision}" not in name, ".collective." not in name))

@@ -89,8 +89,8 @@ def _evidence(trial: Trial) -> Evidence:
 
 
 def _denied_gib(outcome: Outcome) -> float | None:
-    """Returns the most that an allocator could not hold: the highest peak of the ranks plus the allocation that
-    failed."""
+    """Returns the size that an allocator could not hold: the highest peak of the ranks plus the allocation that failed;
+    None if no rank ran out of memory, or either is not known."""
     failure = outcome.failure
     if failure is None or failure.kind is not FailureKind.OOM or failure.requested_gib is None or not outcome.peak_gib:
         return None

@@ -2,7 +2,7 @@
 
 A factor is a number θ with prior mean 0 and prior standard deviation `spread`. It moves its constants by their scale:
 on a log scale a constant is multiplied by exp(θ), on a logit scale a share stays between 0 and 1, on the scale of an
-excess what a ratio has over 1 is multiplied by exp(θ), and to a constant that is 0 in the table θ is added.
+excess what a ratio has over 1 is multiplied by exp(θ), and on the plain scale θ is added, to no less than 0.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Factor:
     words: str
 
     def acts_on(self, hardware: Hardware) -> bool:
-        """Returns whether the step time on this hardware depends on any of its constants; CPU ranks have constants of
-        their own."""
+        """Returns whether the step time on this hardware may depend on any of its constants: on GPUs not on those of
+        CPU ranks."""
         return hardware.is_cpu or not all(name.startswith("cpu_") for name in self.constants)
 
 

@@ -28,8 +28,8 @@ SIZES: tuple[Callable[[Candidates], Floats], ...] = (
     lambda candidates: candidates.number("threads_per_rank", none=1.0),
     lambda candidates: np.asarray(float(candidates.base.world_size) ** SIZE_SHARE),
 )
-# decrease of the log correlation if a setting differs: fitted to the residuals of single moves on the seen scenarios of
-# benchmarks.policy
+# decrease of the log correlation if a setting differs: fitted to the residuals of single moves on the scenarios of
+# benchmarks.policy that are not marked unseen
 SETTINGS = {
     "recompute_granularity": 0.05,
     "recompute_modules": 0.05,

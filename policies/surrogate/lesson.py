@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """The factors that another study's bursts have updated: mean and standard deviation by factor."""
+    """The factors that another study or a probe has learned: mean and standard deviation by factor."""
 
     study: str
     trials: int

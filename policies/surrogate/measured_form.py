@@ -75,7 +75,7 @@ def _table(group: Sequence[Evidence]) -> _Table:
 class MeasuredForm:
     """The closed form at the measured recipes, and the measurements, each group of figures whitened by its covariance.
 
-    Whitening makes several measurements of similar recipes count little more than one. `measured` is ordered by the
+    Whitening makes several measurements of similar recipes count little more than one. `measured` is grouped by the
     size of what ran: recipes of one size share a table.
     """
 

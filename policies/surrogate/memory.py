@@ -260,7 +260,7 @@ def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
 
 
 class _Observed:
-    """The observations of M trials, ordered by size of what ran: peaks by pipeline rank, and whether each ran out of
+    """The observations of M trials, grouped by size of what ran: peaks by pipeline rank, and whether each ran out of
     memory."""
 
     def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None, prior: MemoryPrior) -> None:

@@ -20,7 +20,7 @@ LESSON_EXTRA_SPREAD = constant("lesson_extra_spread")
 
 
 def lesson_of(found: TimeSurrogate, *, study: str) -> Lesson:
-    """Returns the lesson of a study: the factors that its bursts have updated."""
+    """Returns the lesson of a study or a probe: the factors that are surer than in the table."""
     left = np.sqrt(np.diag(found.covariance))
     touched = [at for at, factor in enumerate(factors()) if left[at] < factor.spread]
     names = [factors()[at].name for at in touched]

@@ -22,7 +22,8 @@ FRAGMENTATION_DEVIATION = constant("probed_fragmentation_deviation")
 
 
 def memory_prior_of(rows: Sequence[Row], recipe: Recipe) -> MemoryPrior:
-    """Returns the tables' prior, with the figures that the rows measured in place of the tables'."""
+    """Returns the tables' prior, with the figures that the rows measured in place of the tables'; on CPUs the tables'
+    prior alone."""
     known = {kind: [row for row in rows if row.kind == kind and row.measured is not None] for kind in KINDS}
     prior = table_memory_prior()
     for kind, update in KINDS.items():

@@ -28,7 +28,7 @@ PART_DEVIATIONS = {  # larger deviations, for parts that are remainders or depen
 def work_of(stages: StageTable, *, moved: float | Floats) -> Floats:
     """Returns the mean CPU seconds per step of a rank, [N].
 
-    gloo sends and reduces on threads of the rank: `moved` is the share of that time counted.
+    gloo sends and reduces on threads of the rank: `moved` is the share of that time that is CPU time.
     """
     moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
     stretch, links, share = (np.asarray(each)[..., None] for each in (stages.stretch, stages.links_stretch, moved))

@@ -38,7 +38,7 @@ PRECEDENCE = (  # the narrower change first; all others do not share knobs
     *("less_tensor_parallel", "more_tensor_parallel", "full_recompute", "drop_recompute", "selective_recompute"),
     *("optimizer_offload", "activation_offload", "drop_offload", "dispatcher"),
 )
-OFF = object()
+NO_VALUE = object()  # equal to no knob's value
 REDUCIBLE_LOG_GAIN = constant("reducible_log_gain")
 REDUCED_IMPROVEMENT = constant("reduced_improvement")
 
@@ -132,11 +132,11 @@ def decompose(candidate: Candidate, knowledge: Knowledge) -> Decomposition:
 
 
 def smallest(candidate: Candidate, knowledge: Knowledge) -> Candidate:
-    """Returns the candidate reduced to the smallest change with its gain.
+    """Returns the candidate reduced to the smallest change with its gain; unchanged if it is not the surrogate's.
 
     Members are taken out one at a time, the least first, while predicted throughput falls by less than
     REDUCIBLE_LOG_GAIN in all and expected improvement keeps REDUCED_IMPROVEMENT of its value. Members are kept if
-    P(fits), a rule, a published effect or a sampled point requires them.
+    P(fits) or a rule requires them, or if they turn on a setting without a cost or with a published gain.
     """
     if candidate.source is not PredictionSource.SURROGATE:
         return candidate
@@ -168,7 +168,7 @@ def _next_smaller(candidate: Candidate, full: Candidate, knowledge: Knowledge) -
 def _is_needed(member: Member, recipe: Recipe) -> bool:
     """Returns true if a member turns on a setting without a cost or with a published gain: the estimate underrates
     both."""
-    return any(gained(recipe, knob) or LEFT_ON.get(knob, OFF) == recipe.knob(knob) for knob in member.knobs)
+    return any(gained(recipe, knob) or LEFT_ON.get(knob, NO_VALUE) == recipe.knob(knob) for knob in member.knobs)
 
 
 def _predicted(knowledge: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
@@ -238,5 +238,5 @@ def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
 
 
 def fix_of(shares: Sequence[FixShare]) -> str:
-    """Returns the name of a proposal: the fix with the largest share."""
+    """Returns the name of a proposal: the fix with the largest share, `base` without any."""
     return shares[0].fix if shares else "base"

@@ -39,7 +39,8 @@ class Idea:
 
 
 def rejected_ideas(knowledge: Knowledge) -> tuple[Idea, ...]:
-    """Returns one idea for every fix of the search, that is every fix that has a phase besides fit."""
+    """Returns one idea for every fix of the search, that is every fix that has a phase besides fit; none if the
+    incumbent does not run."""
     if not knowledge.runs:
         return ()
     searched = {fix: [phase for phase in fix.phases if phase is not Phase.FIT] for fix in FIXES.values()}

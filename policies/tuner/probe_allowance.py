@@ -13,8 +13,8 @@ SHARE, MIN_S = constant("probe_share"), constant("probe_least_s")
 
 
 def probe_s(recipe: Recipe, *, budget: int, max_gpu_hours: float | None) -> float | None:
-    """Returns how many seconds a probe may take, start-up included. None where the allowed share of the study is too
-    short for one, and on CPUs, whose bursts are as short as a probe.
+    """Returns how many seconds a probe may take, start-up included, at most PROBE_S. None where the allowed share of
+    the study is too short for one, and on CPUs, whose bursts are as short as a probe.
 
     The cost of a study is `max_gpu_hours`, or that of `budget` bursts of the given recipe by estimate, if less.
     """

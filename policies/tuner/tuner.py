@@ -1,6 +1,6 @@
 """The decider: phase → candidates → acquisition → proposal; `decision` has the steps of one decision.
 
-Every result is a pure function of the base recipe, the seed, the lessons and the trials.
+Every result is a pure function of the trials and of what the `Tuner` was made of: recipe, seed, lessons, probe, nodes.
 """
 
 from __future__ import annotations

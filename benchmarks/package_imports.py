@@ -1,6 +1,6 @@
-"""Counts the modules and folders directly in each package, and the pairs of them that import each other.
+"""Counts the modules and folders directly in each package, and the pairs of which the first imports the second.
 
-    python -m benchmarks.rooms
+    python -m benchmarks.package_imports
 
 `lint-imports` checks that none of them form a cycle.
 """
@@ -17,14 +17,14 @@ SHOWN = ("autotune", "policies", "trainer", "trainer.recipe", "trainer.estimate"
 def main() -> None:
     graph = grimp.build_graph(*PACKAGES)
     for parent in SHOWN:
-        rooms = sorted(graph.find_children(parent))
+        children = sorted(graph.find_children(parent))
         pairs = {
             (one, other)
-            for one in rooms
-            for other in rooms
+            for one in children
+            for other in children
             if one != other and graph.direct_import_exists(importer=one, imported=other, as_packages=True)
         }
-        print(f"{parent:18} {len(rooms):3} rooms, {len(pairs):3} imports between them")
+        print(f"{parent:18} {len(children):3} modules and folders, {len(pairs):3} imports between them")
 
 
 if __name__ == "__main__":
