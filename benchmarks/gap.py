@@ -110,12 +110,13 @@ def seen(case: Case, seed: int, folder: Path) -> Compared:
     return compared(side, named=None, other=None, release=latest(), plan=lambda own: None)
 
 
-def rows(results: Sequence[Result]) -> list[str]:
+def rows(results: Sequence[Result], first_seed: int) -> list[str]:
+    """Returns a row per kind of case and one of all; the seeds of `results` count up from `first_seed`."""
     kinds = {"one setting": (0, 1), "two settings": (2,), "router": (3,), "link": (4,)}
     said = []
     for name, of in kinds.items():
-        chosen = [result for seed, result in enumerate(results) if seed % 5 in of]
-        said.append(_row(name, chosen))
+        chosen = [result for seed, result in enumerate(results, first_seed) if seed % 5 in of]
+        said += [_row(name, chosen)] if chosen else []
     return [*said, _row("all", results)]
 
 
@@ -158,7 +159,7 @@ def main() -> None:
     for result in results:
         if asked.all or not (result.leads and result.first_are_planted):
             print(("leads  " if result.leads else "MISSED ") + described(result))
-    print("\n".join([*rows(results), *medians(results)]))
+    print("\n".join([*rows(results, asked.seed), *medians(results)]))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ log and trace."""
 
 from __future__ import annotations
 
-from benchmarks.gap import judged
+from benchmarks.gap import judged, rows
 from benchmarks.published_table import TABLE, table
 
 
@@ -15,3 +15,4 @@ def test_a_slowed_router_leads_the_causes() -> None:
     result = judged(3)
     assert result.leads
     assert result.named[0].name == "router"
+    assert [row.split("  ")[0].strip() for row in rows([result], 3)] == ["router", "all"]
