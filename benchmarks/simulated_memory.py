@@ -1,6 +1,6 @@
 """Compares the simulated cluster's memory with measurements, none of which it is fitted to.
 
-    python -m benchmarks.simulated_memory [--facts ../shared/facts]
+    python -m benchmarks.simulated_memory [--facts DIR]
 
 Measured: peaks of Megatron-LM's functional tests on real GPUs (`golden_runs.csv`), of the last pipeline stage; the
 breakdown and savings of DeepSeek-V3 (arXiv 2603.07685 tables 3 and 4); peaks of other published runs. In addition, as a
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.golden_runs import GoldenRun, golden_runs
+from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import GB_TO_GIB, LOW_MOMENTS, MIDDLE, deepseek_v3, measured_runs
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
 from trainer.engines.simulated.memory import SimulatedMemory, simulate_memory
@@ -29,7 +30,6 @@ from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Machine
 
-FACTS = Path("../shared/facts")
 GIB = 2.0**30
 # without fragmentation, which torch's figures do not include
 MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})
@@ -40,12 +40,13 @@ WORST = 6
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--facts", type=Path, default=FACTS)
+    parser.add_argument("--facts", type=Path, default=DATA, help="the folder of the tables; default benchmarks/data")
     facts = parser.parse_args().facts
-    _measured(list(golden_runs(facts / "golden_runs.csv")))
+    measured, tuned = (data_file(name, folder=facts) for name in ("golden_runs.csv", "tuned_recipes.json"))
+    _measured(list(golden_runs(measured)))
     _deepseek()
     _published()
-    _estimated(json.loads((facts / "tuned_recipes.json").read_text(encoding="utf-8"))[::EVERY])
+    _estimated(json.loads(tuned.read_text(encoding="utf-8"))[::EVERY])
 
 
 def _play(recipe: Recipe) -> SimulatedMemory:

@@ -19,7 +19,7 @@ from tests.places import ROOT
 
 TABLES = ROOT / "docs" / "benchmarks.md"
 COMMANDS = sorted(set(re.findall(r"python -m (benchmarks\.\w+)", TABLES.read_text(encoding="utf-8"))))
-READ_TABLES = ("check_speed", "estimate_accuracy memory", "estimate_accuracy time")
+READ_TABLES = ("check_speed", "estimate_accuracy memory", "estimate_accuracy time", "simulated_memory")
 
 
 @pytest.mark.parametrize("module", COMMANDS)
