@@ -2,11 +2,13 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.fix import COPIES, Claim, Fix, KnobChanges, Page, Proof
-from policies.changes.matching import turns_off
+from policies.changes.matching import shrinks, turns_off
 from policies.situation import Situation
 from policies.trial import Phase
+from trainer.recipe import Recipe
 
 SWITCHES = ("optimizer_cpu_offload", "fine_grained_activation_offloading", "cpu_offloading")
+FRACTION = "optimizer_offload_fraction"
 
 
 def _precondition(situation: Situation) -> str | None:
@@ -16,10 +18,16 @@ def _precondition(situation: Situation) -> str | None:
 def _changes(situation: Situation) -> list[KnobChanges]:
     on = [switch for switch in SWITCHES if situation.knob(switch)]
     one_off: list[KnobChanges] = [{switch: False} for switch in on]
-    fraction = situation.knob("optimizer_offload_fraction")
+    fraction = situation.knob(FRACTION)
     if "optimizer_cpu_offload" in on and fraction > 0.25:
-        one_off.append({"optimizer_offload_fraction": fraction / 2})
+        one_off.append({FRACTION: fraction / 2})
     return one_off
+
+
+def _matches(before: Recipe, after: Recipe) -> bool:
+    """Returns true if a kind of offload is turned off, or a smaller part of the optimizer is offloaded."""
+    both_on = before.knob("optimizer_cpu_offload") and after.knob("optimizer_cpu_offload")
+    return turns_off(*SWITCHES)(before, after) or bool(both_on and shrinks(FRACTION)(before, after))
 
 
 FIX = Fix(
@@ -38,8 +46,8 @@ FIX = Fix(
     ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.MEMORY, parts=COPIES, fraction=1.0, source="what is not offloaded is not copied"),),
-    knobs=SWITCHES,
-    matches=turns_off(*SWITCHES),
+    knobs=(*SWITCHES, FRACTION),
+    matches=_matches,
     precondition=_precondition,
     changes=_changes,
     chance=0.9,

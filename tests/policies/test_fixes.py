@@ -29,7 +29,9 @@ RECIPES: dict[str, Recipe] = {
     "gpu, everything allowed": gpu_recipe(allow="benchmark-only"),
     "gpu, TP2 PP2": gpu_recipe(TP2 | {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 4}),
     "gpu, long": gpu_recipe({"global_batch_size": 32, "seq_length": 32768}),
-    "gpu, offloaded": gpu_recipe(FULL | {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}),
+    "gpu, offloaded": gpu_recipe(
+        FULL | {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5, "use_precision_aware_optimizer": True}
+    ),
     "gpu, micro batch 4": gpu_recipe({"micro_batch_size": 4}),
     "gpu, ETP2": gpu_recipe(TP2 | {"expert_tensor_parallel_size": 2, "expert_model_parallel_size": 8}),
     "gpu, CP2": gpu_recipe({"context_parallel_size": 2}),
