@@ -25,7 +25,6 @@ class Row:
     """Figures of one contender over its scenarios. `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
 
     name: str
-    scenarios: int
     tuned: dict[int, tuple[float, float]]
     ooms: float  # mean out-of-memory bursts per study
     most_ooms: int
@@ -69,7 +68,6 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
     counts = [count for study in studies for count in study.fitting]
     return Row(
         name=name,
-        scenarios=len(studies),
         tuned={bursts: (float(np.median(of)), float(np.quantile(of, LOW))) for bursts, of in shares.items()},
         ooms=float(np.mean([study.ooms for study in studies])),
         most_ooms=max(study.ooms for study in studies),
