@@ -5,8 +5,8 @@
 A case has 5 to 30 differences between a good and a bad recipe, 1 to 3 of them guilty: each by itself, two only
 together, two that cost more together than alone, or three only together; in a fifth of the cases the bad end fails
 instead. Bursts have 2 % noise, of which the spread of their own steps shows a part; some differences require others
-(rules). The prediction of each effect is drawn around the true one, or is uninformative. Baselines: plain halving, and
-one difference at a time.
+(rules). Simpler cases have one guilty difference of 20, whose predicted effects are drawn around the true ones, as in
+all cases, or are uninformative. Baselines: plain halving, and one difference at a time.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@
 Every scenario of benchmarks.policy with 256 GPUs or more is tuned twice by the product's own loop, with traces: once
 with smaller runs on at most `--nodes` nodes (`tune.proxy_nodes`) and once with bursts of the full run, both after the
 probe of a study (`--no-probe`: without). The probe and all bursts count, the base's included. `hours` are GPU-hours
-until the recipe that the study would export truly reaches 97 % of the best known and stays there; `confirm` those of
-the bursts at full size with which a study with smaller runs ends, and `confirmed` the true throughput of what it
-exports then. The figures are computed from the journals alone: `--keep` writes them to a folder, `--read` computes the
-figures of that folder again. `--kept` takes the bursts of the full run from the figures that `benchmarks.policy --keep`
-wrote (the scenario's first seed), with one burst of the base added, instead of running them.
+until the recipe that the study would export truly reaches 97 % of the best known and stays there; `choice` the true
+throughput, over the best known, of what a study with smaller runs has found by them; `confirm` the GPU-hours of the
+bursts at full size with which it ends, and `confirmed` the true throughput of what it exports then. The figures are
+computed from the journals alone: `--keep` writes them to a folder, `--read` computes the figures of that folder
+again. `--kept` takes the bursts of the full run from the figures that `benchmarks.policy --keep` wrote (the
+scenario's first seed), with one burst of the base added, instead of running them.
 """
 
 from __future__ import annotations
