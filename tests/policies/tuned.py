@@ -44,7 +44,7 @@ class Run:
         return next((t for t in reversed(self.trials) if t.accepted), self.trials[0])
 
     def tune(self, budget: int) -> Trial:
-        """Passes over the phases until the budget is spent or a pass finds nothing."""
+        """Passes over the phases until the budget is spent or a pass finds nothing; returns the best trial."""
         found = -1
         while found != self.best.number and len(self.trials) < budget:
             found = self.best.number

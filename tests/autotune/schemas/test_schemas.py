@@ -85,7 +85,7 @@ PRINTED: tuple[tuple[Name, str], ...] = (
 
 @pytest.fixture(scope="module")
 def folder(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Returns the folder that commands run in, with recipes and three studies."""
+    """Yields the folder that commands run in, with recipes and three studies."""
     folder = tmp_path_factory.mktemp("documents")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

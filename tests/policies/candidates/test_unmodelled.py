@@ -196,7 +196,7 @@ SEES_FIXES: tuple[ModuleType, ...] = (
 
 @pytest.fixture
 def add_fix(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fix], None]:
-    """Adds a fix to the table, as a new file would."""
+    """Returns a function that adds a fix to the table, as a new file would."""
 
     def add(fix: Fix) -> None:
         for module in SEES_FIXES:

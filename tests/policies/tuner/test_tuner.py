@@ -32,7 +32,6 @@ from trainer.recipe.rules import check
 from trainer.recipe.rules.examples import FULL
 
 FROZEN = ("global_batch_size", "seq_length", "tensor_model_parallel_size")
-OTHERS = ("tpe", "gp", "random")
 AFTER_FIT = tuple(phase for phase in PHASES if phase is not Phase.FIT)
 
 

@@ -51,7 +51,8 @@ def reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def launch_on_nodes(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., WarmRanks]]:
-    """Starts ranks of the fake worker, two on each of two nodes; ends them while Slurm's programs still find it."""
+    """Yields a function that starts ranks of the fake worker, two on each of two nodes; ends them after the test, while
+    Slurm's programs still find the cluster."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
 
     def gone(ranks: WarmRanks) -> None:
