@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from tests.autotune.outside import SIMULATED, SMALL
+from tests.autotune.outside import SEED, SIMULATED, SMALL
 
 
 @pytest.fixture
@@ -51,6 +51,6 @@ def _ran(folder: Path, recipe: str, *, budget: int, code: int) -> Path:
     (folder / "base.yaml").write_text(recipe)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
         patch.chdir(folder)
-        assert main(["run", "base.yaml", "--budget", str(budget)]) == code
+        assert main(["run", "base.yaml", "--budget", str(budget), "--seed", SEED]) == code
     (folder / "said.txt").write_text(said.getvalue())
     return folder

@@ -30,6 +30,7 @@ SMALL = SIMULATED.replace(
     "{num_layers: 8, hidden_size: 2048, num_attention_heads: 32, num_query_groups: 4, kv_channels: 128, "
     "vocab_size: 151936, ffn_hidden_size: 6144, num_moe_experts: 128, moe_router_topk: 8, moe_ffn_hidden_size: 768}",
 )
+SEED = "5"  # of studies that are compared
 LONG = SMALL + "tune: {patience: 1000}\n"  # runs many bursts, for studies that are ended from outside
 
 

@@ -256,6 +256,7 @@ def _default(section: Section, name: str) -> Any:
 
 
 _COMPUTED = tuple(name for name in KNOBS if name not in _PLAIN)
+# what `_knobs` returns for the others where they are not written
 _UNWRITTEN = {name: KNOBS[name].default for name in _PLAIN if f"knobs.{name}" in FIRST_FIELDS}
 
 

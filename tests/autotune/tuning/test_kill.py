@@ -12,7 +12,7 @@ import pytest
 from autotune.cli import main
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
-from tests.autotune.outside import SMALL
+from tests.autotune.outside import SEED, SMALL
 from tests.draws import few
 
 BUDGET = "3"
@@ -28,7 +28,7 @@ def processes() -> ForkServerContext:
 
 
 def arguments(folder: Path, *words: str) -> list[str]:
-    return ["run", str(folder / "base.yaml"), "--budget", BUDGET, "--study", str(folder / "s"), *words]
+    return ["run", str(folder / "base.yaml"), "--budget", BUDGET, "--seed", SEED, "--study", str(folder / "s"), *words]
 
 
 def finish(folder: Path, *words: str) -> History:
