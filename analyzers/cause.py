@@ -22,8 +22,8 @@ from analyzers.wording import ms, percent
 RANKS_NAMED = 4  # most ranks named in a sentence
 MAX_RANKS_TO_TRACE = 8  # most ranks whose traces are requested
 MIN_US = 1e-3  # shorter waiting counts as none
-# least share of the host wall that late ranks' extra host time (beyond the median rank's) needs to be its cause, and
-# of a bubble that the longest stage's extra work (beyond the mean stage's) needs
+# late ranks cause the host wall if their host time beyond the median rank's is at least this share of it; uneven stages
+# cause a pipeline bubble if the longest stage's work beyond the mean stage's is
 MIN_LATE_HOST_SHARE = 0.5
 # headline by the cause of lateness; {}: the late ranks
 LATE: Mapping[LateBy, str] = {

@@ -41,7 +41,7 @@ BUDGET = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One change of an expert. `recipe` is None if no knob expresses it. Rates are tokens/s/GPU."""
+    """One change that a human tuner made. `recipe` is None if no knob expresses it. Rates are tokens/s/GPU."""
 
     change: str
     published: float

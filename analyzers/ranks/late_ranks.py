@@ -212,7 +212,7 @@ def _longer_compute(
 
     That is its experts' load, or its device if all of its compute takes longer or it received no more tokens. If other
     parts than the experts are longer, it is the device, or uneven sequences if only attention is. UNKNOWN if the
-    compute that is longer in these collectives is not longer over the whole step.
+    compute that is longer before these collectives is not longer over the whole step.
     """
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}

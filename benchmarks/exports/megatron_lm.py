@@ -23,8 +23,8 @@ VERSIONS = ("0.16.1", "head")
 class Verdict:
     """Result of one export.
 
-    `ours`: rules of `check --for` that refuse it; `theirs`: the error of the parser, or of the Megatron-Core
-    configuration built from its arguments; None if both accept it.
+    `ours`: rules of `check --for` that refuse it; `theirs`: the error of Megatron's parser, or of the Megatron-Core
+    configuration built from the arguments; None if neither refuses.
     """
 
     asked: LazyRecipe

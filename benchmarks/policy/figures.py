@@ -38,8 +38,8 @@ class Row:
     early: float  # `error` of the third and fourth trial
     covered: float  # share of true gains within their bound
     inside: float  # share of true gains within their 90 % interval
-    refused: float  # share of the recipes that fit and are predicted not to
-    died: float  # share of the recipes predicted to fit that run out of memory
+    refused: float  # of the recipes that fit, the share predicted not to
+    died: float  # of the recipes predicted to fit, the share that runs out of memory
     cpu_s: float  # CPU seconds per study
     knobs_changed: float  # median number of knobs that differ between the base and the exported recipe
 

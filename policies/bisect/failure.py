@@ -1,7 +1,7 @@
-"""Finds the smallest sets of differences that make a recipe fail, by halving as in delta debugging.
+"""Finds the sets of differences, every one needed, that make a recipe fail, by halving as in delta debugging.
 
 A failure is deterministic and monotone here: a subset that contains a failing one fails. Junker's QuickXplain finds a
-set of k of the n differences, every one of them needed, in about twice `k log(n / k)` bursts; the halves are of equal
+set of k of the n differences in about twice `k log(n / k)` bursts; the halves are of equal
 probability of guilt. Source: U. Junker, QuickXplain, AAAI 2004; A. Zeller, R. Hildebrandt, Simplifying and isolating
 failure-inducing input, IEEE TSE 2002.
 """

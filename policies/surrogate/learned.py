@@ -19,7 +19,7 @@ NOTHING = Learned(mean=0.0, deviation=0.0)
 
 
 def lesson_of_file(estimate: Estimate) -> Lesson:
-    """Returns the calibrated factors of the file as a lesson."""
+    """Returns the factors in the `estimate` section of a machine file as a lesson."""
     known = {factor.name for factor in factors()}
     learned = {name: figure for name, figure in estimate.factors.items() if name in known}
     return Lesson(

@@ -93,7 +93,8 @@ def _dense(model: Architecture) -> LayerParameters:
 
 
 def _moe(model: Architecture) -> LayerParameters:
-    """Returns router, routed and shared experts, and the latent projections around the routed ones."""
+    """Returns the router, the routed experts, the latent projections around them, the shared expert, its gate and the
+    norm."""
     hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
     bias, width, seen = int(model.add_bias_linear), expert_width(model), expert_input(model)
     shared = model.moe_shared_expert_intermediate_size or 0

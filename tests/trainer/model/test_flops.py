@@ -14,7 +14,7 @@ from trainer.model.flops import FLOPS_PER_WEIGHT, model_flops_per_token
 from trainer.recipe.models import presets
 
 RUNS = FACTS / "published_runs.csv"
-# model_key and release ("" for all) -> preset. Fine-tuning rows and sequences that are packed count other lengths.
+# model_key and release ("" for all) -> preset. Fine-tuning on packed sequences counts other lengths than seq_len.
 PRESETS = {
     ("deepseek_v3", ""): "deepseek-v3",
     ("qwen3_235b_a22b", ""): "qwen3-235b-a22b",

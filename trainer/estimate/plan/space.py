@@ -23,7 +23,7 @@ from trainer.recipe.schema import Recipe
 
 MBS = "micro_batch_size"
 OUTPUT = "fp8_output_proj"
-MAX_TP, MAX_PP, MAX_EP = 8, 64, 512  # the largest sizes of any published recipe
+MAX_TP, MAX_PP, MAX_EP = 8, 64, 512  # largest sizes searched; runs in our tables have at most 8, 32 and 64
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP sizes to try
 MICRO_BATCHES = (1, 2, 4, 8)
 EXCHANGE = ("cp_comm_type", "hierarchical_context_parallel_sizes")

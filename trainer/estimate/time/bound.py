@@ -84,7 +84,7 @@ class TimeCalibration:
 
 @cache
 def time_calibrations() -> dict[str, TimeCalibration]:
-    """Returns the calibration of each group of runs: "all", every family of models and every feature."""
+    """Returns the calibration of each group of runs, by the group's name in `time_calibration.csv`."""
     table = "time_calibration.csv"
     return {
         row["group"]: TimeCalibration(

@@ -34,7 +34,8 @@ def is_config(data: Any) -> bool:
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
-    """Reads the settings on the command line. Other settings of its Bridge recipe are not in the file."""
+    """Reads a Bridge command: its overrides and flags, what every Bridge recipe sets, and the model by its name. What
+    else its Bridge recipe sets is not known, and noted."""
     reading = read_overrides(argv)
     recipe = _value_of(argv, RECIPE)
     base = f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"

@@ -68,7 +68,7 @@ MIXER = Mixer(
     modules={
         # output of Mamba's first projection: input of its convolution and scan
         "mamba_projected": TensorModules(graph="mamba"),
-        # output of the scan and after its gate
+        # outputs of the scan and of its gate
         "mamba_scanned": TensorModules(graph="mamba"),
         # output of Mamba's own norm: input of its last projection
         "mamba_normed": TensorModules(graph="mamba"),
