@@ -59,6 +59,7 @@ def test_a_burst_trains_with_the_fusions_on(run: Any) -> None:
 
 def test_memory_outside_the_allocator_is_more_than_a_context_and_less_than_the_gpu(run: Any) -> None:
     outcome = run({})
+    assert outcome.failure is None
     assert len(outcome.outside_gib) == outcome.ranks == 1
     assert 0.1 < outcome.outside_gib[0] < torch.cuda.mem_get_info()[1] / 2**30 - outcome.peak_gib[0]
 

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainer.engines.megatron import compat, delta_net
+from trainer.engines.megatron import compat, delta_net, without_te
 
 CPU = torch.device("cpu")
 
@@ -101,19 +101,6 @@ class _GroupedGemmOnCpu:
         return torch.cat([part @ weight for part, weight in zip(parts, weights, strict=True)])
 
 
-class _Fp8Off:
-    """Replaces Transformer Engine's FP8GlobalStateManager, which selective recompute asks even without Transformer
-    Engine."""
-
-    @staticmethod
-    def is_fp8_enabled() -> bool:
-        return False
-
-    @staticmethod
-    def get_fp8_recipe() -> None:
-        return None
-
-
 def _no_context(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
@@ -162,9 +149,7 @@ def _patches() -> Iterator[Any]:
     """Yields every replaced attribute as a patch of unittest.mock that has not started."""
     import megatron.core.pipeline_parallel.p2p_communication as p2p
     import megatron.core.tensor_parallel.random as mrandom
-    import megatron.core.transformer.moe.moe_utils as moe_utils
     import megatron.core.transformer.moe.token_dispatcher as dispatcher
-    import megatron.core.transformer.multi_latent_attention as mla
 
     cuda = _cuda_calls()
     for name, value in cuda.items():
@@ -173,17 +158,11 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(mrandom, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
     yield mock.patch.object(dispatcher, "maybe_move_tensor_to_cpu", _split_sizes)
     yield mock.patch.object(p2p, "_p2p_ops", _sends_keep_their_data(p2p._p2p_ops))
-    yield mock.patch.object(mla, "HAVE_TE", False)  # Megatron sets it true even if TELinear is None
-    if not hasattr(moe_utils, "te_general_gemm"):  # read by 0.16.1, bound only where TE imports
-        yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
-    if not hasattr(mrandom, "FP8GlobalStateManager"):
-        yield mock.patch.object(mrandom, "FP8GlobalStateManager", _Fp8Off, create=True)
-        yield mock.patch.object(mrandom, "activation_recompute_forward", _no_context, create=True)
-        yield mock.patch.object(mrandom, "fp8_autocast", _no_context, create=True)
     grouped_gemm = compat.grouped_gemm_module()
     if grouped_gemm is not None and grouped_gemm.grouped_gemm is None:
         yield mock.patch.object(grouped_gemm, "grouped_gemm", True)
         yield mock.patch.object(grouped_gemm, "ops", _GroupedGemmOnCpu)
+    yield from without_te.patches()
     yield from delta_net.patches()
 
 

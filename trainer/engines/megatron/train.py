@@ -142,12 +142,12 @@ def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
 
 @contextlib.contextmanager
 def on_device(device: Device) -> Iterator[None]:
-    if device.name != "cpu":
-        yield
-        return
-    from trainer.engines.megatron.cpu import megatron_on_cpu
+    if device.name == "cpu":
+        from trainer.engines.megatron.cpu import megatron_on_cpu as prepared
+    else:
+        from trainer.engines.megatron.without_te import transformer_engine_missing as prepared
 
-    with megatron_on_cpu():
+    with prepared():
         yield
 
 
