@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainer.recipe import Recipe
@@ -15,6 +16,8 @@ REPEATS = 5
 EACH_S = 0.4  # seconds for the repeats of one row: fewer repeats if one takes long
 MIN_REPEATS = 2
 US = 1e6
+CYCLES = 10_000_000  # length of the kernel by which a GPU's clock is read
+LAUNCH_MARGIN, SLACK_US = 1.5, 1000.0  # a kernel is in the way for so many times the launches' duration, and longer
 
 
 class UnavailableError(Exception):
@@ -51,26 +54,56 @@ class Bench:
         made = self.torch.randn(*shape, device=self.device.name, dtype=self.torch.float32) * 0.02
         return made.to(dtype or self.dtype).requires_grad_(grad)
 
-    def repeats(self, work: Callable[[], object], *, together: Sequence[int] = ()) -> list[float]:
-        """Returns the µs of each repeat, after one warm-up.
+    def repeats(
+        self, work: Callable[[], object], *, together: Sequence[int] = (), on_device: bool = False
+    ) -> list[float]:
+        """Returns the µs of each repeat, after one warm-up, by the host's clock from start to synchronization.
 
-        If ranks work `together`, each repeat starts after a barrier, and all run as many repeats as the slowest has
-        time for.
+        `on_device` takes a GPU's clock and launches all kernels before the first one starts, since the host launches
+        small kernels more slowly than a GPU runs them. If ranks work `together`, each repeat starts after a barrier,
+        and all run as many repeats as the slowest has time for.
         """
         self._timed(work, together)
-        first = self._timed(work, together)
-        longest = self.most(first) if together else first
+        behind_us = self._launching_us(work, together) if on_device and not self.on_cpu else None
+        first = self._timed(work, together, behind_us)
+        longest = (self.most(first) if together else first) + (behind_us or 0.0)
         count = int(max(MIN_REPEATS, min(REPEATS, EACH_S * US / max(longest, 1.0))))
-        return [first, *(self._timed(work, together) for _ in range(count - 1))]
+        return [first, *(self._timed(work, together, behind_us) for _ in range(count - 1))]
 
-    def _timed(self, work: Callable[[], object], together: Sequence[int]) -> float:
+    def _timed(self, work: Callable[[], object], together: Sequence[int], behind_us: float | None = None) -> float:
+        """Returns the µs of the work; by CUDA events and behind a kernel of `behind_us` if that is given."""
         if together:
             self.dist.barrier()
         self.device.synchronize()
+        if behind_us is not None:
+            return self._between_events(work, busy_cycles=int(behind_us * self._cycles_per_us))
         started = time.perf_counter()
         work()
         self.device.synchronize()
         return (time.perf_counter() - started) * US
+
+    def _between_events(self, work: Callable[[], object], *, busy_cycles: int = 0) -> float:
+        cuda = self.torch.cuda
+        started, ended = (cuda.Event(enable_timing=True) for _ in range(2))
+        if busy_cycles:
+            cuda._sleep(busy_cycles)
+        started.record()
+        work()
+        ended.record()
+        self.device.synchronize()
+        return float(started.elapsed_time(ended)) * 1e-3 * US
+
+    def _launching_us(self, work: Callable[[], object], together: Sequence[int]) -> float:
+        """Returns more than the µs that the host needs to launch the work, the most of all ranks that work together."""
+        started = time.perf_counter()
+        work()
+        found = (time.perf_counter() - started) * US
+        self.device.synchronize()
+        return LAUNCH_MARGIN * (self.most(found) if together else found) + SLACK_US
+
+    @cached_property
+    def _cycles_per_us(self) -> float:
+        return CYCLES / self._between_events(lambda: self.torch.cuda._sleep(CYCLES))
 
     def most(self, value: float) -> float:
         """Returns the maximum of `value` over all ranks."""

@@ -24,17 +24,29 @@ SLOWED = 1.5  # slowdown of work that runs while the other stream is busy
 PRODUCT_US, EXCHANGE_US, REDUCTION_US = 400.0, 100.0, 200.0
 
 
+@dataclass(frozen=True)
+class Stream:
+    gpu: Gpu
+    name: str
+
+    def wait_stream(self, other: Stream) -> None:
+        ends = self.gpu.ends
+        ends[self.name] = max(ends[self.name], ends[other.name])
+
+
 @dataclass
 class Gpu:
-    """A device of two streams, in µs: `launch` queues work on the current one."""
+    """A device of two streams, in µs: `launch` queues work on the current one, which takes the host `launching_us`."""
 
     name: str = "cpu:0"  # torch computes here, and no row takes it for CPU ranks
     now: float = 0.0
+    launching_us: float = 0.0
     current: str = "main"
     ends: dict[str, float] = field(default_factory=lambda: {"main": 0.0, "side": 0.0})
     reserved: list[int] = field(default_factory=list)
 
     def launch(self, us: float) -> None:
+        self.now += self.launching_us
         other = self.ends["side" if self.current == "main" else "main"]
         start = max(self.now, self.ends[self.current])
         self.ends[self.current] = start + us * (SLOWED if other > start else 1.0)
@@ -43,8 +55,8 @@ class Gpu:
         self.now = max(self.now, *self.ends.values())
 
     @contextmanager
-    def stream(self, name: str) -> Iterator[None]:
-        self.current = name
+    def stream(self, stream: Stream) -> Iterator[None]:
+        self.current = stream.name
         yield
         self.current = "main"
 
@@ -87,7 +99,9 @@ class _Torch:
     def __init__(self, gpu: Gpu) -> None:
         self.pinned: list[torch.Tensor] = []
         self.cuda = SimpleNamespace(
-            Stream=lambda: "side",
+            Stream=lambda: Stream(gpu, "side"),
+            current_stream=lambda: Stream(gpu, gpu.current),
+            _sleep=gpu.launch,  # a cycle takes 1 µs
             stream=gpu.stream,
             Event=gpu.event,
             empty_cache=lambda: None,
@@ -116,6 +130,17 @@ def test_work_is_timed_by_events_while_the_other_stream_is_busy(bench: Bench, ki
 def test_a_layer_beside_its_exchanges_ends_when_both_streams_have(bench: Bench) -> None:
     repeats = measures()["beside"](bench, row("beside"))
     assert repeats == pytest.approx([SLOWED * PRODUCT_US] * benches.REPEATS)
+
+
+def test_kernels_that_are_shorter_than_their_launch_are_timed_without_it(bench: Bench, gpu: Gpu) -> None:
+    gpu.launching_us = 50.0
+
+    def work() -> None:
+        for _ in range(20):
+            gpu.launch(5.0)
+
+    assert bench.repeats(work) == pytest.approx([20 * 50.0 + 5.0] * benches.REPEATS)
+    assert bench.repeats(work, on_device=True) == pytest.approx([20 * 5.0] * benches.REPEATS)
 
 
 @pytest.mark.parametrize("back", [0.0, 1.0])

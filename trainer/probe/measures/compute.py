@@ -187,11 +187,11 @@ def optimizer(bench: Bench, row: Row) -> list[float]:
     parameter = bench.torch.nn.Parameter(bench.tensor(int(row.sizes["parameters"]), dtype=bench.torch.float32))
     parameter.grad = bench.torch.zeros_like(parameter)
     adam = bench.torch.optim.AdamW([parameter], lr=1e-4, fused=True)
-    return bench.repeats(adam.step)
+    return bench.repeats(adam.step, on_device=True)
 
 
 def _measure(build: Callable[[Bench, Recipe], Work]) -> Callable[[Bench, Row], list[float]]:
-    return lambda bench, row: bench.repeats(build(bench, row.recipe(bench.recipe)))
+    return lambda bench, row: bench.repeats(build(bench, row.recipe(bench.recipe)), on_device=True)
 
 
 OF_A_LAYER: dict[str, Callable[[Bench, Recipe], Work]] = {

@@ -20,16 +20,19 @@ def overlapped_layer(bench: Bench, row: Row) -> list[float]:
     """Returns the µs until a layer's kernels and, in a second stream, its expert exchanges are both done."""
     recipe = row.recipe(bench.recipe)
     works = [build(bench, recipe) for build in OF_A_LAYER.values()]
-    exchange, stream = dispatching(bench, recipe), bench.torch.cuda.Stream()
+    cuda = bench.torch.cuda
+    exchange, stream = dispatching(bench, recipe), cuda.Stream()
 
     def both() -> None:
-        with bench.torch.cuda.stream(stream):
+        stream.wait_stream(cuda.current_stream())
+        with cuda.stream(stream):
             for _ in range(EXCHANGES):
                 exchange()
         for work in works:
             work()
+        cuda.current_stream().wait_stream(stream)
 
-    return bench.repeats(both, together=range(bench.world))
+    return bench.repeats(both, together=range(bench.world), on_device=True)
 
 
 def contention(bench: Bench, row: Row) -> list[float]:
@@ -57,7 +60,7 @@ def _product(bench: Bench) -> Work:
 
 def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
     ranks = range(bench.world)
-    alone, one = median(bench.repeats(work, together=ranks)), median(bench.repeats(other, together=ranks))
+    alone, one = (median(bench.repeats(each, together=ranks, on_device=True)) for each in (work, other))
     times = max(1, round(bench.most(LONG * alone / max(one, 1.0))))
     return [_concurrent_us(bench, work, other, times) / alone for _ in range(REPEATS)]
 
