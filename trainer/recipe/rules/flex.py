@@ -70,6 +70,20 @@ ROWS = (
         passing=example(moe_token_dispatcher_type="flex"),
     ),
     Rule(
+        id="hybridep-needs-ranks",
+        kind=FindingKind.WARNING,
+        knobs=(DISPATCHER,),
+        broken=all_of(_hybridep, _nothing_to_dispatch),
+        message="HybridEP with ETP·EP 1: Megatron-Core before 0.18 refuses it when it builds the layer",
+        nearest=fixed(moe_token_dispatcher_type="alltoall"),
+        source="megatron/core/transformer/moe/token_dispatcher.py:1346 of core_v0.16.1; core_v0.18.0 has no such check",
+        versions=SpecifierSet(">=0.15,<0.18"),
+        breaking=example(
+            moe_token_dispatcher_type="flex", moe_flex_dispatcher_backend="hybridep", expert_model_parallel_size=1
+        ),
+        passing=example(moe_token_dispatcher_type="flex", moe_flex_dispatcher_backend="hybridep"),
+    ),
+    Rule(
         id="backend-without-flex",
         kind=FindingKind.FALLBACK,
         knobs=(BACKEND, DISPATCHER),
