@@ -9,7 +9,7 @@ import pytest
 
 from trainer.burst import Burst
 from trainer.engines.megatron.engine import MegatronEngine, environment_of
-from trainer.engines.megatron.needs import missing_transformer_engine
+from trainer.engines.megatron.needs import missing_transformer_engine, with_local_layers
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
 
@@ -58,3 +58,10 @@ def test_attention_that_the_local_layers_do_not_have_needs_transformer_engine() 
     assert said is not None
     assert "softmax_type: learnable" in said
     assert "window_size" in said
+
+
+def test_a_layer_without_transformer_engine_is_measured_without_what_needs_it() -> None:
+    asked = gpu(moe_permute_fusion=True, moe_router_fusion=True, moe_grouped_gemm=True, moe_router_dtype="fp32")
+    plain = with_local_layers(asked)
+    assert missing_transformer_engine(plain) is None
+    assert plain.diff(asked).keys() == {"moe_permute_fusion", "moe_router_fusion", "moe_grouped_gemm"}

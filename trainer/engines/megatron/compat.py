@@ -18,6 +18,12 @@ def grouped_gemm_module() -> Any | None:
         return None
 
 
+def has_grouped_gemm() -> bool:
+    """Returns whether Megatron-Core could import the grouped_gemm wheel, with which local layers group the experts'
+    GEMMs."""
+    return getattr(grouped_gemm_module(), "grouped_gemm", None) is not None
+
+
 def has_transformer_engine() -> bool:
     """Returns whether Megatron-Core could import Transformer Engine, which may fail even if it is installed."""
     from megatron.core.models.gpt import gpt_layer_specs

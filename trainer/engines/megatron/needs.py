@@ -5,7 +5,9 @@ Megatron-Core refuses some of them late and ignores others; here all are reporte
 
 from __future__ import annotations
 
+from trainer.engines.megatron import compat
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.local import needing, needing_fields
 
 
@@ -18,3 +20,12 @@ def missing_transformer_engine(recipe: Recipe) -> str | None:
     return (
         f"Transformer Engine cannot be used here, and needs it: {', '.join(needed)} (pip install 'moe-autotune[gpu]')"
     )
+
+
+def with_local_layers(recipe: Recipe) -> Recipe:
+    """Returns the recipe without the knobs that need Transformer Engine, and without grouped GEMM if the package for
+    local layers is missing too."""
+    plain = {knob: KNOBS[knob].default for knob in needing(recipe)}
+    if not recipe.hardware.is_cpu and not compat.has_grouped_gemm():
+        plain["moe_grouped_gemm"] = False
+    return recipe.replace(plain)

@@ -18,6 +18,7 @@ from trainer.engines.megatron.device import Device
 from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.layers import TRAINABLE
 from trainer.engines.megatron.model import build_chunks
+from trainer.engines.megatron.needs import with_local_layers
 from trainer.engines.megatron.train import on_device, uses_transformer_engine
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
@@ -91,6 +92,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
 
         tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
         transformer_engine = uses_transformer_engine(own)
+        own = own if transformer_engine else with_local_layers(own)
         configs = build_configs(own, transformer_engine=transformer_engine)
         (model,) = build_chunks(own, configs.transformer, local=None if transformer_engine else TRAINABLE)
         yield OneLayer(model=model, recipe=own, device=device.name)
