@@ -58,6 +58,7 @@ class ReasonKind(StrEnum):
     ILLEGAL = "illegal"  # because: the rules' or the recipe's words
     ALREADY_TRIED = "already_tried"  # trial
     REFUSED_BEFORE = "refused_before"  # trial, values {knob: [value]}, evidence
+    MISSING_SOFTWARE = "missing_software"  # trial, knobs, software
     LOST_BEFORE = "lost_before"  # trial
     UNDONE_BEFORE = "undone_before"  # trial: it gained by the opposite change
     MAY_NOT_FIT = "may_not_fit"  # asked: P(fits) that a burst needs

@@ -326,6 +326,7 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.ILLEGAL: lambda figures: str(figures["because"]),
     ReasonKind.ALREADY_TRIED: lambda figures: f"already tried as trial {figures['trial']}",
     ReasonKind.REFUSED_BEFORE: _refused_before,
+    ReasonKind.MISSING_SOFTWARE: lambda f: f"{f['knobs']} needs {f['software']}, which trial {f['trial']} ran without",
     ReasonKind.LOST_BEFORE: lambda figures: f"trial {figures['trial']} made this change without a gain",
     ReasonKind.UNDONE_BEFORE: lambda figures: f"trial {figures['trial']} gained by the opposite change",
     ReasonKind.MAY_NOT_FIT: lambda f: f"unlikely to fit: a burst needs P(fits) of {percent(f['asked'], 0)}",

@@ -19,6 +19,7 @@ import numpy as np
 
 from policies.constants import constant
 from policies.noise import Noise
+from policies.search.software import lacks
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.estimate.candidates import Candidates, Flags, Floats
@@ -45,12 +46,13 @@ class TrainerRefusal:
     """A combination of knob values that the trainer refuses.
 
     A recipe that has, for every knob of `values`, one of its values is refused, as `trial` was, with the message
-    `evidence`.
+    `evidence`; or would be, since the values need `missing` software, which the ranks of `trial` did not have.
     """
 
     values: Mapping[str, tuple[Any, ...]]
     trial: int
     evidence: str
+    missing: str | None = None
 
     def covers(self, recipe: Recipe) -> bool:
         """Returns whether a recipe has the refused combination of values."""
@@ -178,15 +180,24 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
 
 
 def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
-    """Returns one refusal per cause, in the order of the trials; none before any recipe has reached a training step."""
+    """Returns the refusals of missing software, then one per cause, in the order of the trials; causes are not searched
+    before any recipe has reached a training step."""
+    missing = _of_missing_software(trials)
     further = [trial.recipe for trial in trials if _got_further(trial)]
     if not further:
-        return ()
+        return missing
     causes: dict[str, list[tuple[Trial, str]]] = {}
     for trial in trials:
         if failure := _refusing(trial):
             causes.setdefault(_wording(failure.evidence), []).append((trial, failure.evidence))
-    return tuple(found for refused in causes.values() for found in _learned(refused, further))
+    return (*missing, *(found for refused in causes.values() for found in _learned(refused, further)))
+
+
+def _of_missing_software(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
+    return tuple(
+        TrainerRefusal(values={lack.knob: lack.values}, trial=lack.trial, evidence="", missing=lack.software)
+        for lack in lacks(trials)
+    )
 
 
 def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:

@@ -107,6 +107,9 @@ def _known(recipe: Recipe, knowledge: Knowledge) -> Reason | None:
         return _reason(ReasonKind.ALREADY_TRIED, trial=number)
     if refusal := knowledge.avoid.refusal(recipe):
         values = {knob: list(map(str, each)) for knob, each in refusal.values.items()}
+        if refusal.missing:
+            knobs = ", ".join(values)
+            return _reason(ReasonKind.MISSING_SOFTWARE, trial=refusal.trial, knobs=knobs, software=refusal.missing)
         return _reason(ReasonKind.REFUSED_BEFORE, trial=refusal.trial, values=values, evidence=refusal.evidence)
     if lost := knowledge.avoid.lost_by(knowledge.recipe, moved):
         return _reason(ReasonKind.LOST_BEFORE, trial=lost.number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from policies.noise import Noise
@@ -61,6 +62,32 @@ def test_a_number_is_refused_in_its_layout_alone_until_it_was_refused_twice() ->
     said = "AssertionError: context parallel size 2 needs the fused attention"
     (found,) = refusals_of([BASE, failed(gpu_recipe({"context_parallel_size": 2}), said)])
     assert found.covers(gpu_recipe({"context_parallel_size": 2, "expert_model_parallel_size": 8}))
+
+
+def ran_with(layers: str, *packages: str) -> Trial:
+    """Returns the base trial of ranks with these layers and optional packages."""
+    given = msgspec.structs.replace(outcome(BASE.recipe), layers=layers, versions=dict.fromkeys(packages, "1.0"))
+    return trial(BASE.recipe, given=given)
+
+
+def test_what_the_ranks_of_a_burst_lack_is_not_tried() -> None:
+    flex = {"moe_token_dispatcher_type": "flex"}
+    needing = [{"moe_permute_fusion": True}, {"moe_grouped_gemm": True}, {"precision": "fp8_blockwise"}, flex]
+    lacking = {
+        (): ("local", [True, True, True, True]),
+        ("grouped-gemm", "deep-ep"): ("local", [True, False, True, False]),
+        ("deep-ep",): ("transformer_engine", [False, False, False, False]),
+    }
+    for packages, (layers, expected) in lacking.items():
+        avoid = Avoid([ran_with(layers, *packages)])
+        assert [avoid.refusal(gpu_recipe(changes)) is not None for changes in needing] == expected
+        assert avoid.refused_rows(tabulate([gpu_recipe(changes) for changes in needing])).tolist() == expected
+    assert Avoid([BASE]).refusals == ()  # a trainer that does not tell what it has
+
+
+def test_the_last_burst_tells_what_is_installed() -> None:
+    assert Avoid([ran_with("local"), ran_with("transformer_engine", "deep-ep")]).refusals == ()
+    assert Avoid([ran_with("transformer_engine", "deep-ep"), ran_with("local", "deep-ep")]).refusals
 
 
 def test_a_later_failure_or_a_broken_rule_of_ours_is_no_refusal() -> None:

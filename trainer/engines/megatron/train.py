@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator
 from enum import Enum
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,8 @@ def acting_knobs(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
     return acting | (_as_written(recipe, GRAPH_WORDS) if whole_iteration(recipe) else {})
 
 
+OPTIONAL_PACKAGES = {"deep-ep": "deep_ep", "grouped-gemm": "grouped_gemm"}  # package -> its module
+UNKNOWN_VERSION = "unknown"
 GRAPH_WORDS = ("cuda_graph_impl", "cuda_graph_scope")
 
 
@@ -252,5 +255,7 @@ def _version_of(package: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    names = ("torch", "megatron-core", "transformer-engine", "deep-ep")
-    return {name: version for name in names if (version := _version_of(name))}
+    """Returns the version of each package that is installed; "unknown" if it can only be imported."""
+    names = {name: _version_of(name) for name in ("torch", "megatron-core", "transformer-engine", *OPTIONAL_PACKAGES)}
+    found = {name: UNKNOWN_VERSION for name, module in OPTIONAL_PACKAGES.items() if find_spec(module)}
+    return found | {name: version for name, version in names.items() if version}
