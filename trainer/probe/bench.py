@@ -50,9 +50,12 @@ class Bench:
         return self.torch.bfloat16 if narrow else self.torch.float32
 
     def tensor(self, *shape: int, dtype: Any = None, grad: bool = False) -> Any:
-        """Returns a tensor of small random numbers on the device."""
+        """Returns a tensor of small random numbers on the device, whose gradient is dropped once it is computed."""
         made = self.torch.randn(*shape, device=self.device.name, dtype=self.torch.float32) * 0.02
-        return made.to(dtype or self.dtype).requires_grad_(grad)
+        made = made.to(dtype or self.dtype).requires_grad_(grad)
+        if grad:  # else each repeat would add its gradient to that of the one before: one more kernel per tensor
+            made.register_post_accumulate_grad_hook(_drop_gradient)
+        return made
 
     def repeats(
         self, work: Callable[[], object], *, together: Sequence[int] = (), on_device: bool = False
@@ -141,3 +144,7 @@ class Bench:
                 if self.rank in members:
                     own = self._groups[members]
         return own
+
+
+def _drop_gradient(tensor: Any) -> None:
+    tensor.grad = None

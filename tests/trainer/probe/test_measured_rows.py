@@ -47,6 +47,13 @@ def test_the_kernels_of_a_layer_run_at_the_recipes_shapes(device: Device) -> Non
         assert min(repeats) > 0
 
 
+def test_repeats_do_not_add_their_gradients_up(device: Device) -> None:
+    bench = Bench(load_recipe("cpu-moe"), device, rank=0, world=1)
+    weight = bench.tensor(4, 4, grad=True)
+    (bench.tensor(4, 4) @ weight).sum().backward()
+    assert weight.grad is None
+
+
 def test_latent_attention_and_its_products_run_too(device: Device) -> None:
     recipe = load_recipe("deepseek-v3-1024xh100")
     fields = {"hidden_size": 128, "num_attention_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16}
@@ -70,7 +77,7 @@ def test_software_that_works_measures_1_and_software_that_is_not_installed_raise
 @pytest.mark.thorough
 @pytest.mark.megatron
 def test_two_cpu_ranks_measure_every_row_planned_for_them(tmp_path: Path) -> None:
-    recipe = load_recipe("cpu-moe")
+    recipe = load_recipe("cpu-moe").replace({"precision": "bf16"})
     rows, folder = rows_of(recipe), tmp_path / "probe"
     found = probe(recipe, home=tmp_path / "engine", folder=folder, rows=rows, within_s=HANG_S, group_s=HANG_S)
     assert found.failure is None

@@ -52,7 +52,7 @@ class OneLayer:
 
     def kept_bytes(self) -> int:
         """Returns the bytes of activations that the layer keeps for backward, each storage counted once."""
-        layers = self.model.decoder
+        layers = getattr(self.model, "module", self.model).decoder  # Float16Module wraps a model in 16 bits
         parameters = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
         seen: dict[int, int] = {}
 
@@ -94,6 +94,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
         transformer_engine = uses_transformer_engine(own)
         own = own if transformer_engine else with_local_layers(own)
         configs = build_configs(own, transformer_engine=transformer_engine)
+        configs.transformer.gradient_accumulation_fusion = False  # it adds to the gradients of DDP, which is not here
         (model,) = build_chunks(own, configs.transformer, local=None if transformer_engine else TRAINABLE)
         yield OneLayer(model=model, recipe=own, device=device.name)
         del model
