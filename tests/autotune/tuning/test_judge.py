@@ -214,6 +214,32 @@ def test_losses_of_equivalent_changes_must_agree_as_their_precision_allows(
     assert (said.verdict is Verdict.ACCEPTED) is agrees
 
 
+H100_LOSSES = {  # an H100, Transformer Engine 2.10, 16 experts, bf16: micro batch -> losses
+    1: [10.7803, 10.4064, 9.5255, 8.8054, 8.3264, 8.1109, 7.7459, 8.1057, 7.4565],
+    4: [10.7803, 10.4810, 9.6005, 8.8399, 8.3509, 8.0736, 7.8442, 7.6507, 8.0415],
+    8: [10.7803, 10.4981, 9.6195, 8.8496, 8.3700, 8.1157, 7.7375, 7.6259, 7.5219],
+    16: [10.7803, 10.5137, 9.6367, 8.8572, 8.4345, 8.2231, 7.8703, 8.3626, 7.6112],
+}
+
+
+@pytest.mark.parametrize(
+    ("losses", "agrees"),
+    [
+        *((H100_LOSSES[size], True) for size in (4, 8, 16)),
+        ([*H100_LOSSES[1][:6], 8.2, 8.3, 8.4], False),  # diverges
+        ([*H100_LOSSES[1][:8], 9.5], False),  # rises by a quarter
+        ([10.7803, 10.6, *H100_LOSSES[1][1:7], 8.0], False),  # learns too slowly, and rises once
+    ],
+)
+def test_one_spike_of_a_falling_loss_is_not_compared(losses: list[float], agrees: bool) -> None:
+    recipe = BASE.replace({"precision": "bf16"})
+    best = trial_of(outcome_of(100_000, loss=H100_LOSSES[1]), outcome_of(100_100), recipe=recipe)
+    moved = recipe.replace({"micro_batch_size": 2})
+    candidate = trial_of(outcome_of(50_000, loss=losses), number=1, bursts=(3,), recipe=moved)
+    said = judge(candidate, against=best, trials=[best, candidate])
+    assert (said.verdict is Verdict.ACCEPTED) is agrees
+
+
 def test_another_layout_draws_other_weights_and_only_the_level_is_compared() -> None:
     best = trial_of(outcome_of(100_000, loss=[7.0, 6.9]), outcome_of(100_100))
     other = BASE.replace({"expert_model_parallel_size": 1})
