@@ -1,7 +1,4 @@
-"""Bursts on a real GPU: the behaviour that the fakes of the other files imitate.
-
-These have not been run on a GPU yet.
-"""
+"""Bursts on a real GPU: the behaviour that the fakes of the other files imitate."""
 
 from __future__ import annotations
 
