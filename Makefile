@@ -10,6 +10,9 @@ STAMP  := $(VENV)/.installed
 TRAINERS := .venv-trainers
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
 LATER  := faults or browser or cold or thorough or slurm or trainers
+# the files with such tests: a worker imports all that it collects
+MARKS  := $(shell echo "$(LATER)" | sed "s/ or /|/g")
+LATER_FILES = $(sort $(shell grep -rlE "mark\.($(MARKS))|needs_browser|import few" --include="test_*.py" tests))
 WORKERS := 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # modules are compiled once, not by every process that a test starts, also where the environment asks otherwise
@@ -44,7 +47,7 @@ unit: $(STAMP)
 # tests of launchers wait most of the time: for deadlines, for Slurm's next look, for a suspension to end
 test-full: WORKERS := 4
 test-full: $(STAMP)
-	$(PYTEST) -m "($(LATER)) and not trainers"
+	$(PYTEST) -m "($(LATER)) and not trainers" $(LATER_FILES)
 
 test-trainers: $(TRAINERS)/.installed
 	$(TRAINERS)/bin/python -m pytest -m trainers tests/trainers

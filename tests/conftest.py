@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -54,10 +54,12 @@ TOGETHER = {
 }
 TURNS = [*TOGETHER, ""]
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+LEFT_OUT_OF = pytest.StashKey[set[Path]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
+    config.stash[LEFT_OUT_OF] = set()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,12 +94,20 @@ def light_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(LIGHT), prepend=os.pathsep)
 
 
+@pytest.fixture
+def left_out_of(request: pytest.FixtureRequest) -> set[Path]:
+    """Returns the files with tests that this run leaves to `make test-full`."""
+    return request.config.stash[LEFT_OUT_OF]
+
+
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Counts what `-m "not (faults or browser)"` leaves to `make test-full`, by the word that says so."""
+    """Counts what `-m "not (faults or browser)"` leaves to `make test-full` by the word that says so, and its files."""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         words = re.findall(r"\w+", item.config.getoption("markexpr"))
-        item.config.stash[LEFT_OUT].update([word for word in words if word in marks][:1])
+        if found := [word for word in words if word in marks][:1]:
+            item.config.stash[LEFT_OUT].update(found)
+            item.config.stash[LEFT_OUT_OF].add(item.path)
 
 
 @pytest.hookimpl(optionalhook=True)
