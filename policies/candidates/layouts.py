@@ -8,7 +8,7 @@ is left without it. On GPUs `free.FREE` is turned on, UNTRIED of it once a burst
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import check
+from trainer.recipe.sections import TuneSettings
 
 MEMORY_ROOM = constant("memory_room")
 SHORT_LIST = int(constant("short_list"))
@@ -41,15 +42,29 @@ _LAST_SPACE: dict[str, Search] = {}
 _LAST_PRICED: list[Candidates] = []  # the table that `_with_free` returned last, with what was computed of it
 
 
-def legal_space(base: Recipe) -> Search:
+def legal_space(base: Recipe, missing: Collection[str] = ()) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit, and without those that offload more and are not surely faster. The space of the last recipe is cached."""
-    key = base.model_dump_json()
+    limit, and without those that offload more and are not surely faster. The space of the last recipe is cached.
+
+    Knobs of `missing`, which need software that is not there, keep the recipe's values.
+    """
+    key = base.model_dump_json() + ",".join(sorted(missing))
     if key not in _LAST_SPACE:
         _LAST_SPACE.clear()
-        found = search(base, room=MEMORY_ROOM)
-        _LAST_SPACE[key] = replace(found, finals=found.finals.take(np.flatnonzero(~found.finals.unsure)))
+        frozen = base.tune.model_copy(update={"freeze": (*base.tune.freeze, *missing)})
+        found = search(base.model_copy(update={"tune": frozen}), room=MEMORY_ROOM)
+        _LAST_SPACE[key] = _with_tune(found, base.tune)
     return _LAST_SPACE[key]
+
+
+def _with_tune(found: Search, tune: TuneSettings) -> Search:
+    finals = found.finals.take(np.flatnonzero(~found.finals.unsure))
+    rows = replace(finals.candidates, base=finals.candidates.base.model_copy(update={"tune": tune}))
+    return replace(
+        found,
+        base=found.base.model_copy(update={"tune": tune}),
+        finals=replace(finals, candidates=rows),
+    )
 
 
 def layouts(
@@ -116,7 +131,7 @@ def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]
     plain = base.replace({name: False for name in EXCLUDING if base.knob(name)})
     for changes in () if base.hardware.is_cpu else free:
         legal = not isinstance(derive(plain, changes), Refusal)
-        if legal and not avoid.has_suspect(changes):
+        if legal and not avoid.warns_of(changes):
             base = base.replace(changes)
     if not any(last.base == base and last.columns is table.columns for last in _LAST_PRICED):
         _LAST_PRICED[:] = [replace(table, base=base)]
@@ -163,7 +178,7 @@ def _row_recipe(
     if broken(recipe, unavoidable):
         return None
     for changes in () if recipe.hardware.is_cpu else free:
-        if not avoid.has_suspect(changes):
+        if not avoid.warns_of(changes):
             derived = derive(recipe, changes)
             recipe = recipe if isinstance(derived, Refusal) or derived.digest() == recipe.digest() else derived
     return recipe

@@ -75,9 +75,20 @@ class Avoid:
         """Returns the known refusal that covers a recipe; None if there is none."""
         return next((each for each in self.refusals if each.covers(recipe)), None)
 
-    def has_suspect(self, changes: Mapping[str, Any]) -> bool:
-        """Returns whether a change sets a knob to a suspect value: one of a failed recipe, and of none that ran."""
-        return any(suspects.get(knob) == value for suspects in self._suspects for knob, value in changes.items())
+    @property
+    def missing_knobs(self) -> frozenset[str]:
+        """Returns the knobs that need software which the ranks lack."""
+        return frozenset(knob for each in self.refusals if each.missing for knob in each.values)
+
+    def warns_of(self, changes: Mapping[str, Any]) -> bool:
+        """Returns whether a change sets a knob to a value that needs missing software, or to a suspect one: of a failed
+        recipe, and of none that ran."""
+        lacking = [each.values for each in self.refusals if each.missing]
+        return any(
+            any(suspects.get(knob) == value for suspects in self._suspects)
+            or any(value in values.get(knob, ()) for values in lacking)
+            for knob, value in changes.items()
+        )
 
     def refused_rows(self, table: Candidates) -> Flags:
         """Returns bool[N]: rows that a known refusal covers."""

@@ -29,7 +29,6 @@ from policies.tuner.explain import Explain
 from policies.tuner.ideas import Idea, rejected_ideas
 from policies.tuner.sizing import MIN_FIT_PROBABILITY, Sizes
 from trainer.estimate.candidates import tabulate
-from trainer.estimate.plan.search import Search
 from trainer.microbenchmarks.row import Row
 from trainer.recipe import Recipe
 
@@ -161,12 +160,8 @@ class Tuner:
         return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior, memory_prior=self._memory_prior)
 
     @cached_property
-    def _legal(self) -> Search:
-        return legal_space(self._base)
-
-    @cached_property
     def _space(self) -> Space:
-        return space_of(self._base, self._legal.finals.candidates)
+        return space_of(self._base, legal_space(self._base).finals.candidates)
 
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
         """Returns the decision after these trials, cached for all phases."""
@@ -179,7 +174,7 @@ class Tuner:
             self._decision = Decision(
                 key=key,
                 knowledge=knowledge,
-                legal=self._legal,
+                legal=legal_space(self._base, knowledge.avoid.missing_knobs),
                 space=self._space,
                 explain=explain,
                 single_moves=single_moves,

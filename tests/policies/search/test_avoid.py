@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from policies.candidates.layouts import legal_space
 from policies.noise import Noise
 from policies.search.avoid import SUSPECT_DISCOUNT, UNCLEAR_NOISE, Avoid, refusals_of
 from policies.trial import Phase, Prediction, Status, Trial, Verdict
@@ -85,6 +86,14 @@ def test_what_the_ranks_of_a_burst_lack_is_not_tried() -> None:
     assert Avoid([BASE]).refusals == ()  # a trainer that does not tell what it has
 
 
+def test_layouts_and_settings_are_searched_together_without_the_package_that_is_missing() -> None:
+    avoid = Avoid([ran_with("transformer_engine")])
+    space = legal_space(BASE.recipe, avoid.missing_knobs)
+    assert space.finals.candidates.count > 1000
+    assert not avoid.refused_rows(space.finals.candidates).any()
+    assert space.finals.candidates.base.tune == BASE.recipe.tune
+
+
 def test_the_last_burst_tells_what_is_installed() -> None:
     assert Avoid([ran_with("local"), ran_with("transformer_engine", "deep-ep")]).refusals == ()
     assert Avoid([ran_with("transformer_engine", "deep-ep"), ran_with("local", "deep-ep")]).refusals
@@ -121,8 +130,8 @@ def test_a_value_that_only_a_failed_recipe_has_had_is_a_suspect() -> None:
     fused = {"moe_permute_fusion": True, "moe_router_fusion": True}
     crash = failed(gpu_recipe(fused | {"micro_batch_size": 2}), "Segmentation fault", kind=FailureKind.CRASH)
     avoid = Avoid([BASE, crash, rejected({"micro_batch_size": 2}, number=2)])
-    assert avoid.has_suspect(fused)
-    assert not avoid.has_suspect({"micro_batch_size": 2})  # a recipe with it has run since
+    assert avoid.warns_of(fused)
+    assert not avoid.warns_of({"micro_batch_size": 2})  # a recipe with it has run since
     table = tabulate([gpu_recipe(fused), gpu_recipe({"moe_router_fusion": True}), gpu_recipe()])
     shares = [1.0, 0.5, 0.0]
     assert avoid.trust(table) == pytest.approx([1 - SUSPECT_DISCOUNT * share for share in shares])
@@ -130,7 +139,7 @@ def test_a_value_that_only_a_failed_recipe_has_had_is_a_suspect() -> None:
 
 def test_running_out_of_memory_makes_no_suspect() -> None:
     died = trial(gpu_recipe({"micro_batch_size": 4}), number=1, parent=BASE, given=out_of_memory(gpu_recipe()))
-    assert not Avoid([BASE, died]).has_suspect({"micro_batch_size": 4})
+    assert not Avoid([BASE, died]).warns_of({"micro_batch_size": 4})
 
 
 def test_a_change_that_lost_is_lost_again_and_a_larger_step_the_same_way_too() -> None:
