@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -80,15 +79,14 @@ def isolation_here(*, trust: bool = False) -> Isolation:
 def record(asked: JobCommand, isolation: Isolation) -> Recording:
     """Runs the command twice, and again with the opposite answer for each of at most MAX_TESTS files that it tests."""
     runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
-        if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
-            second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
-        decided = {path.rstrip("/") for path in (*asked.present, *asked.absent)}
-        tested = [path for path in first["tests"] if path not in decided][:MAX_TESTS]
-        folders = {path for path, line in first["tests"].items() if line.endswith("/d")}
-        flipped = pool.map(lambda path: _run(_flipped(asked, path, path in folders), runs[0], isolation), tested)
-        otherwise = dict(zip(tested, flipped, strict=True))
+    first, second = _runs([(asked, values) for values in runs], isolation)
+    if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
+        second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
+    decided = {path.rstrip("/") for path in (*asked.present, *asked.absent)}
+    tested = [path for path in first["tests"] if path not in decided][:MAX_TESTS]
+    folders = {path for path, line in first["tests"].items() if line.endswith("/d")}
+    flipped = _runs([(_flipped(asked, path, path in folders), runs[0]) for path in tested], isolation)
+    otherwise = dict(zip(tested, flipped, strict=True))
     return Recording(isolation=isolation, first=first, second=second, otherwise=otherwise,
                      pairs=tuple(_pairs(asked, runs, first, second)))  # fmt: skip
 
@@ -107,32 +105,49 @@ def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(asked: JobCommand, values: Values, isolation: Isolation) -> dict[str, Any]:
-    """Runs one recording in a separate process, and deletes its scratch folder; {"impossible": reason} if it failed."""
+    return _runs([(asked, values)], isolation)[0]
+
+
+def _runs(asked: Sequence[tuple[JobCommand, Values]], isolation: Isolation) -> list[dict[str, Any]]:
+    """Makes recordings in a separate process, whose imports take longer than a recording; {"impossible": reason} for
+    each that failed. Deletes their scratch folders."""
+    if not asked:
+        return []
+    limit_s = 60 + sum(command.limit_s for command, _ in asked)
+    with tempfile.TemporaryDirectory(prefix="moe-autotune-", ignore_cleanup_errors=True) as scratch:
+        requests = [_request(*each, isolation, f"{scratch}/{at}") for at, each in enumerate(asked)]
+        with subprocess.Popen(
+            [sys.executable, "-S", "-m", "trainer.recording.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)}, process_group=0,
+        ) as worker:  # fmt: skip
+            try:
+                said, errors = worker.communicate(json.dumps(requests), timeout=limit_s)
+            except BaseException as error:
+                os.killpg(worker.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                return [{"impossible": f"it could not be ended within {limit_s} s"}] * len(asked)
+    if worker.returncode:
+        why = errors.strip().rpartition("\n")[2] or f"it ended with {worker.returncode}"
+        return [{"impossible": why}] * len(asked)
+    return [{**answer, "env": request["env"]} for answer, request in zip(json.loads(said), requests, strict=True)]
+
+
+def _request(asked: JobCommand, values: Values, isolation: Isolation, scratch: str) -> dict[str, Any]:
+    """Returns the worker's request for a recording; makes its scratch folder."""
+    os.mkdir(scratch)
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
     own = {
         name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH") if name in os.environ
     }
-    scratch = tempfile.mkdtemp(prefix="moe-autotune-")
-    request = {
+    return {
         "argv": asked.argv, "cwd": asked.cwd, "values": asdict(values), "isolation": isolation, "scratch": scratch,
         "env": {**known, **own, **(job if asked.in_job else {}), **asked.env, **_fixed(asked.fixed)},
         "limit_s": asked.limit_s, "present": asked.present, "absent": asked.absent,
         "bash_env": Path(__file__).with_name("bash_env.sh").read_text(),
         "job": "".join(f"export {name}='{value}'\n" for name, value in job.items()),
     }  # fmt: skip
-    try:
-        done = subprocess.run(
-            [sys.executable, "-S", "-m", "trainer.recording.worker"], input=json.dumps(request), capture_output=True,
-            text=True, env={"PYTHONPATH": str(ROOT)}, check=False, timeout=asked.limit_s + 60,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"impossible": f"it could not be ended within {asked.limit_s + 60} s"}
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    if done.returncode:
-        return {"impossible": done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"}
-    return {**json.loads(done.stdout), "env": request["env"]}
 
 
 def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
@@ -154,13 +169,15 @@ def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], sec
         jobs = [job_environment(values, asked.headers, asked.cwd) for values in runs]
         found += [(jobs[0].get(name, ""), jobs[1].get(name, ""), f"${name}") for name in names] + hosts
     found += [(one.hosts[0], two.hosts[0], "$(hostname)"), (str(one.pid), str(two.pid), "$$")]
-    seeds = [
-        _output(json.dumps(["bash", "-c", f"RANDOM={each.seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split()
-        for each in runs
-    ]
-    found += [(a, b, "$RANDOM") for a, b in zip(*seeds, strict=True)]
+    found += [(a, b, "$RANDOM") for a, b in zip(*(_random(each.seed) for each in runs), strict=True)]
     found += [(str(one.time), str(two.time), "$EPOCHSECONDS")]
     return sorted((each for each in found if each[0] and each[1]), key=lambda each: -len(each[0]))
+
+
+@cache
+def _random(seed: int) -> tuple[str, ...]:
+    """Returns the first values of bash's RANDOM after it was set to `seed`."""
+    return tuple(_output(json.dumps(["bash", "-c", f"RANDOM={seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split())
 
 
 def _output(words: str) -> str:

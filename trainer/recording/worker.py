@@ -1,7 +1,7 @@
-"""Runs one recording in a separate process: a request as JSON on standard input, the record on standard output.
+"""Makes recordings in a separate process: a list of requests as JSON on standard input, the records on standard output.
 
-It isolates itself, starts the command under the tracer and ends every process that the command left. Started by
-`record.py`.
+A child for each isolates itself, starts the command under the tracer and ends every process that the command left.
+Started by `record.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trainer.recording.programs import Values
 from trainer.recording.tracer import StoppedError, Tracer
 
 REPORTED = 250  # the file descriptor to which bash reports
+AT_ONCE = 2  # recordings
 BACKGROUND_S = 3  # seconds for background processes after the script has ended
 
 
@@ -128,9 +129,33 @@ def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...],
         os._exit(127)
 
 
-if __name__ == "__main__":
+def _answer(request: dict[str, Any], file: int) -> None:
+    """Writes the record, or why there is none, to the file. Does not return."""
     try:
-        answer = run(json.load(sys.stdin))
+        answer = run(request)
     except OSError as error:
         answer = {"impossible": str(error)}
-    json.dump(answer, sys.stdout)
+    except BaseException as error:
+        answer = {"impossible": f"{type(error).__name__}: {error}"}
+    with open(file, "w") as to:
+        json.dump(answer, to)
+    os._exit(0)
+
+
+def main(requests: list[dict[str, Any]]) -> list[str]:
+    """Makes each recording in a child of its own, at most AT_ONCE at a time; returns the answers as JSON."""
+    files = [os.memfd_create("answer") for _ in requests]
+    for at, (request, file) in enumerate(zip(requests, files, strict=True)):
+        if at >= AT_ONCE:
+            os.wait()
+        if os.fork() == 0:
+            _answer(request, file)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    answers = (os.pread(file, os.fstat(file).st_size, 0).decode() for file in files)
+    return [answer or json.dumps({"impossible": "its recorder was killed"}) for answer in answers]
+
+
+if __name__ == "__main__":
+    print(f"[{','.join(main(json.load(sys.stdin)))}]")
