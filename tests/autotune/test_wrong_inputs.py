@@ -35,7 +35,7 @@ TEXTS = {
     "other_recipe/journal.jsonl": '{"event": "study", "version": "x", "name": "n", "recipe": {}, "digest": "d", '
     '"seed": 1, "environment": {}}\n',
     "null_key.yaml": RECIPE + "~: 2\n",
-    "deep.yaml": "a: " + "[" * 3000 + "]" * 3000,
+    "deep.yaml": "a: " + "[" * 1000 + "]" * 1000,
     "text_times.json": '{"traceEvents": [{"ph": "X", "name": "k", "ts": "a", "dur": 1, "cat": "kernel", "args": {}}]}',
     "backwards.json": '{"traceEvents": [{"ph": "X", "name": "k", "ts": 1, "dur": -5, "cat": "kernel"}]}',
     "brackets.json": '{"traceEvents": ' + "[" * 100_000,

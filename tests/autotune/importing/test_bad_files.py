@@ -31,7 +31,7 @@ BOMB = "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1,
 TEXTS = {
     "bomb.yaml": ("train: {}\noptimizer: {}\na0: &a0 {x: 1}\n" + BOMB + "model: {z: *a39}\n", "aliases"),
     "self.yaml": ("train: {}\noptimizer: {}\nmodel: &m\n  inner: *m\n", "nested too deeply"),
-    "deep.yaml": ("model: " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply"),
+    "deep.yaml": ("model: " + "[" * 1000 + "]" * 1000 + "\n", "nested too deeply"),
     "deep.json": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     "deep.sh": ("#!/bin/bash\nX=" + "$(" * 3000 + ")" * 3000 + "\n", "no training command was reached"),
 }

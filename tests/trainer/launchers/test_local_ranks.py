@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import HANG_S
-from tests.trainer.launchers.conftest import mark_of
+from tests.places import LIGHT
+from tests.trainer.launchers.conftest import HERE, mark_of
 from trainer.launchers import mailbox
 from trainer.launchers.local import rank_environment, torchrun_command
 from trainer.launchers.processes import OWNER, owner_from, this_process, with_mark
@@ -39,11 +40,11 @@ def test_ranks_stay_up_between_bursts_and_end_by_themselves(
 def test_a_second_attempt_in_a_burst_folder_does_not_read_the_first_ones_reports(
     launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
-    folder = make_burst({0: [["fail", "RuntimeError", "once"]]})
-    failed = launch(world_size=1).run(folder, deadline_s=HANG_S)
+    folder, light = make_burst({0: [["fail", "RuntimeError", "once"]]}), f"{LIGHT}:{HERE}"  # an agent without torch
+    failed = launch(world_size=1, PYTHONPATH=light).run(folder, deadline_s=HANG_S)
     assert failed.failure is not None
     (folder / "acts.json").write_text("{}")
-    again = launch(world_size=1).run(folder, deadline_s=HANG_S)
+    again = launch(world_size=1, PYTHONPATH=light).run(folder, deadline_s=HANG_S)
     assert again.failure is None
 
 
