@@ -11,17 +11,10 @@ from autotune.cli import main
 from autotune.looks.reasons import proposal_text
 from autotune.tuning.journal import read_study
 from autotune.tuning.lessons import lessons_for
+from tests.autotune.outside import SMALL
 from trainer.recipe import load_recipe
 
-RECIPE = """\
-name: sim
-model: qwen3-30b-a3b
-cluster: {{gpu: {gpu}, nodes: 1, gpus_per_node: 8}}
-training: {{seq_length: 2048, global_batch_size: 64}}
-parallelism: {{ep: 8}}
-knobs: {{use_distributed_optimizer: true, moe_grouped_gemm: true}}
-burst: {{engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}}
-"""
+RECIPE = SMALL.replace("nodes: 2", "nodes: 1")
 
 MACHINE = "estimate: {source: night, trials: 4, gpu: h200, factors: {gemm: {mean: -0.1, deviation: 0.05}}}\n"
 
@@ -31,7 +24,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with a recipe, a study of it, and one that learned from that study."""
     folder = tmp_path_factory.mktemp("taught")
     for gpu in ("h200", "b200"):
-        (folder / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu))
+        (folder / f"{gpu}.yaml").write_text(RECIPE.replace("h100", gpu))
     (folder / "bare.yaml").write_text("links: {network: 0.6}\n")
     (folder / "ours.yaml").write_text(MACHINE)
     assert main(["run", str(folder / "h200.yaml"), "--budget", "2", "--study", str(folder / "first")]) == 0
