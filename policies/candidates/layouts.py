@@ -37,24 +37,26 @@ EXCLUDING = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
 RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
-# search space of the last recipe: a search takes seconds, and a study and its preview use the same one
-_LAST_SPACE: dict[str, Search] = {}
+# search spaces of the last recipes: a search takes seconds, and a study and its preview use the same one
+MAX_KEPT = 4
+_LAST_SPACES: dict[str, Search] = {}
 _LAST_PRICED: list[Candidates] = []  # the table that `_with_free` returned last, with what was computed of it
 
 
 def legal_space(base: Recipe, missing: Collection[str] = ()) -> Search:
     """Returns `plan`'s search space of a recipe, including recipes predicted at up to MEMORY_ROOM times the memory
-    limit, and without those that offload more and are not surely faster. The space of the last recipe is cached.
+    limit, and without those that offload more and are not surely faster. The spaces of the last recipes are cached.
 
     Knobs of `missing`, which need software that is not there, keep the recipe's values.
     """
     key = base.model_dump_json() + ",".join(sorted(missing))
-    if key not in _LAST_SPACE:
-        _LAST_SPACE.clear()
+    if key not in _LAST_SPACES:
         frozen = base.tune.model_copy(update={"freeze": (*base.tune.freeze, *missing)})
         found = search(base.model_copy(update={"tune": frozen}), room=MEMORY_ROOM)
-        _LAST_SPACE[key] = _with_tune(found, base.tune)
-    return _LAST_SPACE[key]
+        _LAST_SPACES[key] = _with_tune(found, base.tune)
+        if len(_LAST_SPACES) > MAX_KEPT:
+            del _LAST_SPACES[next(iter(_LAST_SPACES))]
+    return _LAST_SPACES[key]
 
 
 def _with_tune(found: Search, tune: TuneSettings) -> Search:
