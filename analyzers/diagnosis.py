@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wall(StrEnum):
-    """The wall that costs a step most, or UNDETERMINED if the traces do not decide."""
+    """A kind of wall. As a verdict: the one that costs a step most, UNDETERMINED if the traces do not decide."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"

@@ -120,7 +120,7 @@ def _end_with_parent() -> None:
 
 
 def _result(receiver: Connection, process: ForkProcess) -> Any:
-    """Returns the result that the process sent; raises the exception that it raised."""
+    """Returns the result that the process sent, Died if it ended without one; raises the exception that it raised."""
     with receiver:
         try:
             result = receiver.recv()

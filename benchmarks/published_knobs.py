@@ -26,7 +26,8 @@ TUNED_NAMES = {
     "qwen35_35b_a3b": "qwen35_text_35b_a3b",
 }
 TUNED_PRECISIONS = {"fp8_current": "fp8_cs", "mxfp8": "fp8_mx", "bf16": "bf16", "nvfp4": "nvfp4"}
-# DeepSeek-V3's stages in NVIDIA's recipes, by (stages, with MTP): printed for 16 and in the GB200 guide for 32.
+# values of pipeline_model_parallel_layout for DeepSeek-V3 in NVIDIA's recipes, by (stages, with MTP layer): printed for
+# 16, and in the GB200 guide for 32; tuned_recipes.json has none for 4 or 8
 DEEPSEEK_STAGES = {
     (4, True): "Et*16|(t*16|)*2t*13mL",
     (8, True): "Et*8|(t*8|)*6t*5mL",

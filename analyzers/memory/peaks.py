@@ -125,9 +125,10 @@ def describe(
 def by_phase(
     levels: Levels, held: Ints, names: Sequence[str], *, before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Returns GiB alive at the peak by the phase that allocated it, the most first.
+    """Returns GiB alive at the peak by the phase that allocated it, the most first; {} if nothing is known of it.
 
-    Memory allocated before the recording is a part of its own, except for what `before` attributes to phases.
+    Memory allocated before the recording is a part of its own, except for what `before` attributes to phases. Phases
+    beyond PHASES_SHOWN or below WORTH_SHOWING are summed as `other`.
     """
     sums = dict(before or {})
     if not len(held) and not sums:

@@ -28,7 +28,7 @@ from analyzers.timeline import Ints, Spans
 # clocks that count from 1970 in float64 are off by a quarter of a microsecond: a wait that ends a step ends before the
 # step's edge, and the next launch comes after it, despite rounding
 ROUNDING_US = 0.5
-# limit on the points of all passes; each pass beyond it is assumed to gain as much as one more pass
+# maximum number of replayed points in all passes; passes beyond it are extrapolated by the gain of one more
 MAX_POINTS = 100_000
 NONE = -1
 

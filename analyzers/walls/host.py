@@ -36,9 +36,11 @@ RANKS_NAMED = 4
 
 
 def find(job: Job) -> WallFinding | None:
-    """Finds R: idle time that the host caused, by its activity, and waiting for ranks whose hosts are late.
+    """Finds R: idle time that the host caused, by its activity, and waiting for ranks whose hosts are late. Returns
+    None without a step.
 
-    The allocator's part belongs to the memory wall.
+    The idle time counts as far as the other ranks let the step get shorter. The allocator's part belongs to the memory
+    wall.
     """
     step = job.step
     if step is None:

@@ -50,7 +50,9 @@ class RulePage(TypedDict):
     knobs: tuple[str, ...]
     binds: tuple[FrameworkName, ...]
     versions: str
-    effect: Effect | None  # null if a check stops the recipe, or it only runs slower
+    # what happens if a recipe that breaks the rule is run; null if a release or framework refuses it, or if it only
+    # costs time or memory
+    effect: Effect | None
     source: str
     compared: list[str]  # differences to Megatron's own behaviour
     breaking: dict[str, Any]

@@ -38,8 +38,9 @@ class Drawn:
 
 
 def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: Kept | None = None) -> dict[int, Drawn]:
-    """Returns the packed views of each trace, by its index, and the events of the worst step of `first`. Other traces
-    that no longer exist are left out; raises TraceError if `first` does not."""
+    """Returns the packed views of each trace, by its index, and the events of the worst step of `first`: at most VIEWS
+    views, which together take at most MAX_BYTES. Other traces that no longer exist are left out; raises TraceError if
+    `first` does not."""
     order = sorted(range(len(analysis.traces)), key=lambda at: -mean_step_us(analysis.traces[at]))
     order.sort(key=lambda at: analysis.traces[at] is not first)
     chosen = dict(_chosen(analysis, order, first, worst))

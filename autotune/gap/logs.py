@@ -75,7 +75,8 @@ def _ending(lines: Sequence[str]) -> Failure | None:
 
 
 def steps_of(times: Sequence[float]) -> Steps:
-    """Returns the median of steps in seconds, given in order, without the warm-up."""
+    """Returns the median of step times, given in order, in seconds, without the warm-up; its relative standard error
+    (SCATTER_OF_FEW for FEW steps or fewer), and the number of steps behind it."""
     cold = min(WARM_UP, math.floor(MAX_WARM_UP * (len(times) - 1)))
     left = list(times[cold:])
     deviation = median_error(left) if len(left) > FEW else SCATTER_OF_FEW

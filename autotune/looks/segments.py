@@ -34,7 +34,7 @@ class Kind:
     read: Callable[[Partition], float]
     within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time by key, split further
     activity: str = ""  # words if overlapped time is included; empty: `words`
-    unclaimed: NoWall = NoWall.UNKNOWN  # family if no wall's file names the segment
+    unclaimed: NoWall = NoWall.UNKNOWN  # family of the segment if no wall of analyzers/walls lists it
 
     @property
     def family(self) -> Family:

@@ -151,7 +151,8 @@ def _rejected(trial: Trial, material: Material) -> Record:
 
 
 def _over_parent(trial: Trial, parent: Trial | None, material: Material) -> str:
-    """Returns `+4.0 % (+1.1 to +7.0 %) over trial 3 in wall-clock time`."""
+    """Returns the measured gain over the parent, such as `+4.0 % (+1.1 to +7.0 %) over trial 3 in wall-clock time`; ""
+    if it was not measured."""
     gained = obtained(trial, parent, material.trials)
     if gained is None or parent is None:
         return ""

@@ -28,7 +28,7 @@ COMMAND, ENV, RANKS_ENV = "trainer.command", "trainer.env.", "burst.env."
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One difference.
+    """A difference between recipes A and B that is tested as one.
 
     `changes` maps a knob or a place of the recipe to its values in A and in B; None: absent there.
     """

@@ -33,7 +33,7 @@ class Scores:
     """Scores of N candidates, [N] each; they are ranked by `score`.
 
     `log_step` is the log of seconds while nothing runs, else the log ratio of step time to the incumbent's. `noise` is
-    the standard deviation that a busy machine adds to the log ratio of two bursts.
+    the standard deviation that a busy machine adds to the log ratio of two bursts, 0 on GPUs.
     """
 
     log_step: Floats

@@ -1,5 +1,5 @@
-"""The factors that a study learned about its cluster, in units: the table's value and the learned one with its
-interval."""
+"""The constants that a study's factors moved: by the tables, learned, and the learned one's 90 % interval, in the
+constant's unit."""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ class MemorySurrogate:
 
 
 def fit_probability(need_gib: Floats, deviation: Floats, limit_gib: float | Floats) -> Floats:
-    """Returns P(fits): the probability that a need, whose log has this standard deviation, is below the limit."""
+    """Returns P(fits): the probability that a need is below the limit. `deviation` is the standard deviation of the log
+    need; that of the log limit is LIMIT_DEVIATION."""
     chance: Floats = ndtr(np.log(limit_gib / need_gib) / np.sqrt(deviation**2 + LIMIT_DEVIATION**2))
     return chance
 

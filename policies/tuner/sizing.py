@@ -114,7 +114,8 @@ class Sizes:
 
 
 class _RunValues:
-    """Computes the values of different runs of one recipe."""
+    """Computes, for each size at which one recipe may run, the improvement that the burst would reveal and its
+    GPU-hours."""
 
     def __init__(self, recipe: Recipe, knowledge: Knowledge) -> None:
         self._recipe, self._knowledge, self._time = recipe, knowledge, knowledge.surrogate.time

@@ -18,9 +18,13 @@ PHASE_SHARE = constant("phase_share")
 
 
 def in_turn(candidates: Sequence[Candidate], *, noise: float) -> list[Candidate]:
-    """Returns the candidates of all phases that may be proposed now; `noise` is the half-spread of repeated bursts.
+    """Returns the candidates, of all phases, that may be proposed now; `noise` is the relative half-spread of the
+    throughput of repeated bursts.
 
-    A surrogate's candidate needs PHASE_SHARE of the best score, those of other sources at least the surrogate's best.
+    If the noise would hide some of the surrogate's candidates, but not all, those are left out. If it would hide all,
+    and a published one scores higher than every other candidate, only the published ones are returned. Else a
+    surrogate's candidate needs PHASE_SHARE of the best score, published ones not counted; those of other sources need
+    the surrogate's best.
     """
     by = {source: [each for each in candidates if each.source is source] for source in PredictionSource}
     predicted, published = by[PredictionSource.SURROGATE], by[PredictionSource.PUBLISHED]

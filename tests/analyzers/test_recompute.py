@@ -86,7 +86,7 @@ def test_forward_on_any_thread_is_not_recompute(tmp_path: Path) -> None:
 def test_gradients_of_gradients_leave_recompute_unsaid(tmp_path: Path) -> None:
     # create_graph=True: autograd records what backward computes
     drawing = _node("MmBackward0", 10, 100, Drawing()).operator("aten::mm", 20, 60, BACKWARD, 7)
-    drawing.operator("aten::as_strided", 22, 24, BACKWARD)  # inside what is recorded
+    drawing.operator("aten::as_strided", 22, 24, BACKWARD)  # nested in an operator that autograd recorded
     _node("MulBackward0", 110, 200, drawing).operator("aten::mul", 120, 150, BACKWARD)
     assert _recompute(_launching(drawing, 30, 130), tmp_path) == 0
 

@@ -23,7 +23,8 @@ OURS = ("--exclusive", "--mem=0")  # options of every job of the tuner
 
 
 def job_settings(headers: Sequence[str]) -> dict[str, str]:
-    """Returns the settings by name; {} if the lines ask for neither a part of a cluster nor a time."""
+    """Returns the Slurm launcher's settings that #SBATCH lines (`headers`) give, by name; {} if they name no account,
+    partition, QOS, time or reservation."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, value in options(headers, "srun"):

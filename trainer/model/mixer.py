@@ -1,4 +1,4 @@
-"""The type that a file of `mixers/` defines: a token mixer's parameters, FLOPs and tensors saved for backward."""
+"""Defines `Mixer`, of which each file of `mixers/` makes one instance: its parameters, FLOPs and saved tensors."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ def acts(recipe: Settings, name: str) -> bool:
 
 
 def requested_knobs(recipe: Settings) -> list[str]:
-    """Returns the knobs that the recipe sets to a value other than null and that have an effect."""
+    """Returns the knobs with an effect that the recipe sets to a value other than null; those of sections other than
+    `knobs` count as set even at their default."""
     named = [name for name, knob in KNOBS.items() if knob.section != "knobs" or name in recipe.knobs]
     return [name for name in named if recipe.knob(name) is not None and acts(recipe, name)]
 

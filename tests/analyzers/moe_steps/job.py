@@ -60,7 +60,9 @@ class Job:
     data_us: float = 0.0  # data loading per step
     data: tuple[str, str] = ("", "")
     # memory
-    recompute: str = ""  # "", "range" or "checkpoint"
+    # how the trace shows recompute: "range", a range of that name; "checkpoint", the backward of checkpoint's autograd
+    # function; "" without recompute
+    recompute: str = ""
     recompute_experts: bool = True  # experts and exchanges too; else attention only
     allocations: int = 0  # allocations in the forward pass of a layer
     allocation_us: float = 0.0

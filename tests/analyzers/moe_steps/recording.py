@@ -16,7 +16,8 @@ CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "kernel": "cudaLaunchKernel"}
 
 
 class Recording:
-    """Grows while a machine runs. `clock_us` is what this rank's clock shows when the job starts."""
+    """The trace events of one rank, to which a simulated `Machine` adds. `clock_us` is what this rank's clock shows
+    when the job starts."""
 
     def __init__(
         self, *, rank: int, ranks: int, clock_us: float = 0.0, operators: bool = True, memory: bool = False

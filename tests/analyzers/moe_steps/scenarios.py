@@ -56,7 +56,8 @@ def step_us(job: Job) -> float:
 
 
 def _exposed_exchange(random: Random) -> Job:
-    """Draws a job in which nothing overlaps dispatch and combine, four per layer."""
+    """Draws a job with much exposed dispatch and combine, four exchanges per layer; in a third of the jobs compute
+    hides 30 % of each."""
     job = healthy(random)
     exposed_us = layer_us(job) * random.uniform(0.15, 1.2) / 4
     covered = random.choice((0.0, 0.0, 0.3))

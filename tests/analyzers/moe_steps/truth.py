@@ -18,7 +18,7 @@ Steps = Sequence[Sequence[Instruction]]
 
 
 class Loss(StrEnum):
-    """A loss that can be removed: one of the walls, or of two others."""
+    """A kind of lost time that a test can take away: a wall, the pipeline bubble or imbalance."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"

@@ -67,8 +67,8 @@ def cause_of(one: Trial) -> str:
 
 @pytest.fixture(scope="module")
 def busy_experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Trial], dict[str, Any]]:
-    """Returns a recipe whose router sends one rank's experts twice the other's tokens; changes of numerics are allowed,
-    the layout is frozen."""
+    """Tunes a recipe whose router sends one rank's experts twice the other's tokens, with the layout frozen and changes
+    of numerics allowed; returns the folder, the trials and report.json."""
     folder = tmp_path_factory.mktemp("experts")
     free = ("precision", "moe_token_dispatcher_type", "cuda_graph_impl", "micro_batch_size")
     trials, report = tuned(

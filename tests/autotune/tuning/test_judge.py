@@ -251,7 +251,8 @@ def test_another_layout_draws_other_weights_and_only_the_level_is_compared() -> 
 def test_another_micro_batch_has_other_weights_where_nothing_puts_the_trainers_generators_back(
     inject: bool, agrees: bool
 ) -> None:
-    """Real Megatron-LM 0.16.1, micro batches 1 and 2: its warm-up draws random numbers before its weights."""
+    """Uses losses of real Megatron-LM 0.16.1 with micro batches 1 and 2, whose JIT warm-up draws random numbers before
+    the weights are initialized."""
     data = BASE.replace({"precision": "fp32"}).model_dump(mode="json")
     data["burst"] |= {"engine": "command"}
     recipe = Recipe.model_validate(data | {"trainer": {"command": ["python", "t.py"], "inject": inject}})

@@ -17,7 +17,7 @@ from tests.policies.drawn import gpu_recipe, outcome, trial
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-NOISE = 0.03  # half-spread of repeats
+NOISE = 0.03  # half the range of repeated bursts' throughput, relative to its median
 SETTING = "moe_hybridep_num_sms"
 
 

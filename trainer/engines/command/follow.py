@@ -34,7 +34,8 @@ class Patience:
     """Limits on the wait for a line, in seconds."""
 
     first_s: float  # limit for the first iteration
-    all_s: float  # limit from the first iteration to the last, unless iterations still arrive
+    # limit from the first iteration to the last; after it, the next line may take only LAST_LINE_STEPS median steps
+    all_s: float
     medians: float = 20.0  # limit for a later line, in median steps
     least_s: float = 60.0  # least limit for a later line, however short the steps are
     writing_s: float = 600.0  # least limit around the profiled steps

@@ -57,7 +57,7 @@ class Account:
 
 
 def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
-    """Returns the document of one rank.
+    """Runs one pipeline rank on fake tensors; returns its document: parameters, bytes by part, and the peak.
 
     `refused` has an error of Megatron's, `stopped` something that a dry run cannot follow; neither is raised.
     """

@@ -43,7 +43,7 @@ def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Makes all tensors in the block fake, without data; use inside `megatron_on_cpu()`.
+    """Makes all tensors fake, without data, inside the with statement; use inside `megatron_on_cpu()`.
 
     Replaces functions of Megatron that read values.
     """
@@ -57,7 +57,7 @@ def fake_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Sets up everything needed to build and train the model of one rank."""
+    """Sets up what is needed to build and train the model of one rank on fake tensors, over fake process groups."""
     with megatron_on_cpu(), fake_process_groups(recipe, rank=rank), fake_tensors():
         yield
 

@@ -80,9 +80,9 @@ class OneLayer:
 
 @contextlib.contextmanager
 def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer]:
-    """Builds the layer for the block, with experts or without; all ranks must call it with the same arguments.
+    """Builds the layer, with experts or without, for the duration of the with statement; nothing of it is left after.
 
-    Nothing of it is left at the end.
+    All ranks must call it with the same arguments.
     """
     own = one_layer_recipe(recipe, moe=moe, world=dist.get_world_size())
     with contextlib.ExitStack() as stack:

@@ -117,8 +117,8 @@ class Mixers:
         return [self.parts.gemm("index", float(weights), self.parts.launches("attn", kind)(12), kind)]
 
     def _other_mixer(self, kind: Kind) -> list[Op | Concurrent]:
-        """Returns mixers other than plain attention: their GEMMs, around memory-bound scans for linear ones, around
-        attention otherwise."""
+        """Returns the ops of a mixer other than plain attention: norm, GEMMs with TP collectives, between them
+        attention (for a linear mixer a memory-bound scan), and the residual."""
         launches = self.parts.launches("attn", kind)
         attends = mixers()[kind.mixer].attends
         each = mixers()[kind.mixer].parameters(self.model)

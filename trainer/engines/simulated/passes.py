@@ -86,8 +86,8 @@ class Passes:
     def weave(
         self, work: Work, forward: Segments, backward: Segments, ahead: tuple[int, ...], behind: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Adds the interleaved forward and backward of a layer; returns the ends of the forward and of the backward
-        chain."""
+        """Adds the interleaved forward and backward of a layer to `work`. `ahead` and `behind` are the ops that end the
+        forward and the backward chain of the layer before; returns those of this layer."""
         behind = work.chain(backward.before, behind)
         sent_back, alone = self._shared_out(backward.send)
         behind = work.chain(sent_back, behind)

@@ -146,7 +146,8 @@ FEEDS: dict[str, Callable[[Candidates], Tensors]] = {"dense": _dense, "moe": _ex
 
 
 def copies_of_a_token(candidates: Candidates) -> Floats:
-    """Returns the tokens that this rank's experts process per token of its own, at an even load."""
+    """Returns the tokens that this rank's experts process, at an even load, per token of its own before sequence
+    parallelism splits them."""
     padded = candidates.on("moe_pad_expert_input_to_capacity")
     capacity = np.where(padded, candidates.number("moe_expert_capacity_factor", none=1.0), 1.0)
     return (

@@ -14,8 +14,9 @@ LayersHeld = dict[bool, Floats]  # MoE or not -> layers times micro batches, [N,
 
 
 def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
-    """Returns the layers held by kind at two moments: at the peak, and at the peak while the last chunk runs, whose
-    head computes the loss. MTP layers are counted by their own feed-forward."""
+    """Returns, by kind, the layers times micro batches whose activations each rank holds for backward, at two moments:
+    when it holds most, and when it holds most while its last chunk runs, whose head computes the loss. MTP layers are
+    counted by their own feed-forward."""
     chunks, (split, schedule, of_row) = candidates.chunks, _different(candidates)
     held, at_loss = _moments(*(part[:, None, None] for part in schedule), shape=chunks.moe.shape[1:])
     dense, moe = chunks.dense[split], chunks.moe[split]

@@ -25,8 +25,8 @@ FP32 = 4.0
 
 
 def logits(candidates: Candidates) -> tuple[Floats, Floats]:
-    """Returns the bytes of vocabulary-sized tensors of the last stage: (at the loss of one head, kept by every other
-    head).
+    """Returns the bytes per token of vocabulary-sized tensors of the last stage: (at the loss of one head, kept by
+    every other head).
 
     They are logits in the training precision, an fp32 copy, in which the softmax is computed, and its gradient in the
     training precision in place of the copy. Megatron-LM's native fusion compiles the same steps out of place and keeps
@@ -42,8 +42,8 @@ def logits(candidates: Candidates) -> tuple[Floats, Floats]:
 
 
 def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool) -> Floats:
-    """Returns the bytes of gradients alive while the widest module of a layer runs backward: those of its inputs and
-    outputs."""
+    """Returns the bytes per token of gradients alive while the widest module of a layer runs backward: those of its
+    inputs and outputs."""
     wide = wide_bytes(candidates)
     model = candidates.base.architecture
     hidden = model.hidden_size * wide
@@ -57,8 +57,8 @@ def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool)
 
 
 def dispatch(candidates: Candidates) -> Floats:
-    """Returns the bytes of the buffers of one dispatch or combine, sent and received; an all-gather receives all ranks'
-    tokens."""
+    """Returns the bytes per token of the buffers of one dispatch or combine, sent and received; 0 without EP and ETP.
+    An all-gather receives all ranks' tokens."""
     hidden = expert_input(candidates.base.architecture) * wide_bytes(candidates)
     gathered = candidates.ep * candidates.etp / sequence_parallel_ranks(candidates)
     exchanged = 2 * copies_of_a_token(candidates)
@@ -68,8 +68,8 @@ def dispatch(candidates: Candidates) -> Floats:
 
 
 def rebuilt(candidates: Candidates, saved: Tensors, left: Tensors) -> Floats:
-    """Returns the bytes rebuilt at a time in backward: all layers of a checkpoint with full recompute, else one layer's
-    recomputed and offloaded tensors and the layers whose offloaded tensors are being loaded."""
+    """Returns the bytes per token rebuilt at a time in backward: all layers of a checkpoint with full recompute, else
+    one layer's recomputed and offloaded tensors and the layers whose offloaded tensors are being loaded."""
     full = candidates.among("recompute_granularity", "full")
     uniform = ~candidates.among("recompute_method", "block")
     layers = np.where(uniform, candidates.number("recompute_num_layers", none=1.0), 1.0)

@@ -40,8 +40,9 @@ class Search:
     base: Recipe  # the recipe with settings that are always worth having
     layouts: Candidates
     broken: dict[str, Flags]  # layouts that violate each rule, before any setting is chosen
-    outlined: Scored  # legal layouts x recompute, at the reference dispatcher
-    finals: Scored  # the best of these x every other setting
+    # legal layouts, each with its fastest CP exchange, x recompute, precision and offload, at the reference dispatcher
+    outlined: Scored
+    finals: Scored  # the best rows of `outlined` and those of the recipe's own layout x every other setting
     unavoidable: frozenset[str]  # rules not applied: every choice violates them, or nothing fits without violating them
     estimated: int
     learned: LearnedCluster = TABLES

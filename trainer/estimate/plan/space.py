@@ -83,8 +83,8 @@ def layouts(base: Recipe) -> Candidates:
 
 def exchanges(base: Recipe, cp: int) -> list[Option]:
     """Returns the ways in which `cp` context ranks may exchange attention's tensors: the recipe's own, a ring (`p2p`),
-    all-to-all over heads (`a2a`), or all-to-all inside a node and a ring between nodes. If the model requires it, keys
-    and values are gathered."""
+    all-to-all over heads (`a2a`), gathered keys and values in models that may require it, and all-to-all inside a node
+    with a ring between nodes. With CP 1 or on CPUs only the recipe's own."""
     own: Option = {name: base.knob(name) for name in EXCHANGE}
     if cp == 1 or base.hardware.is_cpu:
         return [own]

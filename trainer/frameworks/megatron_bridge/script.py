@@ -1,7 +1,8 @@
 """Exports a recipe as overrides `section.key=value` for a Bridge recipe of the same model.
 
-Bridge recipes set knobs of their own, so every knob is written, even at its default, and so is the model. Other
-settings of the Bridge recipe stay (data, tokenizer, schedule, checkpoints); a comment names them.
+Bridge recipes set knobs of their own, so every knob is written, even at its default, and so is the model.
+`comm_overlap` is removed and `checkpoint.ckpt_format` set to match Megatron FSDP. Other settings of the Bridge recipe
+stay (data, tokenizer, schedule, checkpoints); a comment names them.
 """
 
 from __future__ import annotations

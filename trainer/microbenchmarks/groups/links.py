@@ -16,7 +16,8 @@ BATCHES = (1, 4)  # micro batches of a dispatch: one may be bound by latency, fo
 
 
 def rows(recipe: Recipe) -> list[Row]:
-    """Returns rows of collectives at two sizes, dispatches of every library, sends and copies."""
+    """Returns rows of reduce-scatters at two sizes, sends, dispatches of every library, exchanges of token counts and,
+    except on CPUs, copies."""
     return [*_rings(recipe), *_dispatches(recipe), *_copies(recipe)]
 
 

@@ -1,5 +1,5 @@
-"""Rules of norms, loss scales, counts and first iterations that releases compute wrongly, by reports in the issue
-trackers."""
+"""Rules for settings with which some releases compute gradient norms, loss scales, counts or first iterations wrongly,
+by reports in their issue trackers."""
 
 from typing import Any
 

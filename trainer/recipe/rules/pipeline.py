@@ -63,8 +63,8 @@ def _fills(batches: int, group: int, pp: int) -> bool:
 
 
 def _fill(recipe: Settings) -> Suggestion:
-    """Returns no group size if it is what breaks the schedule; else the nearest micro batch that leaves enough micro
-    batches; else no interleaving."""
+    """Suggests removing the group size if it is what breaks the schedule; else the nearest micro batch that leaves
+    enough micro batches; else no interleaving."""
     pp, rows = layout_of(recipe).pp, recipe.training.global_batch_size // recipe.data_parallel_size
     if recipe.knob(GROUP) and _fills(recipe.num_microbatches, pp, pp):
         return {GROUP: None}
