@@ -73,8 +73,10 @@ def log_path(burst_folder: Path, rank: int) -> Path:
 def arrive(control: Path, rank: int) -> None:
     """Makes this rank end with the process that started it, and writes its pid file.
 
-    Ends the process at once if its parent is already gone. Call it first, from the main thread.
+    Ends the process at once if its parent is already gone. Call it first, from the main thread. Garbage is collected
+    again from `requests` on: Python would search all of torch many times while it is imported.
     """
+    gc.disable()
     die_with_parent(int(os.environ.get(AGENT, os.getppid())))
     atexit.register(gc.freeze)  # without it, Python searches all of torch for garbage at exit: 1 s of CPU time
     faulthandler.register(STACKS, file=2, all_threads=True)  # a file number: follows the redirection to a burst's log
@@ -90,7 +92,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def requests(control: Path, rank: int) -> Iterator[Path]:
-    """Yields the folders of bursts to run, in order; ends at a stop request, or when the control folder is gone."""
+    """Yields the folders of bursts to run, in order; ends at a stop request, or when the control folder is gone.
+
+    What is imported by now is left out of Python's search for garbage, until `gc.unfreeze()`.
+    """
+    gc.freeze()
+    gc.enable()
     write_whole(control / f"rank{rank}.ready", b"")
     number = 0
     while (request := _next_request(control, number)) is not None and request.burst is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -71,3 +72,16 @@ def test_an_outcome_has_the_memory_outside_of_the_ranks_that_reported_it() -> No
     reports = [RankReport(rank=rank, outside_gib=held) for rank, held in enumerate((3.0, None, 3.5))]
     assert outcome_of(RECIPE, reports, None, warm=False).outside_gib == [3.0, 3.5]
     assert outcome_of(RECIPE, [RankReport(rank=0)], None, warm=False).outside_gib == []
+
+
+def test_a_runs_own_collections_search_what_it_has_imported() -> None:
+    from trainer.engines.megatron.process import process_settings
+
+    gc.freeze()
+    try:
+        with process_settings(RECIPE.replace({"manual_gc": True})):
+            assert gc.get_freeze_count() == 0
+            assert not gc.isenabled()
+        assert gc.isenabled()
+    finally:
+        gc.freeze()  # the suite's own imports

@@ -118,6 +118,7 @@ class GpuDevice:
         """
         import torch
 
+        gc.unfreeze()  # as in a run, whose collections search what it has imported as well
         gc.collect()  # the model of the previous burst is in reference cycles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -22,6 +22,7 @@ def process_settings(recipe: Recipe) -> Iterator[None]:
         ranks = int(os.environ["LOCAL_WORLD_SIZE"])
         pin(own_share(int(os.environ["LOCAL_RANK"]), numa_nodes_of_gpus(ranks), cores, cores_by_numa_node()))
     if recipe.knob("manual_gc"):
+        gc.unfreeze()  # a run's own collections search what it has imported as well
         gc.collect()
         gc.disable()
     try:
