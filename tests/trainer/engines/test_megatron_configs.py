@@ -89,21 +89,22 @@ def test_replicas_are_compared_in_slices_and_any_difference_is_found(monkeypatch
     monkeypatch.setattr(replicas, "_SLICE", 3)
     mine = torch.arange(8.0).reshape(2, 4)
 
-    def between(other: Any) -> float:
-        theirs = torch.stack([replicas._fingerprint(torch, part) for part in other.flatten().split(3)]).sum(0)
+    def between(*others: Any) -> list[float]:
+        theirs = torch.stack([replicas._fingerprint(torch, other) for other in others])
 
         def all_reduce(tensor: Any, op: Any, group: Any) -> None:
             pick = torch.minimum if op == torch.distributed.ReduceOp.MIN else torch.maximum
             tensor.copy_(pick(tensor, theirs))
 
         monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-        return replicas._spread(torch, mine, _Group())
+        return replicas._spreads(torch, [mine] * len(others), _Group())
 
     swapped = mine.clone()
     swapped[0, 0], swapped[0, 1] = mine[0, 1], mine[0, 0]
-    assert between(mine.clone()) == 0.0
-    assert between(swapped) > 0.0
-    assert between(mine + 1e-6) > 0.0
+    same, exchanged, moved = between(mine.clone(), swapped, mine + 1e-6)
+    assert same == 0.0
+    assert exchanged > 0.0
+    assert moved > 0.0
 
 
 def built_of(**fields: Any) -> Any:
