@@ -53,6 +53,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._baseline_kib = 0
+        self._attainable_tflops: dict[int, float] = {}  # by number of threads
         heap.keep_freed_memory()
 
     def synchronize(self) -> None:
@@ -80,8 +81,18 @@ class CpuDevice:
         """Returns None: memory outside the count is not known on a CPU."""
 
     def attainable_tflops(self) -> float:
-        """Measures the TFLOP/s of a large float32 GEMM with this rank's threads: the rate that GEMMs can attain
-        here."""
+        """Returns the TFLOP/s of a large float32 GEMM with this rank's threads: the rate that GEMMs can attain here.
+
+        It is measured once per number of threads.
+        """
+        import torch
+
+        threads = torch.get_num_threads()
+        if threads not in self._attainable_tflops:
+            self._attainable_tflops[threads] = self._gemm_tflops()
+        return self._attainable_tflops[threads]
+
+    def _gemm_tflops(self) -> float:
         import torch
 
         size, best_s = 512, float("inf")
