@@ -90,7 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture
 def light_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts of this test have an agent that imports no torch, and neither can their ranks."""
+    """Starts of this test have an agent that imports no torch; their ranks can."""
     monkeypatch.setenv("PYTHONPATH", str(LIGHT), prepend=os.pathsep)
 
 

@@ -51,6 +51,7 @@ def test_the_recipe_of_a_scene_is_legal(scene: Scene) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.megatron
+@pytest.mark.usefixtures("light_agent")
 def test_the_tuner_names_and_fixes_a_host_wall_on_two_nodes(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)

@@ -37,6 +37,7 @@ def test_an_environment_that_an_engine_cannot_make_is_refused(
 
 
 @pytest.mark.cold
+@pytest.mark.usefixtures("light_agent")
 def test_variables_are_bisected_on_real_ranks(empty_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Path("cpu.yaml").write_text(CPU)
     words = ["--env-b", "OMP_THREAD_LIMIT=1", "--env-b", "MALLOC_ARENA_MAX=1", "--budget", "2", "--study", "s"]

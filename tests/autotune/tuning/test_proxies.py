@@ -213,6 +213,7 @@ burst: {warmup_steps: 1, measure_steps: 3, trace_steps: 1}
 
 @pytest.mark.megatron
 @pytest.mark.cold
+@pytest.mark.usefixtures("light_agent")
 @pytest.mark.thorough
 def test_two_real_ranks_tune_a_run_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launcher local has one node of the target's two: its ranks run the proxies, and the full run stays unmeasured."""

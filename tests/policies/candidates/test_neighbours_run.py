@@ -85,6 +85,7 @@ def test_nothing_that_may_be_tried_of_local_layers_needs_transformer_engine(knob
 
 @pytest.mark.megatron
 @pytest.mark.thorough
+@pytest.mark.usefixtures("light_agent")
 def test_everything_that_may_be_tried_on_cpu_ranks_runs(tmp_path: Path) -> None:
     """Runs each change from the first base that it may be tried from, on ranks that all share."""
     engine = MegatronEngine(tmp_path / "engine")

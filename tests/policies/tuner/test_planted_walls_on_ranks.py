@@ -49,6 +49,7 @@ PLANTED = {
 
 @pytest.mark.megatron
 @pytest.mark.cold
+@pytest.mark.usefixtures("light_agent")
 @pytest.mark.thorough
 @pytest.mark.parametrize("scene", PLANTED.values(), ids=PLANTED.keys())
 def test_a_wall_planted_on_real_ranks_gets_its_fix_in_the_first_two_proposals(scene: Scene, tmp_path: Path) -> None:

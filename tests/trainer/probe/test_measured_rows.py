@@ -89,6 +89,7 @@ def test_two_cpu_ranks_measure_every_row_planned_for_them(tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.megatron
+@pytest.mark.usefixtures("light_agent")
 def test_a_probe_ends_at_its_deadline_with_what_it_has(tmp_path: Path) -> None:
     base = load_recipe("cpu-moe").replace({"expert_model_parallel_size": 1})
     recipe = base.model_copy(update={"cluster": base.cluster.model_copy(update={"gpus_per_node": 1})})

@@ -40,8 +40,10 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         slurm.stop()
 
 
-def test_a_slow_link_between_two_nodes_is_measured(slow: Cluster, tmp_path: Path) -> None:
-    found = probe(recipe_on_nodes(), home=tmp_path / "engine", folder=tmp_path / "probe")
+def test_two_nodes_are_measured_and_show_their_slow_link(slow: Cluster, tmp_path: Path) -> None:
+    recipe = recipe_on_nodes()
+    rows, folder = rows_of(recipe), tmp_path / "probe"
+    found = probe(recipe, home=tmp_path / "engine", folder=folder, rows=rows, within_s=HANG_S, group_s=HANG_S)
     assert found.failure is None
     links = found.links
     assert links is not None
@@ -49,18 +51,10 @@ def test_a_slow_link_between_two_nodes_is_measured(slow: Cluster, tmp_path: Path
     assert 0.15 * RATE_GB_S < links.bandwidth_gb_s < 1.2 * RATE_GB_S, links_in_words(links)
     assert 0 < links.latency_us < 1e6
     assert links.clocks_apart_s < 1.0  # one machine has one clock
-    assert [env for _, env in marked() if str(tmp_path) in env.get("PWD", "")] == []
-
-
-def test_rows_are_measured_over_two_nodes_and_show_the_slow_link(slow: Cluster, tmp_path: Path) -> None:
-    recipe = recipe_on_nodes()
-    rows, folder = rows_of(recipe), tmp_path / "probe"
-    found = probe(recipe, home=tmp_path / "engine", folder=folder, rows=rows, within_s=HANG_S, group_s=HANG_S)
-    assert found.failure is None
-    assert found.links is not None
     kinds = {row.kind: row for row in found.rows}
     assert [row.name for row in found.rows if row.kind != "nsys" and row.measured is None] == []
     far = kinds["ring_far"]
     sent_gb = far.sizes["gb"] / 2  # half of it stays
     assert 0.15 * RATE_GB_S < sent_gb / ((far.measured or 0) / 1e6) < 1.5 * RATE_GB_S, far
     assert {"ring_far", "gemm", "grouped", "attention", "layer_kept", "megatron"} <= set(kinds)
+    assert [env for _, env in marked() if str(tmp_path) in env.get("PWD", "")] == []

@@ -1,7 +1,8 @@
 """A stand-in for torchrun's agent that starts ranks as it does, with its variables, logs, signals and words.
 
-Ahead of the real torch in PYTHONPATH it spares a start the import of torch. Tests of the agent's own part (which rank
-it names, how it ends with another node's) start the real one: tests/trainer/launchers/test_local_faults.py and others.
+Ahead of the real torch in PYTHONPATH it spares a start the import of torch; its ranks have the real one. Tests of the
+agent's own part (which rank it names, how it ends with another node's) start the real agent:
+tests/trainer/launchers/test_local_faults.py and others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 ENDING_S = 0.1  # between two looks at ranks that were asked to end
+LIGHT = Path(__file__).parents[2]  # not in the PYTHONPATH of ranks
 TERM_S = 30.0  # torchrun's time between SIGTERM and SIGKILL of the other ranks
 
 
@@ -39,7 +41,9 @@ def main() -> None:
 def start(asked: argparse.Namespace, local: int) -> subprocess.Popen[bytes]:
     logs = Path(asked.log_dir, "none_0", "attempt_0", str(local))
     logs.mkdir(parents=True)
+    paths = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if path != str(LIGHT)]
     variables = {
+        "PYTHONPATH": os.pathsep.join(paths),
         "LOCAL_RANK": local,
         "RANK": asked.node_rank * asked.nproc_per_node + local,
         "GROUP_RANK": asked.node_rank,
@@ -48,7 +52,8 @@ def start(asked: argparse.Namespace, local: int) -> subprocess.Popen[bytes]:
         "MASTER_ADDR": asked.master_addr,
         "MASTER_PORT": asked.master_port,
     }
-    env = os.environ | {name: str(value) for name, value in variables.items()}
+    threads = {"OMP_NUM_THREADS": "1"} if asked.nproc_per_node > 1 else {}
+    env = threads | os.environ | {name: str(value) for name, value in variables.items()}
     with (logs / "stdout.log").open("w") as stdout, (logs / "stderr.log").open("w") as stderr:
         return subprocess.Popen(asked.command, env=env, stdout=stdout, stderr=stderr, start_new_session=True)
 
