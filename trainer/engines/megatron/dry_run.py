@@ -101,10 +101,12 @@ def microbatches_of(recipe: Recipe, pp_rank: int) -> int:
 
 
 def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
+    from trainer.engines.megatron.cpu import import_uncompiled, megatron_on_cpu
+
+    import_uncompiled()
     from megatron.core import parallel_state
     from megatron.core.optimizer import get_megatron_optimizer
 
-    from trainer.engines.megatron.cpu import megatron_on_cpu
     from trainer.engines.megatron.fake import AS_ON_GPUS, create_state, fake_process_groups, fake_tensors
     from trainer.engines.megatron.model import build_chunks, in_ddp, trainable
 
@@ -242,6 +244,18 @@ def main() -> None:
         json.dump(answer, document)
 
 
+def _import_megatron() -> None:
+    """Imports Megatron-Core, which Python's search for garbage then leaves out: it is a tenth of a dry run's time."""
+    gc.disable()
+    with contextlib.suppress(ImportError):  # `run` says which module is missing
+        from trainer.engines.megatron.cpu import import_uncompiled
+
+        import_uncompiled()
+    gc.freeze()
+    gc.enable()
+
+
 if __name__ == "__main__":
     atexit.register(gc.freeze)  # without it, Python searches all of torch for garbage at exit: 1 s of CPU time
+    _import_megatron()
     main()
