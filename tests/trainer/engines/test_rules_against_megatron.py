@@ -29,7 +29,7 @@ from trainer.recipe.tables import read_table
 
 pytestmark = pytest.mark.megatron
 
-DRAWS = (range(1_000), range(1_000, 8_000))
+DRAWS = (range(500), range(500, 8_000))
 MAX_RANKS = 64  # most ranks of a tuned recipe that is mutated: grouping fake ranks takes time
 ROWS = read_table("rules/comparison.csv")
 
