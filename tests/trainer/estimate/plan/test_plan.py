@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.looks.recipes import setting_words
+from tests.draws import few
 from tests.rows import filled
 from trainer.estimate.candidates import table
 from trainer.estimate.memory.estimate import estimate_memory
@@ -196,7 +197,7 @@ def test_offload_is_chosen_where_its_room_surely_buys_more_than_its_copies_cost(
     assert free.tokens_per_s_per_gpu > (1 + np.hypot(PAIR_SPREAD, FEATURE_SPREAD)) * without.tokens_per_s_per_gpu
 
 
-@pytest.mark.parametrize(("nodes", "batch"), [(32, 2048), (128, 8192)])
+@pytest.mark.parametrize(("nodes", "batch"), few([(32, 2048), (128, 8192)], 1))
 def test_offload_whose_gain_is_not_sure_is_named_and_not_chosen(nodes: int, batch: int) -> None:
     training = {"global_batch_size": batch, "precision": "fp8_blockwise"}
     found = search(recipe("deepseek-v3", cluster={"gpu": "h100", "nodes": nodes}, training=training))
