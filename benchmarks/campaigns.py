@@ -40,7 +40,7 @@ BUDGET = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ExpertChange:
     """One change that a human tuner made. `recipe` is None if no knob expresses it. Rates are tokens/s/GPU."""
 
     change: str
@@ -53,7 +53,7 @@ class Step:
 class Case:
     name: str
     note: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExpertChange, ...]
 
     @property
     def first(self) -> Recipe:
@@ -62,7 +62,7 @@ class Case:
         return recipe
 
     @property
-    def replayed(self) -> list[Step]:
+    def replayed(self) -> list[ExpertChange]:
         return [step for step in self.steps if step.recipe is not None]
 
 
@@ -73,13 +73,15 @@ def read_cases() -> list[Case]:
 
 
 def _case(name: str, rows: Sequence[dict[str, str]]) -> Case:
-    recipe, steps = _first(name, json.loads(rows[0]["sets"])), list[Step]()
+    recipe, steps = _first(name, json.loads(rows[0]["sets"])), list[ExpertChange]()
     for number, row in enumerate(rows):
         sets = json.loads(row["sets"]) if number and row["sets"] else {}
         recipe = recipe.replace(sets)
         expressed = bool(row["sets"])
         published = _published(recipe, row)
-        steps.append(Step(change=row["change"], published=published, sets=sets, recipe=recipe if expressed else None))
+        steps.append(
+            ExpertChange(change=row["change"], published=published, sets=sets, recipe=recipe if expressed else None)
+        )
     return Case(name=name, note=rows[0]["note"], steps=tuple(steps))
 
 

@@ -85,7 +85,7 @@ def memory(facts: Path, *, write: bool) -> None:
     moe, dense = ([each for each in judged if each.run.is_moe is wanted] for wanted in (True, False))
     for name, group in (("MoE", moe), ("dense", dense)):
         _print_group(console, name, group)
-    _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured > LARGE_GIB])
+    _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured_gib > LARGE_GIB])
     _print_rows(console, f"errors above {WORST:.0%}", [each for each in judged if abs(each.error) > WORST])
     _print_features(console, judged)
     by_family = judge(runs, left_out=lambda run: run.family)
@@ -123,8 +123,8 @@ def _print_group(console: Console, name: str, judged: Sequence[Judged]) -> None:
 def _print_rows(console: Console, title: str, judged: Sequence[Judged]) -> None:
     columns = [Column(name, justify="right") for name in ("measured GiB", "estimate", "error", "bound")]
     grid = Table("case", "platform", *columns, box=None, title=title, title_justify="left")
-    for each in sorted(judged, key=lambda each: -each.measured):
-        figures = (f"{each.measured:.2f}", f"{each.peak:.2f}", f"{each.error:+.1%}", f"{each.upper:.2f}")
+    for each in sorted(judged, key=lambda each: -each.measured_gib):
+        figures = (f"{each.measured_gib:.2f}", f"{each.peak:.2f}", f"{each.error:+.1%}", f"{each.upper:.2f}")
         grid.add_row(each.run.case[:90], each.run.platform, *figures)
     console.print(grid)
 

@@ -83,7 +83,7 @@ def peaks_of(judged: Sequence[Judged]) -> list[Peak]:
             recipe=each.run.recipe,
             case=each.run.case,
             rank=-1,
-            measured_gib=each.measured,
+            measured_gib=each.measured_gib,
             estimated_gib=each.peak,
         )
         for each in judged

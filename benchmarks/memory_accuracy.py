@@ -38,12 +38,12 @@ class Judged:
     upper: float
 
     @property
-    def measured(self) -> float:
+    def measured_gib(self) -> float:
         return self.run.peak_bytes / GIB
 
     @property
     def error(self) -> float:
-        return self.peak / self.measured - 1
+        return self.peak / self.measured_gib - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def calibration(judged: Sequence[Judged]) -> Calibration:
         cases=len({each.run.case for each in judged}),
         median_pct=round(float(np.median(errors)), 1),
         p90_pct=round(float(np.percentile(errors, 90)), 1),
-        largest_gib=round(max((each.measured for each in judged), default=1.0), 1),
+        largest_gib=round(max((each.measured_gib for each in judged), default=1.0), 1),
     )
 
 
@@ -221,14 +221,14 @@ def _has(each: Judged, feature: str) -> bool:
 
 def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
     """Returns (share of cases with all runs below the bound, median distance of the bound above the measurement)."""
-    ratios: Floats = np.array([each.upper / each.measured for each in judged])
+    ratios: Floats = np.array([each.upper / each.measured_gib for each in judged])
     failing = {each.run.case for each, ratio in zip(judged, ratios, strict=True) if ratio < 1}
     return 1 - len(failing) / len({each.run.case for each in judged}), float(np.median(ratios) - 1)
 
 
 def short(judged: Sequence[Judged]) -> float:
     """Returns the GiB by which the bound is too low in the worst run, 0 if it holds in all."""
-    return max(0.0, *(each.measured - each.upper for each in judged))
+    return max(0.0, *(each.measured_gib - each.upper for each in judged))
 
 
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:

@@ -72,7 +72,7 @@ class Spread:
 
     def band(self, bursts: int, others: int, confidence: float) -> float:
         """Returns how far apart the medians of `bursts` and of `others` bursts of one recipe may be, as a log ratio."""
-        quantile = student(max(self.freedom, MIN_FREEDOM), confidence)
+        quantile = t_quantile(max(self.freedom, MIN_FREEDOM), confidence)
         return quantile * self.deviation * math.sqrt(1 / bursts + 1 / others)
 
 
@@ -186,11 +186,11 @@ def deviation_of_a_traced_step(trial: Trial) -> float:
     return math.hypot(max(steps, default=0.0), deviation_of_a_burst(trial))
 
 
-def student(freedom: int, share: float) -> float:
-    """Returns the quantile `share` of Student's t."""
+def t_quantile(degrees_of_freedom: int, probability: float) -> float:
+    """Returns the quantile of Student's t at this probability."""
     from scipy.special import stdtrit  # imported here so that commands that compare nothing start without SciPy
 
-    return float(stdtrit(freedom, share))
+    return float(stdtrit(degrees_of_freedom, probability))
 
 
 def _rates(trial: Trial) -> list[float]:

@@ -22,7 +22,7 @@ from analyzers.ranks.causes import Causes, causes, scaled_down
 from analyzers.ranks.clocks import align
 from analyzers.ranks.late_ranks import Lateness, lateness
 from analyzers.ranks.matching import match, pairs
-from analyzers.ranks.stragglers import ExpertLoad, Late, Place, expert_load, imbalance_us, places, rank_times
+from analyzers.ranks.stragglers import ExpertLoad, Place, Straggler, expert_load, imbalance_us, places, rank_times
 from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
@@ -48,7 +48,7 @@ class Job:
     imbalance_us: float = 0.0  # time that evenly loaded ranks would save (`stragglers.imbalance_us`)
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each rank compared with the others, if several were traced
-    late: Late | None = None  # the rank that comes latest to collectives
+    late: Straggler | None = None  # the rank that comes latest to collectives
     lateness: Lateness = field(default_factory=Lateness)  # causes of waiting for other ranks, and the ranks waited for
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
     memory: Sequence[tuple[int | None, MemoryUse]] = ()  # memory of each rank that recorded it

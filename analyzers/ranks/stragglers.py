@@ -39,8 +39,8 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
-    """The rank that enters latest.
+class Straggler:
+    """The rank that enters collectives latest.
 
     in_every_step: it enters `kind` late in each step; in_part_us: its time for `part`, where it falls behind;
     middle_us: the median rank's time for it. part is None if no part explains the lateness.
@@ -108,7 +108,7 @@ def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
 
 def rank_times(
     ranks: Sequence[Digest], clocks: Sequence[Clock], waits: Sequence[Waits], table: Sequence[Sequence[RankStep]]
-) -> tuple[list[RankTime], Late | None]:
+) -> tuple[list[RankTime], Straggler | None]:
     """Returns the average step of each rank with a number, and the rank that enters collectives latest, None if none is
     late."""
     if len(ranks) < 2:
@@ -119,7 +119,7 @@ def rank_times(
     waited_in = {kind for step in steps for kind, us in step.waiting_by_kind.items() if us > 0}
     named = places(ranks)
     found: list[RankTime] = []
-    latest: Late | None = None
+    latest: Straggler | None = None
     for k, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
         late = _late(named[k], waits[k], step, parts[k], middle, waited_in)
         if late is not None and (latest is None or late.late_us > latest.late_us):
@@ -158,7 +158,7 @@ def _late(
     parts: dict[str, float],
     middle: dict[str, float],
     waited_in: set[str],
-) -> Late | None:
+) -> Straggler | None:
     """Returns how late a rank enters the kind of communication in which it is latest, of those in which ranks wait."""
     late: dict[str, Floats] = {kind: us for kind, us in waits.late_us.items() if kind in waited_in}
     if not late:
@@ -168,7 +168,7 @@ def _late(
     if late_us < LATE_SHARE * step.duration_us:
         return None
     part, own_us, middle_us = _behind(parts, middle)
-    return Late(
+    return Straggler(
         place=place,
         kind=kind,
         late_us=late_us,

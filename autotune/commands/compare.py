@@ -22,11 +22,11 @@ def compare(a: Traces, b: Traces, *, html: PageFile = None, force: Force = False
     from analyzers.diagnosis import WHOLE
     from autotune.compare.comparison import compared
     from autotune.compare.terminal import show_comparison
-    from autotune.diagnose.traced import analysis_at, read_for, untraced_step_us
+    from autotune.diagnose.traced import analysis_at, input_files, untraced_step_us
     from autotune.looks.working import counting
     from autotune.output import page_at
 
-    page = page_at(html, inputs=read_for((a, b)), force=force)
+    page = page_at(html, inputs=input_files((a, b)), force=force)
     with counting("reading traces") as progress:
         analyses = [analysis_at(path, WHOLE, progress) for path in (a, b)]
     found = compared(

@@ -51,11 +51,11 @@ def diagnose(
     from autotune.diagnose.next_steps import next_steps
     from autotune.diagnose.stretch import stretch_of
     from autotune.diagnose.terminal import show_analysis
-    from autotune.diagnose.traced import analysis_of, read_for, situation_of_traces
+    from autotune.diagnose.traced import analysis_of, input_files, situation_of_traces
     from autotune.looks.working import counting
     from autotune.output import page_at
 
-    page = page_at(html, inputs=read_for(traces), force=force)
+    page = page_at(html, inputs=input_files(traces), force=force)
     kept: Kept | None = None if page is None else {}
     stretch = stretch_of(range_name=range_name, step_marker=step_marker, since=since, until=until)
     with counting("reading traces") as progress:

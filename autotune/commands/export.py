@@ -54,10 +54,10 @@ def export(
     if to == "mlflow":
         return _tracked(named, tracking, force)
     from autotune.export import Context, target_named
-    from autotune.export.source import read_for, source_at
+    from autotune.export.source import input_files, source_at
     from autotune.output import text_at
 
-    file = text_at(output, inputs=read_for(named), force=force)
+    file = text_at(output, inputs=input_files(named), force=force)
     if to == "optuna":
         return _study_file(named, file)
     target, found = target_named(to), source_at(named)

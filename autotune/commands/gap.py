@@ -53,14 +53,14 @@ def gap(
     from autotune.commands.estimate import release_of
     from autotune.gap.comparing import PUBLISHED, attainable, compared, first_choice
     from autotune.gap.document import document_of
-    from autotune.gap.inputs import RunOptions, read_for, side_of
+    from autotune.gap.inputs import RunOptions, input_files, side_of
     from autotune.gap.terminal import show_gap
     from autotune.looks.working import counting, working
     from autotune.output import page_at, text_at
     from trainer.errors import refused
 
     named = str(run)
-    read = read_for(named, recipe, trace, probe, against, against_trace)
+    read = input_files(named, recipe, trace, probe, against, against_trace)
     page, file = page_at(html, inputs=read, force=force), text_at(output, inputs=read, force=force)
     release = release_of(software)
     sizes: dict[str, Any] = {"gpu": gpu, "gpus_per_node": gpus_per_node, "vocab_size": vocab_size}

@@ -44,7 +44,7 @@ def analysis_of(
     return analyze([_traces_at(path) for path in paths], stretch, progress, kept)
 
 
-def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
+def input_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Returns the files and folders that are read for these paths; for a trial, those of its study."""
     return tuple(
         file

@@ -23,8 +23,8 @@ from autotune.looks.segments import mean_step_us, steps_of
 
 MAX_BYTES = 1_000_000  # limit on all packed views together
 BYTES_OF_AN_EVENT = 10  # approximate size when packed
-FEWEST_EVENTS = 400  # least number of events in a view
-VIEWS = 240  # most views in the page
+MIN_EVENTS = 400  # least number of events in a view
+MAX_VIEWS = 240  # most views in the page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,14 @@ class Drawn:
 
 
 def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: Kept | None = None) -> dict[int, Drawn]:
-    """Returns the packed views of each trace, by its index, and the events of the worst step of `first`: at most VIEWS
-    views, which together take at most MAX_BYTES. Other traces that no longer exist are left out; raises TraceError if
-    `first` does not."""
+    """Returns the packed views of each trace, by its index, and the events of the worst step of `first`: at most
+    MAX_VIEWS views, which together take at most MAX_BYTES. Other traces that no longer exist are left out; raises
+    TraceError if `first` does not."""
     order = sorted(range(len(analysis.traces)), key=lambda at: -mean_step_us(analysis.traces[at]))
     order.sort(key=lambda at: analysis.traces[at] is not first)
     chosen = dict(_chosen(analysis, order, first, worst))
     count = sum(map(len, chosen.values()))
-    events = min(EVENTS, max(FEWEST_EVENTS, MAX_BYTES // BYTES_OF_AN_EVENT // max(count, 1)))
+    events = min(EVENTS, max(MIN_EVENTS, MAX_BYTES // BYTES_OF_AN_EVENT // max(count, 1)))
     place = analysis.traces.index(first)
     read = partial(_read, analysis=analysis, chosen=chosen, first=place, worst=worst, events=events)
     found = dict(_each(read, list(chosen), kept))
@@ -68,8 +68,8 @@ def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: 
 def _chosen(
     analysis: Analysis, order: list[int], first: TraceReport, worst: Partition
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yields indices of traces and numbers of their steps, VIEWS at most in all; the first trace comes first."""
-    left = VIEWS
+    """Yields indices of traces and numbers of their steps, MAX_VIEWS at most in all; the first trace comes first."""
+    left = MAX_VIEWS
     for at in order:
         trace = analysis.traces[at]
         numbers = [k for k, step in enumerate(steps_of(trace)) if trace is not first or step is not worst][:left]

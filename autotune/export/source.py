@@ -30,7 +30,7 @@ class Source:
     bursts: Path | None = None  # the folder with the bursts of its study
 
 
-def read_for(named: str) -> tuple[Path, ...]:
+def input_files(named: str) -> tuple[Path, ...]:
     """Returns the files that the export reads: those of the study, or the recipe."""
     path = Path(named)
     if path.is_dir():

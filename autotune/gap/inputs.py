@@ -16,7 +16,7 @@ from analyzers.analysis import Progress, silent
 from analyzers.diagnosis import WHOLE
 from analyzers.inputs import TRACE_SUFFIXES
 from autotune.diagnose.traced import analysis_at, situation_of_traces, trial_at
-from autotune.diagnose.traced import read_for as read_of_traces
+from autotune.diagnose.traced import input_files as trace_files
 from autotune.export.source import source_at
 from autotune.gap.logs import Steps, log_of
 from autotune.importing.found import ImportOptions
@@ -118,9 +118,9 @@ def side_of(named: str, options: RunOptions, progress: Progress = silent) -> Sid
     return found
 
 
-def read_for(*named: str | Path | None) -> tuple[Path, ...]:
+def input_files(*named: str | Path | None) -> tuple[Path, ...]:
     """Returns the files and folders that are read for these names; no output may replace them."""
-    return read_of_traces([Path(each) for each in named if each is not None])
+    return trace_files([Path(each) for each in named if each is not None])
 
 
 def _reader_of(path: Path) -> Callable[[str, RunOptions, Progress], Side]:

@@ -23,19 +23,19 @@ from policies.trial import ChangeShare, Phase, Trial, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRun:
-    """The ablation of trial `tuned`, with at most `most` bursts, or as many as an earlier run of the tuner granted if
-    those are more."""
+    """The ablation of trial `tuned`, with at most `max_bursts` bursts, or as many as an earlier run of the tuner
+    granted if those are more."""
 
     ablation: Ablation
     bench: Bench
     tuned: int
-    most: int
+    max_bursts: int
 
     def run(self) -> tuple[ChangeShare, ...]:
         """Runs the bursts, accepts the smaller recipe if it loses nothing, and returns every change with its shares."""
-        granted = AblationStarted(tuned=self.tuned, bursts=self.most)
+        granted = AblationStarted(tuned=self.tuned, bursts=self.max_bursts)
         started = self.bench.journal.replay_or_append(AblationStarted, lambda: granted, tuned=self.tuned)
-        last = self.bench.spent + max(started.bursts, self.most)
+        last = self.bench.spent + max(started.bursts, self.max_bursts)
         step = self.ablation.step(self._seen)
         while step.next_removal is not None and self._may_continue(last):
             self._burst(step, step.next_removal)

@@ -118,7 +118,7 @@ class Loop:
         if best is None or ablation is None:
             return ()
         bench = replace(self.bench, reserved=0)
-        run = AblationRun(ablation=ablation, bench=bench, tuned=best.number, most=self.bench.reserved)
+        run = AblationRun(ablation=ablation, bench=bench, tuned=best.number, max_bursts=self.bench.reserved)
         changes = run.run() if asked else run.shares()
         if self._history.best is not None and self._history.best.number != best.number:
             replace(self, bench=bench)._confirm()

@@ -85,7 +85,7 @@ class Preview(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PredictedTrial:
     """A trial that would follow if every burst gave its predicted figures.
 
     `tokens_per_s_per_gpu`: predicted for its recipe at full size, None if it does not fit.
@@ -141,7 +141,7 @@ def preview(
     with working("ranking legal layouts and settings"):
         tried = expected_trials(recipe, memory, DEFAULT_SEED if seed is None else seed)
     path, exploring = _parted(tried)
-    trials = [step.trial for step in tried]
+    trials = [each.trial for each in tried]
     costs = costs_of(trials, budget)
     console = plain_console()
     _show(console, recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, exploring, costs)
@@ -154,8 +154,8 @@ def preview(
         "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
-        "proposals": [_document(step, trials[0].recipe) for step in path[1:]],
-        "exploring": [_document(step, trials[0].recipe) for step in exploring],
+        "proposals": [_document(each, trials[0].recipe) for each in path[1:]],
+        "exploring": [_document(each, trials[0].recipe) for each in exploring],
         "bursts": sum(cost.bursts for cost in every) if costs else None,
         "hours": sum(cost.hours for cost in every) if costs else None,
         "gpu_hours": sum(cost.gpu_hours for cost in every) if costs else None,
@@ -174,29 +174,29 @@ def _probe_gpu_hours(recipe: Recipe, budget: int, max_gpu_hours: float | None) -
     return None if seconds is None else seconds * probed_ranks(recipe) / 3600
 
 
-def _parted(tried: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _parted(tried: Sequence[PredictedTrial]) -> tuple[list[PredictedTrial], list[PredictedTrial]]:
     """Returns the expected path, base recipe first, and the other steps, which would only be explored."""
-    return [step for step in tried if not step.explores], [step for step in tried if step.explores]
+    return [each for each in tried if not each.explores], [each for each in tried if each.explores]
 
 
-def expected_trials(recipe: Recipe, memory: Memory, seed: int) -> list[Step]:
+def expected_trials(recipe: Recipe, memory: Memory, seed: int) -> list[PredictedTrial]:
     """Returns the base recipe and the proposals that follow if every burst gives its predicted figures."""
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
-    path = [_step(tuner, trials[0], [])]
+    path = [_predicted_trial(tuner, trials[0], [])]
     while len(trials) <= MAX_PROPOSALS and (proposal := _next(tuner, trials)):
         outcome = _predicted(tuner, proposal.ran, trials)
         parent = trials[proposal.parent].recipe if proposal.parent is not None else proposal.recipe
         trial = _trial(len(trials), proposal, outcome, parent.diff(proposal.recipe))
-        path.append(_step(tuner, trial, trials))
+        path.append(_predicted_trial(tuner, trial, trials))
         trials.append(trial)
     return path
 
 
-def _step(tuner: Tuner, trial: Trial, before: Sequence[Trial]) -> Step:
+def _predicted_trial(tuner: Tuner, trial: Trial, before: Sequence[Trial]) -> PredictedTrial:
     outcome = trial.outcomes[0]
     whole = outcome if trial.fidelity is None else _predicted(tuner, trial.recipe, before)
-    return Step(trial=trial, tokens_per_s_per_gpu=whole.tokens_per_s_per_gpu if outcome.ok else None)
+    return PredictedTrial(trial=trial, tokens_per_s_per_gpu=whole.tokens_per_s_per_gpu if outcome.ok else None)
 
 
 def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
@@ -285,8 +285,8 @@ def cost_of(path: Sequence[Trial], budget: int) -> CostPreview | None:
     )
 
 
-def _document(step: Step, base: Recipe) -> Expected:
-    trial, proposal = step.trial, step.trial.proposal
+def _document(tried: PredictedTrial, base: Recipe) -> Expected:
+    trial, proposal = tried.trial, tried.trial.proposal
     return {
         "phase": proposal.phase,
         "fix": proposal.fix,
@@ -294,7 +294,7 @@ def _document(step: Step, base: Recipe) -> Expected:
         "interaction": proposal.interaction,
         "because": _because(trial),
         "changes": base.diff(proposal.recipe),
-        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "tokens_per_s_per_gpu": tried.tokens_per_s_per_gpu,
         "fits_probability": proposal.predicted.fits_probability,
         "fidelity": proposal.fidelity,
     }
@@ -305,8 +305,8 @@ def _show(
     recipe: Recipe,
     findings: Sequence[str],
     memory: Memory,
-    path: Sequence[Step],
-    exploring: Sequence[Step],
+    path: Sequence[PredictedTrial],
+    exploring: Sequence[PredictedTrial],
     costs: Mapping[Fidelity | None, CostPreview],
 ) -> None:
     cluster = f"{recipe.world_size} {recipe.cluster.gpu_name.upper()}"
@@ -317,14 +317,14 @@ def _show(
     console.print()
     say(console, "The expected path, by estimate only; nothing is run:")
     unit = gpu_or_rank(recipe.cluster.gpu_name)
-    if any(step.trial.fidelity is not None for step in path):
+    if any(each.trial.fidelity is not None for each in path):
         say(console, "Tokens/s, gains and P(fits) are of the recipes at full size, whatever runs.")
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
-    print_entries(console, "phase, layout, settings", figures, [_entry(step) for step in path], first=0)
+    print_entries(console, "phase, layout, settings", figures, [_entry(each) for each in path], first=0)
     if exploring:
         say(console, _exploring_words(exploring))
-    for step in path[1:2]:
-        trial = step.trial
+    for each in path[1:2]:
+        trial = each.trial
         console.print()
         say(console, names_text(trial.proposal, trial.changes), lead="1: ")
         if trial.changes and not is_spelled_out(trial.proposal, trial.changes):
@@ -348,12 +348,12 @@ def _show(
         )
 
 
-def _exploring_words(exploring: Sequence[Step]) -> str:
+def _exploring_words(exploring: Sequence[PredictedTrial]) -> str:
     """Returns the recipes outside the path in one sentence: each layout with its number of recipes and the predicted
     gain of the first."""
     by_layout: dict[str, list[Trial]] = {}
-    for step in exploring:
-        by_layout.setdefault(layout_words(step.trial.recipe), []).append(step.trial)
+    for each in exploring:
+        by_layout.setdefault(layout_words(each.trial.recipe), []).append(each.trial)
     each = "; ".join(
         f"{layout}{f' ({len(trials)} recipes)' if len(trials) > 1 else ''}: {_gain(trials[0])}"
         for layout, trials in by_layout.items()
@@ -385,13 +385,13 @@ def _size(trial: Trial) -> tuple[str, ...]:
     return () if trial.fidelity is None else (fidelity_words(trial.fidelity),)
 
 
-def _entry(step: Step) -> Entry:
-    trial, predicted = step.trial, step.trial.proposal.predicted
-    rate = "does not fit" if step.tokens_per_s_per_gpu is None else significant(step.tokens_per_s_per_gpu, 4)
+def _entry(tried: PredictedTrial) -> Entry:
+    trial, predicted = tried.trial, tried.trial.proposal.predicted
+    rate = "does not fit" if tried.tokens_per_s_per_gpu is None else significant(tried.tokens_per_s_per_gpu, 4)
     fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
     phase = "base" if trial.number == 0 else trial.proposal.phase.value
     return Entry(
         title=f"{phase:<7}  {layout_words(trial.recipe)}",
         figures=(rate, _gain(trial), fits),
-        below=(*_names(trial), setting_words(trial.recipe), *_size(trial), *([NEEDED] if step.loses else [])),
+        below=(*_names(trial), setting_words(trial.recipe), *_size(trial), *([NEEDED] if tried.loses else [])),
     )

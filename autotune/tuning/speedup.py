@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from policies.noise import Noise, student, wall_clock_cost
+from policies.noise import Noise, t_quantile, wall_clock_cost
 from policies.trial import Status, Trial
 
 # First version whose interval includes the noise between bursts. Development versions before it resampled the steps of
@@ -48,7 +48,7 @@ def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | 
         return Speedup(value=1.0, low=1.0, high=1.0, bursts=count, over_bursts=count)
     noise = Noise(trials=trials)
     error = math.sqrt(noise.variance_of(trial) + noise.variance_of(over))
-    band = student(noise.between_bursts().measured_freedom, (1 + CONFIDENCE) / 2) * error
+    band = t_quantile(noise.between_bursts().measured_freedom, (1 + CONFIDENCE) / 2) * error
     return Speedup(
         value=value,
         low=value * math.exp(-band),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.policy.scenarios import Scenario
-from benchmarks.policy.study import Fitting
+from benchmarks.policy.study import FitCounts
 from policies.candidates.layouts import legal_space
 from policies.search.acquisition import min_fit_probability
 from policies.trial import Trial
@@ -24,7 +24,7 @@ AFTER = (1, 3, 10)  # numbers of trials, without the base's, after which verdict
 DRAWN = 60  # recipes that are drawn; those that break a rule are not counted
 
 
-def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[Fitting]:
+def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row] = ()) -> Iterator[FitCounts]:
     """Yields counts after each number of trials that the study reached, without the base's; `probed` are the rows of
     its probe."""
     found = legal_space(scenario.recipe)
@@ -43,8 +43,8 @@ def fitting_of(scenario: Scenario, trials: Sequence[Trial], probed: Sequence[Row
             yield _counted(fits[legal], admitted[legal])
 
 
-def _counted(fits: Flags, admitted: Flags) -> Fitting:
-    return Fitting(
+def _counted(fits: Flags, admitted: Flags) -> FitCounts:
+    return FitCounts(
         fit=int(fits.sum()),
         refused=int((fits & ~admitted).sum()),
         admitted=int(admitted.sum()),

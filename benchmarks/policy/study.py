@@ -44,7 +44,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitting:
+class FitCounts:
     """Counts of recipes from the space that a study ranks: those that fit, and of them those the surrogate refuses;
     those it admits, and of them those that run out of memory."""
 
@@ -68,7 +68,7 @@ class Study:
     start: float
     paid: tuple[Paid, ...]
     predicted: tuple[Predicted, ...] = ()
-    fitting: tuple[Fitting, ...] = ()
+    fitting: tuple[FitCounts, ...] = ()
     ended: str = ""
     cpu_s: float = 0.0
     seed: int = 0

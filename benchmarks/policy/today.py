@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.places import table_rows
 from benchmarks.policy.best import SIMULATION
 from benchmarks.policy.scenarios import Scenario
-from benchmarks.policy.study import Fitting, Paid, Predicted, Study
+from benchmarks.policy.study import FitCounts, Paid, Predicted, Study
 
 COLUMNS = (
     *("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "predicted", "fitting"),
@@ -19,7 +19,7 @@ COLUMNS = (
 )
 
 PREDICTED = tuple(field.name for field in fields(Predicted))
-COUNTED = tuple(field.name for field in fields(Fitting))
+COUNTED = tuple(field.name for field in fields(FitCounts))
 
 
 def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
@@ -59,7 +59,7 @@ def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
 def _study(row: dict[str, str]) -> Study:
     paid = [Paid(gpu_hours=hours, oom=bool(oom), tuned=tuned) for hours, oom, tuned in json.loads(row["paid"])]
     predictions = [Predicted(**dict(zip(PREDICTED, each, strict=False))) for each in json.loads(row["predicted"])]
-    fitting = [Fitting(**dict(zip(COUNTED, each, strict=True))) for each in json.loads(row.get("fitting") or "[]")]
+    fitting = [FitCounts(**dict(zip(COUNTED, each, strict=True))) for each in json.loads(row.get("fitting") or "[]")]
     return Study(
         contender=f"{row['contender']} kept",
         scenario=row["scenario"],

@@ -72,7 +72,7 @@ class Candidate:
     deviation: float
     noise: float
     log_gain: float | None
-    fits: float
+    fits_probability: float
     expected_improvement: float
     score: float
     claimed: Claimed | None = None
@@ -126,7 +126,7 @@ class Group:
             deviation=float(self.scores.deviation[row]),
             noise=self.scores.noise,
             log_gain=-log_step if runs else None,
-            fits=float(self.scores.fits[row]),
+            fits_probability=float(self.scores.fits_probability[row]),
             expected_improvement=float(self.scores.expected_improvement[row]),
             score=float(self.scores.score[row]),
         )
@@ -171,7 +171,7 @@ def preferred(found: Sequence[Candidate]) -> Candidate:
         for each in found
         if each.source is first.source is PredictionSource.SURROGATE
         and each.log_step <= first.log_step + EQUIVALENT_LOG_STEP
-        and each.fits >= min(first.fits, CONFIDENT_FIT_PROBABILITY) - FITS_TOLERANCE
+        and each.fits_probability >= min(first.fits_probability, CONFIDENT_FIT_PROBABILITY) - FITS_TOLERANCE
     ]
     return min(equal, key=_cost_order, default=first)
 

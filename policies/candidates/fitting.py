@@ -39,11 +39,11 @@ class FitSet:
     recipe: Recipe
     fixes: tuple[Fix, ...]
     cost: float
-    fits: float
+    fits_probability: float
 
     @property
     def is_confident(self) -> bool:
-        return self.fits >= CONFIDENT_FIT_PROBABILITY
+        return self.fits_probability >= CONFIDENT_FIT_PROBABILITY
 
 
 def cheapest_fit(knowledge: Knowledge) -> FitSet | None:
@@ -65,14 +65,14 @@ def cheapest_fit(knowledge: Knowledge) -> FitSet | None:
     )
     if spent >= HOPELESS_TRIALS or not sets:
         return None
-    return max(sets, key=lambda each: (each.fits, -each.cost))
+    return max(sets, key=lambda each: (each.fits_probability, -each.cost))
 
 
 def _judged(sets: Sequence[_Set], knowledge: Knowledge) -> list[FitSet]:
     """Returns the sets with their P(fits), in their order."""
     fits = knowledge.surrogate.memory.fits(tabulate([recipe for recipe, _, _ in sets]))
     return [
-        FitSet(recipe=recipe, fixes=fixes, cost=cost, fits=float(chance))
+        FitSet(recipe=recipe, fixes=fixes, cost=cost, fits_probability=float(chance))
         for (recipe, fixes, cost), chance in zip(sets, fits, strict=True)
     ]
 

@@ -38,7 +38,7 @@ class Scores:
 
     log_step: Floats
     deviation: Floats
-    fits: Floats
+    fits_probability: Floats
     expected_improvement: Floats
     score: Floats
     noise: float
@@ -61,7 +61,7 @@ def score_first(table: Candidates, surrogate: Surrogate, avoid: Avoid) -> Scores
     return Scores(
         log_step=log_step,
         deviation=deviation,
-        fits=fits,
+        fits_probability=fits,
         expected_improvement=np.zeros_like(log_step),
         score=unsure - log_step + np.log(avoid.trust(table)),
         noise=surrogate.time.noise,
@@ -80,7 +80,7 @@ def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid:
     return Scores(
         log_step=log_step,
         deviation=deviation,
-        fits=fits,
+        fits_probability=fits,
         expected_improvement=improvement,
         score=improvement,
         noise=surrogate.time.noise,
@@ -94,7 +94,7 @@ def unscored(count: int) -> Scores:
     return Scores(
         log_step=nothing,
         deviation=np.full(count, np.inf),
-        fits=certain,
+        fits_probability=certain,
         expected_improvement=nothing,
         score=nothing,
         noise=0.0,

@@ -85,10 +85,10 @@ class Decision:
         """
         knowledge = self.knowledge
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
-        highest_fit = found[0].fits if found else 0.0
+        highest_fit = found[0].fits_probability if found else 0.0
         if highest_fit < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the fixes of last resort
             fit_set = cheapest_fit(knowledge)
-            if fit_set is not None and fit_set.fits > max(highest_fit, HOPELESS_FIT_PROBABILITY):
+            if fit_set is not None and fit_set.fits_probability > max(highest_fit, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
             if highest_fit < HOPELESS_FIT_PROBABILITY:
                 return None
@@ -103,7 +103,7 @@ class Decision:
             deviation=0.0,
             noise=0.0,
             log_gain=None,
-            fits=found.fits,
+            fits_probability=found.fits_probability,
             expected_improvement=0.0,
             score=0.0,
         )
@@ -277,7 +277,7 @@ class Decision:
     def _prediction(self, chosen: Candidate) -> Prediction:
         peak_gib = float(self.knowledge.surrogate.memory.peaks(tabulate([chosen.recipe]))[0])
         if chosen.log_gain is None:
-            return Prediction(peak_gib=peak_gib, fits_probability=chosen.fits)
+            return Prediction(peak_gib=peak_gib, fits_probability=chosen.fits_probability)
         gain, low, high, bound = chosen.prediction
         return Prediction(
             gain=gain,
@@ -285,7 +285,7 @@ class Decision:
             gain_high=high,
             gain_bound=bound,
             peak_gib=peak_gib,
-            fits_probability=chosen.fits,
+            fits_probability=chosen.fits_probability,
             published=chosen.source is PredictionSource.PUBLISHED,
         )
 

@@ -160,7 +160,7 @@ def _next_smaller(candidate: Candidate, full: Candidate, knowledge: Knowledge) -
         for each in _rescored(candidate, fresh, knowledge)
         if each.log_step < full.log_step + REDUCIBLE_LOG_GAIN
         and each.expected_improvement >= REDUCED_IMPROVEMENT * full.expected_improvement
-        and each.fits >= min(full.fits, CONFIDENT_FIT_PROBABILITY)
+        and each.fits_probability >= min(full.fits_probability, CONFIDENT_FIT_PROBABILITY)
     ]
     return min(kept, key=lambda each: each.log_step, default=None)
 

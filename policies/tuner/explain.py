@@ -35,14 +35,14 @@ class Explain:
 
     def first(self, chosen: Candidate) -> Reason:
         """Explains the first recipe that is predicted to fit."""
-        confident = chosen.fits >= constant("confident_fit_probability")
+        confident = chosen.fits_probability >= constant("confident_fit_probability")
         return Reason(
             kind=ReasonKind.FITS_FASTEST if confident else ReasonKind.FITS_LIKELIEST,
             figures={
                 "failed": self._failed(),
                 "step_s": math.exp(chosen.log_step),
                 "spread": Z_90 * chosen.deviation,
-                "fits_probability": chosen.fits,
+                "fits_probability": chosen.fits_probability,
                 "learned": self._learned(),
             },
         )
@@ -55,7 +55,7 @@ class Explain:
             figures={
                 "failed": self._failed(),
                 "fixes": [fix.name for fix in found.fixes],
-                "fits_probability": found.fits,
+                "fits_probability": found.fits_probability,
                 "peak_gib": peak_gib,
                 "limit_gib": self._knowledge.surrogate.memory.limit_gib,
             },
@@ -74,7 +74,7 @@ class Explain:
             "gain": gain,
             "gain_low": low,
             "gain_high": high,
-            "fits_probability": chosen.fits,
+            "fits_probability": chosen.fits_probability,
             "learned": self._learned(),
         }
         if sampler != SURROGATE:
@@ -131,7 +131,7 @@ class Explain:
                 "step_us": situation.step_us,
                 "gain": math.expm1(chosen.log_gain),
                 "gain_bound": claimed.bound,
-                "fits_probability": chosen.fits,
+                "fits_probability": chosen.fits_probability,
             },
         )
 

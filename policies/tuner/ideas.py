@@ -96,7 +96,7 @@ def _idea(fix: Fix, phase: Phase, found: Candidate, knowledge: Knowledge) -> Ide
         gain=gain,
         gain_low=low,
         gain_high=high,
-        fits_probability=found.fits,
+        fits_probability=found.fits_probability,
     )
 
 
@@ -121,7 +121,7 @@ def _known(recipe: Recipe, knowledge: Knowledge) -> Reason | None:
 def _against(fix: Fix, found: Candidate, knowledge: Knowledge) -> Reason:
     """Returns the surrogate's reason against a candidate."""
     limit = constant("min_expected_improvement")
-    if found.fits < knowledge.min_fit:
+    if found.fits_probability < knowledge.min_fit:
         return _reason(ReasonKind.MAY_NOT_FIT, asked=knowledge.min_fit)
     if abs(found.log_step) < constant("unmodelled_log_step"):
         return _reason(ReasonKind.NO_EVIDENCE if claim_of(fix, knowledge) is None else ReasonKind.OUTRANKED)

@@ -12,7 +12,7 @@ from analyzers.diagnosis import Diagnosis, Wall, WallFinding
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.outcome import Failure, RunOutcome
 from analyzers.ranks.job import Job
-from analyzers.ranks.stragglers import Late, Place
+from analyzers.ranks.stragglers import Place, Straggler
 from analyzers.verdict import THRESHOLDS, conclude
 from analyzers.walls import find_walls, walls
 
@@ -191,7 +191,7 @@ def test_thin_evidence_names_no_wall_and_says_why(step: Mapping[str, Any], becau
 
 @pytest.mark.parametrize(("part", "wall"), [("host:python", Wall.HOST), ("experts", Wall.UNDETERMINED)])
 def test_waiting_for_a_rank_that_the_leading_wall_holds_up_is_no_other_loss(part: str, wall: Wall) -> None:
-    late = Late(place=Place(rank=1), kind="ep_dispatch", late_us=28_000.0, in_every_step=True, part=part)
+    late = Straggler(place=Place(rank=1), kind="ep_dispatch", late_us=28_000.0, in_every_step=True, part=part)
     job = Job(step=RankStep(**STEP, host_us=28_000.0), steps=3, imbalance_us=28_500.0, late=late)
     assert conclude(job, find_walls(job)).wall is wall
 
@@ -234,7 +234,7 @@ def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figur
     )
 
 
-def _job(*others: RankStep, late: Late | None = None, world_size: int | None = None, **step: Any) -> Job:
+def _job(*others: RankStep, late: Straggler | None = None, world_size: int | None = None, **step: Any) -> Job:
     slowest = RankStep(**{**STEP, **step})
     ranks = dict(enumerate((slowest, *others)))
     return Job(step=slowest, steps=3, by_rank=ranks, late=late, world_size=world_size)
@@ -260,7 +260,7 @@ def test_a_wall_of_the_slowest_stage_alone_is_not_named_where_a_stage_that_is_no
     unsure = _conclude(_job(first, world_size=64, **slowest))
     assert (unsure.wall, _finding(unsure, Wall.MEMORY).least_us) == (Wall.UNDETERMINED, 4_000.0)
     assert "memory leads on the slowest stage, with 21 % of the step" in unsure.because
-    late = Late(place=Place(), kind="ep_combine", late_us=30_000.0, in_every_step=True, part=None)
+    late = Straggler(place=Place(), kind="ep_combine", late_us=30_000.0, in_every_step=True, part=None)
     assert (
         _conclude(replace(_job(first, world_size=64, **slowest), late=late, slowest_place=Place())).wall is Wall.MEMORY
     )

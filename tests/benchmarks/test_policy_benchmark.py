@@ -14,7 +14,7 @@ from benchmarks.policy.figures import rows_of
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
-from benchmarks.policy.study import Fitting, Paid, Predicted, Study
+from benchmarks.policy.study import FitCounts, Paid, Predicted, Study
 from benchmarks.policy.today import read_today, write_today
 from benchmarks.policy.wide import DEVELOPMENT, JUDGED, wide_scenarios
 from tests.draws import few
@@ -146,6 +146,6 @@ def test_a_prediction_is_judged_by_its_error_and_its_bound() -> None:
 
 
 def test_what_was_refused_is_counted_of_what_fits_and_what_ran_out_of_what_was_admitted() -> None:
-    counted = (Fitting(fit=40, refused=2, admitted=40, died=2), Fitting(fit=40, refused=0, admitted=60, died=0))
+    counted = (FitCounts(fit=40, refused=2, admitted=40, died=2), FitCounts(fit=40, refused=0, admitted=60, died=0))
     (row,) = rows_of([replace(study(50, 100), fitting=counted)], {"one": 100.0}, 20)
     assert (row.refused, row.died) == (2 / 80, 2 / 100)

@@ -13,7 +13,7 @@ from policies.noise import (
     MIN_HALF_SPREAD,
     PINNED,
     Noise,
-    student,
+    t_quantile,
 )
 from tests.autotune.tuning.fakes import outcome_of
 from tests.autotune.tuning.test_judge import trial_of
@@ -50,5 +50,5 @@ def test_steps_that_scatter_more_than_bursts_widen_their_trial() -> None:
 
 def test_student_is_wider_than_normal_and_comes_near_it() -> None:
     normal = NormalDist().inv_cdf(0.975)
-    assert student(2, 0.975) == pytest.approx(4.303, abs=1e-3)
-    assert math.isclose(student(10_000, 0.975), normal, rel_tol=1e-3)
+    assert t_quantile(2, 0.975) == pytest.approx(4.303, abs=1e-3)
+    assert math.isclose(t_quantile(10_000, 0.975), normal, rel_tol=1e-3)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from trainer.model.layer import dense_width, expert_input, expert_width, matrices, windowed_mean
+from trainer.model.layer import dense_width, expert_input, expert_width, mlp_matrices, windowed_mean
 from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
 
@@ -82,7 +82,7 @@ def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:
 
 
 def _dense(model: Architecture) -> float:
-    return matrices(model) * model.hidden_size * dense_width(model)
+    return mlp_matrices(model) * model.hidden_size * dense_width(model)
 
 
 def _moe(model: Architecture) -> float:
@@ -90,7 +90,7 @@ def _moe(model: Architecture) -> float:
     routed = model.moe_router_topk * seen * expert_width(model)
     shared = hidden * (model.moe_shared_expert_intermediate_size or 0)
     latent = 2 * hidden * seen if model.moe_latent_size else 0
-    return matrices(model) * (routed + shared) + latent
+    return mlp_matrices(model) * (routed + shared) + latent
 
 
 FEEDS: dict[str, Callable[[Architecture], float]] = {"dense": _dense, "moe": _moe, "none": lambda _: 0.0}

@@ -81,6 +81,6 @@ def norm_parameters(model: Architecture, width: int) -> int:
     return width * (2 if model.normalization == "LayerNorm" else 1)
 
 
-def matrices(model: Architecture) -> int:
+def mlp_matrices(model: Architecture) -> int:
     """Returns the number of matrices of a feed-forward block: up and down, and a gate if the model has one."""
     return 3 if model.gated_linear_unit else 2

@@ -21,7 +21,7 @@ from trainer.model.layer import (
     each_field,
     expert_input,
     expert_width,
-    matrices,
+    mlp_matrices,
     norm_parameters,
 )
 from trainer.model.mixers import mixers
@@ -84,7 +84,7 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
 
 
 def _dense(model: Architecture) -> LayerParameters:
-    hidden, count = model.hidden_size, matrices(model)
+    hidden, count = model.hidden_size, mlp_matrices(model)
     width, bias = dense_width(model), int(model.add_bias_linear)
     return LayerParameters(
         split=count * hidden * width + bias * (count - 1) * width,
@@ -95,7 +95,7 @@ def _dense(model: Architecture) -> LayerParameters:
 def _moe(model: Architecture) -> LayerParameters:
     """Returns the router, the routed experts, the latent projections around them, the shared expert, its gate and the
     norm."""
-    hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
+    hidden, count, experts = model.hidden_size, mlp_matrices(model), model.num_moe_experts or 0
     bias, width, seen = int(model.add_bias_linear), expert_width(model), expert_input(model)
     shared = model.moe_shared_expert_intermediate_size or 0
     latent = 2 * hidden * seen if model.moe_latent_size else 0

@@ -62,7 +62,7 @@ class Tracer:
     varying: list[tuple[str, str]] = field(default_factory=list)
     # a path -> the line that tests it, with /d appended if it tests for a folder
     tests: dict[str, str] = field(default_factory=dict)
-    testing: dict[int, str] = field(default_factory=dict)
+    test_by_process: dict[int, str] = field(default_factory=dict)
     # a path that the script writes -> the scratch file used instead
     moved: dict[str, str] = field(default_factory=dict)
     rooted: bool = False
@@ -216,7 +216,7 @@ class Tracer:
         at, folder, flags = _PLACES[name]
         written = stop.text(stop.argument(at))
         if written.startswith(TEST):
-            self.testing[stop.pid] = written.removeprefix(TEST).removeprefix("0")
+            self.test_by_process[stop.pid] = written.removeprefix(TEST).removeprefix("0")
             return
         if written.startswith(SOURCE):
             self.present.add(os.path.normpath(os.path.join(self._cwd(stop), written.removeprefix(SOURCE))))
@@ -231,8 +231,8 @@ class Tracer:
             written = os.path.join(os.readlink(f"{stop.pid}/{place}", dir_fd=self.proc), written)
         path = os.path.normpath(written)
         opened = stop.argument(flags) if flags is not None else os.O_CREAT if name == "creat" else 0
-        if self.testing.get(stop.pid) and flags is None and not path.startswith("/dev/"):
-            self.tests.setdefault(path, self.testing[stop.pid])
+        if self.test_by_process.get(stop.pid) and flags is None and not path.startswith("/dev/"):
+            self.tests.setdefault(path, self.test_by_process[stop.pid])
         if other := self._instead(path, name, opened):
             stop.set(at, other)
 

@@ -12,7 +12,7 @@ from autotune.tuning import preview
 from autotune.tuning.preview import (
     NEEDED,
     CostPreview,
-    Step,
+    PredictedTrial,
     _entry,
     _exploring_words,
     _parted,
@@ -45,11 +45,11 @@ def test_ranks_that_stay_up_are_started_once_and_those_of_one_job_per_burst_each
     assert each.steps_s == once.steps_s
 
 
-def step(phase: Phase, gain: float | None) -> Step:
+def step(phase: Phase, gain: float | None) -> PredictedTrial:
     one = trial(gpu_recipe())
     predicted = Prediction(gain=gain, gain_low=-0.5, gain_high=0.2) if gain is not None else Prediction()
     proposal = replace(one.proposal, phase=phase, predicted=predicted)
-    return Step(trial=replace(one, proposal=proposal), tokens_per_s_per_gpu=1.0)
+    return PredictedTrial(trial=replace(one, proposal=proposal), tokens_per_s_per_gpu=1.0)
 
 
 def test_a_predicted_loss_is_on_the_path_only_where_it_makes_the_recipe_fit() -> None:

@@ -310,8 +310,9 @@ TABLE = {
 }
 
 
-def tabulated_student(freedom: int, share: float) -> float:
-    return TABLE[share][max(row for row in TABLE[share] if row <= max(freedom, 2))]
+def tabulated_quantile(degrees_of_freedom: int, probability: float) -> float:
+    rows = TABLE[probability]
+    return rows[max(row for row in rows if row <= max(degrees_of_freedom, 2))]
 
 
 def test_verdicts_are_those_of_the_printed_table_of_student(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +324,6 @@ def test_verdicts_are_those_of_the_printed_table_of_student(monkeypatch: pytest.
         return [(said.verdict, bursts) for said, bursts in found]
 
     exact = verdicts()
-    monkeypatch.setattr("policies.noise.student", tabulated_student)
+    monkeypatch.setattr("policies.noise.t_quantile", tabulated_quantile)
     assert verdicts() == exact
     assert {verdict for verdict, _ in exact} == set(Verdict)

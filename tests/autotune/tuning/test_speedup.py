@@ -9,7 +9,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.speedup import speedup
-from policies.noise import MEDIAN_VARIANCE, student
+from policies.noise import MEDIAN_VARIANCE, t_quantile
 from policies.trial import Trial
 from tests.autotune.report.drawn_study import write_study
 from tests.autotune.tuning.fakes import outcome_of
@@ -57,7 +57,7 @@ def test_the_interval_is_student_s_on_the_pooled_noise() -> None:
     apart = 0.0198026 / 2**0.5  # ln 1.02 over √2: the standard deviation of a pair
     pooled = ((0.005**2 + 2 * apart**2) / 3) ** 0.5
     assert found.value == pytest.approx(2.0)
-    assert found.high / found.value == pytest.approx(2.718281828 ** (student(2, 0.975) * pooled), rel=1e-4)
+    assert found.high / found.value == pytest.approx(2.718281828 ** (t_quantile(2, 0.975) * pooled), rel=1e-4)
     assert not found.provisional
     assert MEDIAN_VARIANCE[2] == 1.0
 

@@ -64,7 +64,7 @@ def test_where_no_set_is_predicted_to_fit_a_few_are_tried_and_then_none() -> Non
     assert cheapest_fit(ran_out(0.001, recipe, died=HOPELESS_TRIALS)) is None
     last = cheapest_fit(ran_out(0.001, recipe, died=HOPELESS_TRIALS - 1))
     assert last is not None
-    assert last.fits < CONFIDENT_FIT_PROBABILITY
+    assert last.fits_probability < CONFIDENT_FIT_PROBABILITY
 
 
 def test_frozen_knobs_stay_still() -> None:

@@ -45,9 +45,9 @@ def test_what_does_not_fit_or_loses_has_no_expected_improvement() -> None:
     table, now = tabulate(recipes), tabulate([base.recipe])
     surrogate = fit_surrogate([base], limit_gib=base.recipe.memory_limit_gib)
     found = score(table, surrogate.time.closed_form(now), surrogate, Avoid([base]), min_fit=0.5)
-    assert (found.fits[1:] <= found.fits[:-1]).all()
-    assert found.fits[-1] < 0.5 < found.fits[0]
-    out = (found.fits < 0.5) | (found.log_step > LOSING_DEVIATIONS * found.deviation)
+    assert (found.fits_probability[1:] <= found.fits_probability[:-1]).all()
+    assert found.fits_probability[-1] < 0.5 < found.fits_probability[0]
+    out = (found.fits_probability < 0.5) | (found.log_step > LOSING_DEVIATIONS * found.deviation)
     assert (found.expected_improvement[out] == 0).all()
     assert (found.expected_improvement[~out] > 0).all()
     assert np.isfinite(found.score).all()

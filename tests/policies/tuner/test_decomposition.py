@@ -132,7 +132,7 @@ def test_where_the_incumbent_does_not_fit_members_say_what_they_free() -> None:
         deviation=0.0,
         noise=0.0,
         log_gain=None,
-        fits=0.9,
+        fits_probability=0.9,
         expected_improvement=0.0,
         score=0.0,
     )
@@ -173,10 +173,10 @@ def test_what_makes_it_fit_is_kept() -> None:
     after = base.replace(FULL | {"micro_batch_size": 8})
     full = candidate(after, known)
     alone = candidate(base.replace({"micro_batch_size": 8}), known)
-    assert alone.fits < 0.5 < full.fits
+    assert alone.fits_probability < 0.5 < full.fits_probability
     reduced = smallest(full, known)
     assert reduced.recipe.knob("recompute_granularity") == "full" or reduced.recipe.training.micro_batch_size == 1
-    assert reduced.fits >= min(full.fits, 0.9)
+    assert reduced.fits_probability >= min(full.fits_probability, 0.9)
 
 
 def test_what_gained_elsewhere_and_what_is_free_is_kept() -> None:
@@ -211,7 +211,7 @@ def test_a_candidate_by_a_claim_is_left_whole_and_named_by_its_fix() -> None:
         deviation=0.0,
         noise=0.0,
         log_gain=0.05,
-        fits=1.0,
+        fits_probability=1.0,
         expected_improvement=0.05,
         score=0.05,
         claimed=claimed,

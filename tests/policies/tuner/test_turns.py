@@ -29,7 +29,7 @@ def candidate(recipe: Recipe, gain: float, deviation: float, score: float, sourc
         deviation=deviation,
         noise=0.0,
         log_gain=gain,
-        fits=1.0,
+        fits_probability=1.0,
         expected_improvement=max(score, 0.002),
         score=score,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.engines.simulated.ops import Concurrent, Op, inside, within
 from trainer.engines.simulated.parts import Kind, Parts
-from trainer.model.layer import dense_width, matrices
+from trainer.model.layer import dense_width, mlp_matrices
 
 
 class Feeds:
@@ -21,7 +21,7 @@ class Feeds:
             self.model.hidden_size,
             self.parts.launches("mlp", kind),
         )
-        gates = matrices(self.model) - 1
+        gates = mlp_matrices(self.model) - 1
         ops: list[Op | Concurrent] = [
             self.parts.norm("mlp"),
             *self.parts.around_tp(
@@ -41,7 +41,7 @@ class Feeds:
         width, hidden = (self.model.moe_shared_expert_intermediate_size or 0) / self.tp, self.model.hidden_size
         if not width:
             return []
-        gates, launches = matrices(self.model) - 1, self.parts.launches("moe_router", kind)
+        gates, launches = mlp_matrices(self.model) - 1, self.parts.launches("moe_router", kind)
         tokens = self.tokens
         return within(
             [

@@ -19,7 +19,7 @@ from trainer.engines.simulated.ops import Concurrent, Op, Segment, Stream, insid
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.routed import Routed
-from trainer.model.layer import expert_width, matrices
+from trainer.model.layer import expert_width, mlp_matrices
 from trainer.model.mixers import mixers
 from trainer.recipe.schema import Recipe
 
@@ -92,7 +92,7 @@ class Layers:
                 "attn_proj": self.tokens * self.query / self.tp,
                 "mlp_norm": self.parted * hidden,
                 "expert_fc1": rows * self.routed.seen_width * moe,
-                "moe_act": rows * width * (matrices(self.model) - 1) * moe,
+                "moe_act": rows * width * (mlp_matrices(self.model) - 1) * moe,
                 "fused_group_mlp": rows * (self.routed.seen_width + 2 * width) * moe,
             }
             entries += sum(of[module] for module in self.recipe.knob("offload_modules") or ())

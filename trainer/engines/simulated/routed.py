@@ -10,7 +10,7 @@ from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
 from trainer.engines.simulated.routing import Copies, copies_of
 from trainer.measured.links import copies as copies_sent
-from trainer.model.layer import expert_width, matrices
+from trainer.model.layer import expert_width, mlp_matrices
 
 ROUTER_KERNELS = {True: 7, False: 22}  # kernels with and without moe_router_fusion
 ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # in the ratio of row E054 of effects.csv: 31 of 72 kernels remain
@@ -68,7 +68,7 @@ class Routed:
             *((sort,) if sort else ()),
             *self._etp("AllGather", load),
             *self._quantized(self.rows(load) * self.seen_width),
-            self._grouped("fc1", load, matrices(self.model) - 1, launches(10 + more)),
+            self._grouped("fc1", load, mlp_matrices(self.model) - 1, launches(10 + more)),
             *self.activation(load, launches, backward=False),
             self._grouped("fc2", load, 1, launches(10 + more)),
             *self._etp("ReduceScatter", load),
@@ -92,7 +92,7 @@ class Routed:
         """Returns (input gradients, weight gradients)."""
         launches = self.parts.launches("moe", kind)
         sort = [self._permutation(2 * self.rows(load) * self.seen_width, "moe")] if self._sorts() else []
-        gates = matrices(self.model) - 1
+        gates = mlp_matrices(self.model) - 1
         width = expert_width(self.model) / self.etp
         data: list[Op | Concurrent] = [
             *sort,
@@ -148,7 +148,7 @@ class Routed:
         return Op(kernel="grouped_gemm", us=us, launches=launches * (1.0 if apart == 1 else 1 + 0.5 * apart))
 
     def activation(self, load: float, launches: Callable[[float], float], *, backward: bool) -> list[Op]:
-        width, gates = expert_width(self.model) / self.etp, matrices(self.model) - 1
+        width, gates = expert_width(self.model) / self.etp, mlp_matrices(self.model) - 1
         passes = 1.6 if backward else 1.0
         biased = self.rates.values["memory.bias"] if self.model.add_bias_linear else 0.0
         us = (

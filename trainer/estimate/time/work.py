@@ -21,7 +21,7 @@ from trainer.estimate.time.quantization import quantized_bytes
 from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
-from trainer.model.layer import attention_channels, dense_width, expert_input, expert_width, matrices
+from trainer.model.layer import attention_channels, dense_width, expert_input, expert_width, mlp_matrices
 from trainer.model.mixers import mixers
 from trainer.model.parameters import layer_parameters
 from trainer.model.shares import LayerShares, class_shares
@@ -130,14 +130,14 @@ def forward_of(
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     """Returns the parameters that one token is multiplied with, by the kind of GEMM."""
     layer, shares = layer_parameters(model, is_moe=is_moe), class_shares(model, is_moe=is_moe)
-    shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
-    dense = 0 if is_moe else shares.feed_forward * matrices(model) * model.hidden_size * dense_width(model)
+    shared = mlp_matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
+    dense = 0 if is_moe else shares.feed_forward * mlp_matrices(model) * model.hidden_size * dense_width(model)
     query, key, value = attention_channels(model)
     rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
     up = 0.0
     if model.multi_latent_attention:
         up = (model.q_lora_rank or model.hidden_size) * query + (model.kv_lora_rank or 0) * (key - rope + value)
-    routed = float(matrices(model) * expert_input(model) * expert_width(model) * model.moe_router_topk)
+    routed = float(mlp_matrices(model) * expert_input(model) * expert_width(model) * model.moe_router_topk)
     return {
         "split": float(layer.split - shared - dense),
         "whole": float(layer.whole),

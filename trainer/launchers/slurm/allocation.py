@@ -52,5 +52,5 @@ def reason_of_the_signal(environ: Mapping[str, str]) -> str | None:
     if record is None:
         return None
     now = datetime.now()
-    why = states.over(record, now) or states.ends_soon(record, now, WARNED_S + _EARLY_S)
+    why = states.over(record, now) or states.end_if_soon(record, now, WARNED_S + _EARLY_S)
     return why and f"job {job}: {why}"

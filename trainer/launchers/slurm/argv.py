@@ -82,14 +82,14 @@ def sbatch_argv(request: StartRequest, settings: SlurmSettings, *, minutes: int,
         f"--job-name={request.name}",
         f"--time={minutes}",
         f"--output={slurm_log(control)}",
-        *chosen(settings),
+        *sbatch_options(settings),
         *_gpus(request),
         *_exclude(request.exclude),
     ]
     return ["sbatch", *unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
 
 
-def chosen(settings: SlurmSettings) -> list[str]:
+def sbatch_options(settings: SlurmSettings) -> list[str]:
     """Returns the options of sbatch for partition, account, QOS and constraint."""
     values = {name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")}
     return [f"--{name}={value}" for name, value in values.items() if value is not None]

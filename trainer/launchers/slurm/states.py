@@ -130,7 +130,7 @@ def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
     return record.get("JobState") == SUSPENDED or (at is not None and at >= since.replace(microsecond=0))
 
 
-def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
+def end_if_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
     """Returns when the job's time is over, in words, if that is within `within_s`; else None."""
     end = _moment(record.get("EndTime", ""))
     return f"its time ends at {end:%H:%M:%S}" if end and end - now <= timedelta(seconds=within_s) else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from trainer.errors import ToolError
 from trainer.launchers.slurm import clients, states
 from trainer.launchers.slurm.allocation import WARNED_S
-from trainer.launchers.slurm.argv import chosen, environment_outside, unless_theirs
+from trainer.launchers.slurm.argv import environment_outside, sbatch_options, unless_theirs
 from trainer.launchers.slurm.queue import Queue
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -80,7 +80,7 @@ class StudyJob:
             f"--nodes={self.nodes}",
             f"--signal=B:TERM@{WARNED_S}",
             *([f"--gpus-per-node={self.gpus_per_node}"] if self.gpus_per_node else []),
-            *chosen(self.settings),
+            *sbatch_options(self.settings),
             *([f"--exclude={','.join(self.settings.exclude)}"] if self.settings.exclude else []),
         ]
         apart = ["--parsable", f"--job-name={self.name}", f"--output={self.log('%j')}"]

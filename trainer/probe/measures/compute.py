@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.microbenchmarks.row import Row
-from trainer.model.layer import attention_channels, expert_input, expert_width, matrices
+from trainer.model.layer import attention_channels, expert_input, expert_width, mlp_matrices
 from trainer.model.parameters import layer_parameters
 from trainer.probe.bench import Bench, UnavailableError
 from trainer.recipe import Recipe
@@ -37,7 +37,7 @@ def _dense_shapes(recipe: Recipe) -> list[tuple[int, int]]:
     model, hidden = recipe.architecture, recipe.architecture.hidden_size
     query, key, value = (int(each) for each in attention_channels(model))
     shared = model.moe_shared_expert_intermediate_size or 0
-    shapes = [(hidden, (matrices(model) - 1) * shared), (shared, hidden)] if shared else []
+    shapes = [(hidden, (mlp_matrices(model) - 1) * shared), (shared, hidden)] if shared else []
     if model.num_moe_experts:
         shapes.append((hidden, model.num_moe_experts))
     if not model.multi_latent_attention:
@@ -86,7 +86,7 @@ def _both_ways(output: Any) -> None:
 def grouped(bench: Bench, recipe: Recipe) -> Work:
     model, rows, held = recipe.architecture, expert_rows(recipe), held_experts(recipe)
     width, hidden = expert_width(model) // recipe.expert_tensor_parallel_size, expert_input(model)
-    gates = matrices(model) - 1
+    gates = mlp_matrices(model) - 1
     first, second = (_experts(bench, held, *shape) for shape in ((hidden, gates * width), (width, hidden)))
     tokens, between = (bench.tensor(held * rows, size, grad=True) for size in (hidden, width))
     counts = [rows] * held
@@ -140,13 +140,13 @@ def memory_bound(bench: Bench, recipe: Recipe) -> Work:
     stream, scale = bench.tensor(tokens, hidden, grad=True), bench.tensor(hidden, grad=True)
     turned, angles = bench.tensor(tokens, query + key, grad=True), bench.tensor(tokens, 1)
     rows, width = tokens * model.moe_router_topk, expert_width(model)
-    between = bench.tensor(rows, (matrices(model) - 1) * width, grad=True)
+    between = bench.tensor(rows, (mlp_matrices(model) - 1) * width, grad=True)
 
     def work() -> None:
         normed = functional.rms_norm(stream, (hidden,), scale)
         _both_ways(functional.rms_norm(stream + normed, (hidden,), scale) + stream)
         _both_ways(turned * angles + turned.roll(1, -1) * angles)
-        gate, *rest = between.chunk(matrices(model) - 1, dim=-1)
+        gate, *rest = between.chunk(mlp_matrices(model) - 1, dim=-1)
         _both_ways(functional.silu(gate) * (rest[0] if rest else 1.0))
 
     return work

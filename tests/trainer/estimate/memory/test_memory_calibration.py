@@ -31,9 +31,9 @@ def test_moe_peaks_are_within_the_targets(judged: list[Judged]) -> None:
     moe = [each for each in judged if each.run.is_moe]
     assert calibrations()["MoE"].median_pct <= 5.0
     assert calibrations()["MoE"].p90_pct <= 12.0
-    large = {each.run.case: each for each in moe if each.measured > LARGE_GIB}
+    large = {each.run.case: each for each in moe if each.measured_gib > LARGE_GIB}
     assert {case for case, each in large.items() if abs(each.error) > 0.05} <= set(BEYOND_FIVE_PERCENT)
-    assert all(large[case].peak < large[case].measured < large[case].upper for case in BEYOND_FIVE_PERCENT)
+    assert all(large[case].peak < large[case].measured_gib < large[case].upper for case in BEYOND_FIVE_PERCENT)
 
 
 def test_the_bound_holds_for_nearly_all_moe_runs_and_is_not_far_above(judged: list[Judged]) -> None:

@@ -11,7 +11,7 @@ from trainer.launchers.slurm.clients import fields_of
 from trainer.launchers.slurm.queue import Queue
 from trainer.launchers.slurm.states import (
     STATES,
-    ends_soon,
+    end_if_soon,
     failure_by_log,
     failure_by_queue,
     never,
@@ -160,9 +160,9 @@ def test_a_job_that_is_over_says_why_though_its_state_does_not(words: str, state
 def test_the_end_of_a_jobs_time_is_announced_when_it_is_near() -> None:
     now = datetime(2026, 11, 22, 23, 59)
     record = {"EndTime": "2026-11-23T00:01:30"}
-    assert ends_soon(record, now, 180.0) == "its time ends at 00:01:30"
-    assert ends_soon(record, now, 60.0) is None
-    assert ends_soon({"EndTime": "Unknown"}, now, 60.0) is None
+    assert end_if_soon(record, now, 180.0) == "its time ends at 00:01:30"
+    assert end_if_soon(record, now, 60.0) is None
+    assert end_if_soon({"EndTime": "Unknown"}, now, 60.0) is None
 
 
 def test_a_job_was_suspended_where_it_is_or_its_last_time_was_since() -> None:
