@@ -1,7 +1,7 @@
 """Makes the glibc heap of a rank behave the same in every burst of the process.
 
 Memory that an earlier burst freed inside the heap could be reused without the operating system noticing, so that a
-limit would not hold; `holes_filled` blocks that space. Source: mallopt(3), malloc_trim(3), mallinfo2(3). With another C
+limit would not hold; `holes_filled` blocks that space. Source: mallopt(3), malloc_trim(3), sbrk(2). With another C
 library all of this does nothing, and peaks of later bursts are less exact.
 """
 
@@ -18,20 +18,12 @@ _NEVER_TRIM = 2**30
 _HOLE_SIZES = (16 * 2**20, 4 * 2**20, 2**20, 2**18, 2**16)  # bytes, tried from the largest
 
 
-_MALLINFO2_FIELDS = (
-    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
-)  # fmt: skip
-
-
-class _Mallinfo2(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO2_FIELDS]
-
-
 def _glibc() -> Any | None:
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallinfo2"):  # musl, or glibc before 2.33
+    if not hasattr(libc, "malloc_trim"):  # musl
         return None
-    libc.mallinfo2.restype = _Mallinfo2
+    libc.sbrk.restype = ctypes.c_void_p
+    libc.sbrk.argtypes = [ctypes.c_ssize_t]
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
@@ -67,19 +59,13 @@ def holes_filled() -> Iterator[None]:
 
 def _chunks_inside_heap(libc: Any, size: int) -> Iterator[int]:
     """Yields chunks of `size` bytes, as long as the heap has room for them without growing."""
-    held = _from_system(libc)
+    end = libc.sbrk(0)
     while True:
         chunk = libc.malloc(size)
         if not chunk:
             return
-        if _from_system(libc) > held:
+        if libc.sbrk(0) > end or chunk > end:  # beyond the end: a mapping, where the heap could not grow
             libc.free(chunk)
             libc.malloc_trim(0)
             return
         yield chunk
-
-
-def _from_system(libc: Any) -> int:
-    """Returns the bytes that malloc has from the operating system: the main heap and chunks of their own mmap."""
-    info = libc.mallinfo2()
-    return int(info.arena + info.hblkhd)
