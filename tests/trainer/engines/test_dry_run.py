@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
 
 from tests.draws import few
 from tests.trainer.model.real_model import recipe_of
 from tests.trainer.recipe import tuned_recipes
 from trainer.dry_run import GIB, STATE
-from trainer.engines.megatron import dry_run, fake
+from trainer.engines.megatron import dry_run
 from trainer.engines.megatron.substitutions import substituted, substitutes
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
-pytestmark = pytest.mark.megatron
+pytestmark = [pytest.mark.megatron, pytest.mark.skipif(find_spec("torch") is None, reason="without torch")]
 
 MODEL: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
@@ -88,7 +87,7 @@ def test_no_configuration_of_a_tuned_recipe_is_refused(some: slice, monkeypatch:
     def no_further() -> None:
         raise dry_run.NotFollowed("configured")
 
-    monkeypatch.setattr(fake, "fake_tensors", no_further)
+    monkeypatch.setattr("trainer.engines.megatron.fake.fake_tensors", no_further)
     recipes = (tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows())
     layouts = {(r.architecture, r.parallelism, str(r.knobs)): r for r in recipes if r.architecture.hybrid is None}
     refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in [*layouts.values()][some]}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
 
 from tests.draws import few
 from tests.trainer.model.real_model import counted, recipe_of
@@ -21,7 +20,7 @@ from trainer.recipe.rules.mixers import engine_builds
 from trainer.recipe.schema import Recipe
 from trainer.recipe.validation import ALIASES
 
-pytestmark = pytest.mark.megatron
+pytestmark = [pytest.mark.megatron, pytest.mark.skipif(find_spec("torch") is None, reason="without torch")]
 
 RANDOM_MODELS = 60
 BUILDABLE = sorted(  # last the one with most experts with biases, which are built one by one
