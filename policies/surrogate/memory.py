@@ -279,7 +279,10 @@ class _Observed:
         for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
         self.discrepancy = prior.discrepancy
+        self.highest = np.nan_to_num(self.peaks).max(axis=1)  # of the ranks of each trial, GiB
         self.deviation = np.sqrt(prior.discrepancy**2 + NOISE**2)
+        self._total_deviation = float(np.sqrt(self.deviation**2 + LIMIT_DEVIATION**2))
+        self._deviations = np.where(self.measured, LIMIT_DEVIATION, self._total_deviation)
 
     def errors(self, phi: Floats) -> Floats:
         """Returns the log of measured over predicted peak, [M, P]; the mean of the row for ranks that were not
@@ -345,18 +348,10 @@ class _Observed:
     def _needs(self, phi: Floats) -> Floats:
         """Returns the GiB that the GPU needs, [M]: measured peaks where available, else predicted."""
         predicted = most_of_ranks(_peaks(self.parts, phi))
-        peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), predicted)
+        peak = np.where(self.measured, self.highest, predicted)
         needs: Floats = np.maximum(peak + self._outside(phi), 1e-9)
         return needs
 
     def _outside(self, phi: Floats) -> Floats:
         """Returns the memory outside the allocator, GiB, [M]: measured where available, else predicted."""
         return np.where(self.outside_measured, self.outside, self.outside_estimate * np.exp(phi[-1]))
-
-    @property
-    def _deviations(self) -> Floats:
-        return np.where(self.measured, LIMIT_DEVIATION, self._total_deviation)
-
-    @property
-    def _total_deviation(self) -> float:
-        return float(np.sqrt(self.deviation**2 + LIMIT_DEVIATION**2))

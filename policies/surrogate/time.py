@@ -208,13 +208,21 @@ def _fitted(form: MeasuredForm, prior: Prior) -> tuple[Floats, Floats, dict[str,
         moved = np.clip(at, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread)
         return dict(zip(acting, moved.tolist(), strict=True))
 
+    last: dict[bytes, Floats] = {}  # the last prediction: slopes are asked for where the residual was
+
+    def predicted(at: Floats) -> Floats:
+        if at.tobytes() not in last:
+            last.clear()
+            last[at.tobytes()] = form.predicted(_moved(near(at)))
+        return last[at.tobytes()]
+
     def off(at: Floats) -> Floats:
-        return np.concatenate([form.predicted(_moved(near(at))) - form.observed, whiten @ (at - start)])
+        return np.concatenate([predicted(at) - form.observed, whiten @ (at - start)])
 
     def slopes_at(at: Floats) -> Floats:
         slopes = first
         if (at != start).any():
-            slopes = slopes_of(form.predicted, acting, near(at), form.predicted(_moved(near(at))))
+            slopes = slopes_of(form.predicted, acting, near(at), predicted(at))
         return np.concatenate([slopes, whiten])
 
     found = least_squares(
