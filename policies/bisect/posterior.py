@@ -259,7 +259,7 @@ def _grown(
     for _ in range(MAX_TERMS):
         scores = np.array([found[each] for each in frontier])[:, None] + terms.log_odds
         scores += np.stack([_gains(columns, kind[list(each)], costs, background, scale) for each in frontier])[:, kind]
-        best = np.argsort(-scores, axis=None, kind="stable")[: 2 * KEPT]
+        best = _highest(scores.reshape(-1), 2 * KEPT)
         new: dict[Hypothesis, float] = {}
         for row, term in zip(*np.unravel_index(best, scores.shape), strict=True):
             grown = tuple(sorted({*frontier[row], int(term)}))
@@ -271,6 +271,14 @@ def _grown(
             break
     kept: list[Hypothesis] = sorted(found, key=lambda each: -found[each])[:KEPT]
     return tuple(kept)
+
+
+def _highest(scores: Floats, count: int) -> Integers:
+    """Returns the indices of the `count` highest scores, descending, of equal ones the first; sorts no others."""
+    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    those = np.flatnonzero(scores >= least)
+    found: Integers = those[np.argsort(-scores[those], kind="stable")[:count]]
+    return found
 
 
 def _frontier(new: Mapping[Hypothesis, float], kind: Integers) -> list[Hypothesis]:
