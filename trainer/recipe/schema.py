@@ -128,7 +128,8 @@ class Recipe(Section):
         Types are checked, legality is not: see `rules`. Raises BadInputError with every knob that does not exist or
         cannot have its value.
         """
-        kept = {"cluster": self.cluster, "burst": self.burst, "tune": self.tune}  # sections without knobs
+        # sections without knobs
+        kept = {"model": self.model, "cluster": self.cluster, "burst": self.burst, "tune": self.tune}
         data: dict[str, Any] = (
             self.model_dump(exclude={*kept, "knobs"}) | kept | {"knobs": {}}
         )  # only the changed `knobs`
