@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -199,16 +199,15 @@ def _spelled(recipe: Settings, name: str, value: Any) -> Any:
     return list(value) if KNOBS[name].domain.kind == "sizes" else sorted(set(value))
 
 
-def canonical(recipe: Settings) -> dict[str, Any]:
-    """Returns everything a measurement can depend on, as JSON types; of fields not in FIRST_FIELDS, only those that
-    differ from their defaults."""
+def _beside_the_model(recipe: Settings) -> dict[str, Any]:
+    """Returns everything but the architecture that a measurement can depend on, as JSON types; of fields not in
+    FIRST_FIELDS, only those that differ from their defaults."""
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     return {
         **({"machine": _as_json(machine, "machine")} if machine else {}),
         **({"trainer": _as_json(trainer, "trainer")} if trainer else {}),
         **({"environment": dict(recipe.burst.env)} if recipe.burst.env else {}),
-        "architecture": _architecture(recipe.architecture, recipe.burst.engine == "simulated"),
         **_hardware(recipe),
         "nodes": recipe.cluster.nodes,
         "world_size": recipe.world_size,
@@ -272,16 +271,16 @@ def _knobs(recipe: Settings) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)  # a search takes the digests of thousands of recipes of one model
-def _architecture(model: Architecture, simulated: bool) -> Mapping[str, Any]:
-    """Returns the model's fields; NUMBERS_ONLY fields only where they differ from the default and the engine is not
-    simulated."""
+def _architecture(model: Architecture, simulated: bool) -> str:
+    """Returns the model's fields as JSON; NUMBERS_ONLY fields only where they differ from the default and the engine is
+    not simulated."""
     moved = model.model_dump(exclude_defaults=True)
     fields = {
         name: value
         for name, value in _as_json(model, "architecture").items()
         if name not in NUMBERS_ONLY or (name in moved and not simulated)
     }
-    return fields | _as_simulated(model) if simulated else fields
+    return json.dumps(fields | _as_simulated(model) if simulated else fields, sort_keys=True)
 
 
 def _as_simulated(model: Architecture) -> dict[str, Any]:
@@ -297,5 +296,7 @@ def _as_simulated(model: Architecture) -> dict[str, Any]:
 
 
 def digest_of(recipe: Settings) -> str:
-    text = json.dumps(canonical(recipe), sort_keys=True)
+    architecture = _architecture(recipe.architecture, recipe.burst.engine == "simulated")
+    rest = json.dumps(_beside_the_model(recipe), sort_keys=True)
+    text = f'{{"architecture": {architecture}, {rest[1:]}'
     return hashlib.sha256(text.encode()).hexdigest()[:16]
