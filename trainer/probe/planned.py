@@ -53,6 +53,7 @@ def _measure(bench: Bench, row: Row) -> Row:
     except Exception as caught:  # a failing part: the probe continues without it
         error = f"{type(caught).__name__}: {caught}".splitlines()[0][:MAX_ERROR_CHARACTERS]
     gc.collect()
+    gc.freeze()  # what is left was imported or stays: collecting the next row's garbage need not search it
     every: list[Any] = [None] * bench.world
     bench.dist.all_gather_object(every, (repeats, error))
     if row.unit == "works" and error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_latent_attention_and_its_products_run_too(device: Device) -> None:
         row = next(row for row in rows_of(load_recipe("deepseek-v3-1024xh100")) if row.kind == kind)
         plain = {name: value for name, value in row.changes.items() if name != "precision"}
         assert measures()[kind](bench, type(row)(group="compute", kind=kind, name=kind, unit="us", changes=plain))
+
+
+def test_a_collection_of_garbage_searches_what_is_imported(device: Device) -> None:
+    bench = Bench(load_recipe("cpu-moe"), device, rank=0, world=1)
+    row = next(row for row in rows_of(load_recipe("cpu-moe")) if row.kind == "garbage")
+    gc.freeze()
+    try:
+        assert measures()["garbage"](bench, row)
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()  # the suite's own imports
 
 
 def test_software_that_works_measures_1_and_software_that_is_not_installed_raises(device: Device) -> None:
