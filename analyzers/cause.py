@@ -211,7 +211,7 @@ def _possibly_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
 
 def _possibly_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
     """Returns untraced ranks as a possible cause of a communication wall: a rank that is late in every layer looks like
-    slow transfers."""
+    slow transfers. None if no rank of its kinds of communication lacks a trace."""
     finding = diagnosis.finding(Wall.COMMUNICATION)
     kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.MIN_NAMED_SHARE] if finding else []
     found = _untraced(job, str(Wall.COMMUNICATION), 0.0, kinds) if kinds else None

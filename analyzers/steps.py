@@ -44,7 +44,7 @@ def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
 
 
 def steps_among(ranges: Spans) -> list[Step]:
-    """Returns the ranges whose name marks a step, as steps."""
+    """Returns as steps the ranges that match the first of STEP_PATTERNS that any matches; [] if none marks steps."""
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):

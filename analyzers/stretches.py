@@ -65,7 +65,7 @@ def bounds(timeline: Timeline, stretch: Stretch) -> tuple[float, float]:
 
 
 def _first_work(timeline: Timeline) -> float:
-    """Returns when the device's first event starts; for a rank on CPUs its first operator."""
+    """Returns when the device's first event starts; for a rank on CPUs its first operator; 0 without any."""
     spans = timeline.ops if timeline.device_index is None else timeline.device.spans
     return float(spans.start_us.min()) if len(spans) else 0.0
 

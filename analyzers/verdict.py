@@ -303,7 +303,7 @@ def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence
 
 
 def _faster(bound: float | None) -> str:
-    """Returns a bound on the speed-up in words: a percentage up to twice as fast, a factor beyond."""
+    """Returns a bound on the speed-up in words: a percentage up to twice as fast, a factor beyond; "" without one."""
     if bound is None:
         return ""
     return f" (steps {percent(bound)} faster)" if bound < 1 else f" (steps {1 + bound:.1f}x as fast)"

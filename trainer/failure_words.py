@@ -84,7 +84,8 @@ WITNESSED = (
 
 
 def match(lines: Sequence[str], phase: BurstPhase) -> tuple[Words, str] | None:
-    """Returns the first row of the table that matches a line, causes before consequences; and that line."""
+    """Returns the first row of the table that matches a line, causes before consequences; and that line. None if none
+    does."""
     for words in (*CAUSES, *WITNESSED):
         if words.phases is None or phase in words.phases:
             pattern = re.compile(words.pattern, re.IGNORECASE)

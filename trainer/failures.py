@@ -116,8 +116,8 @@ def _killed_with_launcher(death: Death, evidence: Evidence) -> bool:
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
-    """Returns the meaning of an exception: by its own text, the exceptions it was raised from, and the log if the
-    text is unspecific."""
+    """Returns the meaning of an exception and the line that shows it: by its own text, the exceptions it was raised
+    from, and the log if the text is unspecific; else None and its own text."""
     head = f"{error.type}: {error.message}"
     raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
     texts = [[head.replace("\n", " ")], raised, log.splitlines() if _UNSPECIFIC.search(head) else []]
@@ -128,7 +128,8 @@ def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
 
 
 def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tuple[Words | None, str]:
-    """Returns the meaning of a death without a report: killed for memory, a match in the log, else a plain crash."""
+    """Returns the meaning of a death without a report, and its evidence: killed for memory, a match in the log, else
+    None, a plain crash."""
     how = f"rank {rank.rank} {_ending(death.code)} in {rank.phase.value}"
     if death.code == -signal.SIGKILL and evidence.oom_kills:
         kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory during it"

@@ -71,7 +71,8 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 
 def _held(use: MemoryUse) -> list[str]:
-    """Returns a line on the phases or call sites whose allocations are alive at the peak."""
+    """Returns a line on the phases or call sites whose allocations are alive at the peak, the largest MAX_HOLDERS; []
+    if none holds MIN_SHOWN_SHARE of it."""
     shown = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= MIN_SHOWN_SHARE * use.peak_gib]
     holders = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in shown[:MAX_HOLDERS])
     return [f"live at that peak, by phase or call site: {holders}"] if holders else []

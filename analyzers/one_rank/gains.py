@@ -19,7 +19,8 @@ SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 
 
 def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
-    """Returns, by wall, how many µs shorter each step would be without the work that the wall counts.
+    """Returns, by wall, how many µs shorter each step would be without the work that the wall counts; {} if the rank is
+    not replayed.
 
     short: the time of short kernels.
     """
@@ -43,7 +44,7 @@ def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, 
 
     At key s up to 1, kernels of classes not in ARITHMETIC are shorter by the fraction s; at key 1 + s, these take no
     time and arithmetic kernels are shorter by the fraction s. Compute that hides communication or copies counts as
-    unchanged.
+    unchanged. {} if the rank is not replayed or computes nothing.
     """
     replayed = breakdown.replay
     if replayed is None or not len(computing):

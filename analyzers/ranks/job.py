@@ -73,7 +73,7 @@ class Job:
 
     def gained_us(self, recoverable: Callable[[RankStep], float]) -> float:
         """Returns how much shorter the step gets if each rank saves its `recoverable` µs, limited by the rank that is
-        the slowest then. Possible waiting of the other ranks counts as waiting."""
+        the slowest then; 0 without a step. Possible waiting of the other ranks counts as waiting."""
         if self.step is None:
             return 0.0
         own_us = self.step.own_us

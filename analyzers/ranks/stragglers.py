@@ -159,7 +159,8 @@ def _late(
     middle: dict[str, float],
     waited_in: set[str],
 ) -> Straggler | None:
-    """Returns how late a rank enters the kind of communication in which it is latest, of those in which ranks wait."""
+    """Returns how late a rank enters the kind of communication in which it is latest, of those in which ranks wait;
+    None if that is less than LATE_SHARE of the step."""
     late: dict[str, Floats] = {kind: us for kind, us in waits.late_us.items() if kind in waited_in}
     if not late:
         return None

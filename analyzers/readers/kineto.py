@@ -328,7 +328,7 @@ CORRELATIONS = {"calls": _correlations, "ops": _sequence_numbers}
 
 def _device(event: Event) -> int | None:
     """Returns the device's number from the arguments; up to torch 1.10, from the process, as devices were recorded
-    there."""
+    there. None if neither is a number."""
     if event.args is not None and event.args.device is not None:
         return event.args.device
     return event.pid if isinstance(event.pid, int) else None

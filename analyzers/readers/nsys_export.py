@@ -102,7 +102,7 @@ class Export:
         return rows, [_numbers(text, rows) for text in texts] if rows else []
 
     def texts(self, table: str, column: str, where: str = "1") -> list[str | None]:
-        """Returns a column of text, in the order of rows; empty if this version lacks it."""
+        """Returns a column of text, in the order of rows, None for NULL; empty if this version lacks it."""
         if not self.has(table, column):
             return []
         rows = self.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where} ORDER BY rowid')

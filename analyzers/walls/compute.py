@@ -87,7 +87,8 @@ def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
 
 
 def _recovered_share(step: RankStep, counted_us: float) -> float:
-    """Returns how much shorter the step gets per microsecond of compute beyond what the attainable rate needs."""
+    """Returns how much shorter the step gets per microsecond of compute beyond what the attainable rate needs; 1 if the
+    rank is not replayed."""
     if counted_us <= 0:
         return 1.0
     gained = step.gained_by_compute_us(counted_us)

@@ -189,7 +189,7 @@ def _ran(trials: Sequence[Trial], problem: Problem, measure: Measure) -> Iterato
 
 
 def _over_a(seen: Sequence[Observation]) -> list[float | None]:
-    """Returns the time of each burst over A's first, as a fraction."""
+    """Returns the time of each burst over A's first, as a fraction; None where either burst gave no time."""
     first = next((each.log_cost for each in seen if not each.subset and each.log_cost is not None), None)
     costs = (each.log_cost for each in seen)
     return [None if cost is None or first is None else math.expm1(cost - first) for cost in costs]

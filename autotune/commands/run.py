@@ -132,7 +132,8 @@ def _folder(name: str, study: Path | None, resume: bool) -> Path:
 
 
 def moment_of(text: str | None) -> float | None:
-    """Returns the next time the clock shows HH:MM, or the time given with its date; seconds since the epoch."""
+    """Returns the next time the clock shows HH:MM, or the time given with its date, in seconds since the epoch; None
+    for None."""
     from trainer.errors import BadInputError, Problem
 
     if text is None:

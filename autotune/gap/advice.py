@@ -62,7 +62,8 @@ def advice_of(loss: Loss, found: Compared) -> Advice:
 
 def _gain(loss: Loss, change: Gap, found: Compared) -> float | None:
     """Returns the gain of throughput by the change alone, as a fraction: of the measured step where traced parts
-    correct what the change saves or estimates are scaled to it, else of the estimate of the user's recipe."""
+    correct what the change saves or estimates are scaled to it, else of the estimate of the user's recipe.
+    None if the change was not estimated alone, or would save the whole step."""
     own = next((level for level in found.levels if level.name is LevelName.OWN), None)
     step_s = (found.levels[0] if own is None or found.rank is not None else own).time.s
     if change.alone is None:

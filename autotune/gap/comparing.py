@@ -162,7 +162,7 @@ def _measured(
     changes: Sequence[Change],
     release: str | None,
 ) -> Measured | None:
-    """Returns the measured step, divided into parts if it was traced.
+    """Returns the measured step, divided into parts if it was traced; None if no step was measured.
 
     Raises BadInputError for a trace that cannot be divided.
     """
@@ -181,7 +181,7 @@ def _measured(
 
 
 def _probed(side: Side, own: Recipe, measured: Measured | None) -> Probed | None:
-    """Returns the probe of the run's cluster.
+    """Returns the probe of the run's cluster; None if none is named.
 
     Raises BadInputError if no step was measured, or if the step was traced: its trace shows more than a probe.
     """

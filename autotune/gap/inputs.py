@@ -216,7 +216,8 @@ def _trace(named: str, options: RunOptions, progress: Progress) -> Side:
 
 
 def _traced_steps(analysis: Analysis) -> Steps | None:
-    """Returns the average step of the slowest rank; the length of its trace if no steps are marked."""
+    """Returns the average step of the slowest rank; the length of its trace if no steps are marked; None without a
+    trace."""
     trace = slowest(analysis)
     if trace is None:
         return None

@@ -67,7 +67,7 @@ def log_of(text: str) -> RunLog:
 
 def _ending(lines: Sequence[str]) -> Failure | None:
     """Returns the failure that ended a run, NaN or a lack of memory, from the lines after its last iteration (all lines
-    of a run that ended before its first)."""
+    of a run that ended before its first); None for any other end."""
     found = match(lines, BurstPhase.FORWARD)
     if found is None or found[0].kind not in (FailureKind.NAN, FailureKind.OOM):
         return None

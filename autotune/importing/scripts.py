@@ -237,7 +237,7 @@ def not_reached(first: Mapping[str, Any]) -> str:
 
 
 def program_end(words: Sequence[str]) -> int:
-    """Returns the index after the program: after its script, or after the module of -m."""
+    """Returns the index after the program: after its script, or after the module of -m; 1 if the words have neither."""
     for index, word in enumerate(words):
         if word == "-m":
             return index + 2

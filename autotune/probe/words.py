@@ -47,7 +47,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def consequence(row: ProbedRow) -> str:
-    """Returns the consequence of a row in words."""
+    """Returns the consequence of a row in words; "" if its figure is compared with nothing."""
     match row.consequence:
         case Consequence.NOT_MEASURED:
             return "not measured"

@@ -328,7 +328,8 @@ def _fixes(trial: Trial, history: History) -> list[FixEntry]:
 
 
 def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:
-    """Returns the GPU-hours (low, middle, high) that a training of `planned` GPU-hours with the reference saves."""
+    """Returns the GPU-hours (low, middle, high) that a training of `planned` GPU-hours with the reference saves; None
+    if either figure is not known."""
     if planned is None or gained is None:
         return None
     low, middle, high = (planned * (1 - 1 / ratio) for ratio in (gained.low, gained.value, gained.high))

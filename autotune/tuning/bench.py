@@ -185,8 +185,8 @@ class Bench:
         return self.journal.replay_or_append(BurstFinished, lambda: self._run(burst, trial), burst=number)
 
     def _latest_ranks(self) -> tuple[int, ...]:
-        """Returns the ranks that the next burst traces again: the latest ones of the last analysis, so that a slow
-        machine shows in every layout, and those whose traces that analysis lacked."""
+        """Returns the ranks that the next burst traces again: up to MAX_LATE_RANKS that were latest in the last
+        analysis, so that a slow machine shows in every layout, and up to MAX_MISSING_RANKS whose traces it lacked."""
         analyses = (trial.analysis for trial in reversed(self.journal.history.attempted.values()) if trial.analysis)
         last = next(analyses, None)
         if last is None:

@@ -37,7 +37,8 @@ class Sizing(Protocol):
         ...
 
     def choice(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the trial, of those that ran, whose recipe is predicted to be the fastest at full size."""
+        """Returns the trial, of those that ran, whose recipe is predicted to be the fastest at full size; None
+        if none ran."""
         ...
 
 

@@ -121,7 +121,7 @@ class History:
 
     @property
     def links(self) -> Links | None:
-        """Returns the links between the nodes, as measured before the first burst."""
+        """Returns the links between the nodes, as measured before the first burst; None without a probe."""
         return self.probed.links if self.probed else None
 
     @property

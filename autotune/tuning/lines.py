@@ -212,7 +212,8 @@ def best_in_words(history: History) -> str:
 
 
 def best_speedup(history: History) -> Speedup | None:
-    """Returns the speed-up of the best over the reference; exactly 1 if the reference is the best."""
+    """Returns the speed-up of the best over the reference; exactly 1 if the reference is the best. None
+    if nothing ran, or no two bursts of one size compare them."""
     best, reference = history.best, history.reference
     if best is None or reference is None:
         return None

@@ -171,7 +171,8 @@ class Loop:
         return self.bench.journal.history
 
     def _next(self, phase: Phase) -> int | None:
-        """Returns the phase's next trial number: the recorded one on resume, else that of the policy's proposal."""
+        """Returns the phase's next trial number: the recorded one on resume, else that of the policy's proposal. None
+        if the next record is not of this phase, or the policy proposes nothing."""
         past = self.bench.journal.next_recorded
         if past is None:
             proposal = self._wanted(phase)

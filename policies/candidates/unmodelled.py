@@ -78,7 +78,8 @@ def claim_of(fix: Fix, knowledge: Knowledge) -> Claimed | None:
 
 
 def _first(fix: Fix, knowledge: Knowledge) -> Recipe | None:
-    """Returns the first of a fix's recipes that was not tried and is not known to fail or lose."""
+    """Returns the first of a fix's recipes that was not tried and is not known to fail or lose; None if there is
+    none."""
     for recipe in (move.recipe for move in moves_of(fix, knowledge.situation)):
         moved = {knob: to for knob, (_, to) in knowledge.recipe.diff(recipe).items()}
         lost = knowledge.avoid.lost_by(knowledge.recipe, moved) or knowledge.avoid.undone_by(moved)

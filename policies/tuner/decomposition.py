@@ -219,7 +219,8 @@ def _undivided(candidate: Candidate, found: Sequence[Member], knowledge: Knowled
 
 
 def wall_of(member: Member, situation: Situation) -> Wall | None:
-    """Returns the wall that a member acts on; of several, the one that could give back most in the trace."""
+    """Returns the wall that a member acts on; of several, the one that could give back most in the trace. Memory for a
+    fix without walls, None for other knobs without."""
     fix = member.fix
     walls = fix.walls if fix is not None else ()
     if not walls and fix is not None:

@@ -87,7 +87,8 @@ class LocalRankObserver:
         return oom_kills()
 
     def _process(self, rank: int) -> Process | None:
-        """Returns the rank's process once it has arrived, which is read once: the folder may be on a network."""
+        """Returns the rank's process, None before it has arrived; it is read once, as the folder may be on a
+        network."""
         if rank not in self._arrived and (process := mailbox.arrived(self.control, rank)):
             self._arrived[rank] = process
         return self._arrived.get(rank)

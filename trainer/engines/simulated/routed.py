@@ -189,7 +189,8 @@ class Routed:
         return [Op(kernel=name, us=us, stream=Stream.TP, sms=self.rates.collective_sms(), gb=gb, launches=2)]
 
     def exchange(self, way: str, load: float) -> list[Op]:
-        """Returns dispatch or combine over the EP group, with the duration on the group's hottest rank."""
+        """Returns dispatch or combine over the EP group, with the duration on the group's hottest rank; before
+        dispatch, for other libraries than all-to-all, the exchange of token counts. [] with EP 1."""
         if self.ep == 1 and self.etp == 1:
             return []
         us, gb = self._exchange_us(load)
@@ -265,7 +266,8 @@ class Routed:
         return float(self.recipe.knob(knob)) if knob else None
 
     def _sm_share(self) -> float:
-        """Returns the share of its bandwidth that a library reaches with the SMs it is given."""
+        """Returns the share of its bandwidth that a library reaches with the SMs it is given; 1 if no knob gives it
+        SMs."""
         given, full = self._own_sms(), FULL_SMS.get(self.dispatcher, 1.0)
         return 1.0 if given is None else min(1.0, given / full) ** 0.7
 

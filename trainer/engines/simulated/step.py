@@ -153,7 +153,7 @@ class Simulation:
 
     def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
         """Returns the time that Megatron-FSDP adds to a pass, µs: parameter gathers, in backward gradient scatters
-        too."""
+        too; 0 unless it shards parameters."""
         recipe, stage = self.recipe, self.stages[rank][chunk]
         strategy = recipe.knob("data_parallel_sharding_strategy")
         if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":

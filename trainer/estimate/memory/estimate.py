@@ -71,7 +71,7 @@ class MemoryEstimate:
 
 
 def _distance(candidates: Candidates) -> tuple[str, ...]:
-    """Returns notes on features of the recipe that no calibrated run has."""
+    """Returns notes on features of the recipe that no calibrated run has; on CPUs the note ON_CPU instead."""
     if candidates.base.hardware.is_cpu:
         return ON_CPU
     unknown = [name for name, flags in never_measured(candidates).items() if flags.any()]

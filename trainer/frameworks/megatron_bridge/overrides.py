@@ -123,7 +123,8 @@ def _by_path(recipe: Recipe, knob: Knob, version: Version) -> Iterator[Override]
 
 
 def _path(knob: Knob) -> str | None:
-    """Returns the configuration path where a knob acts: Bridge copies `comm_overlap` to model, optimizer and DDP."""
+    """Returns the configuration path where a knob acts: Bridge copies `comm_overlap` to model, optimizer and DDP.
+    None if Bridge has no field for it."""
     path = knob.megatron_bridge
     if path is None or not path.startswith("comm_overlap."):
         return path

@@ -74,7 +74,8 @@ def _grad_reduce(recipe: Recipe, value: bool | None, version: str) -> Words:
 
 
 def _virtual_stages(recipe: Recipe, value: int | None, version: str) -> Words:
-    """Returns no words if a layout is set: it implies the stages, and Megatron-LM accepts only one of the two."""
+    """Returns the flag with the number of virtual stages if there are several; no words if a layout is set: it implies
+    the stages, and Megatron-LM accepts only one of the two."""
     if recipe.knob("pipeline_model_parallel_layout") is not None or value is None or value == 1:
         return ()
     return ("--num-virtual-stages-per-pipeline-rank", str(value))
@@ -86,7 +87,8 @@ def _align_param_gather(recipe: Recipe, value: bool, version: str) -> Words:
 
 
 def _granularity(recipe: Recipe, value: str | None, version: str) -> Words:
-    """Returns no words for selective recompute of no module: Megatron-LM would recompute core_attn by default."""
+    """Returns the flag with the granularity that acts; no words for selective recompute of no module: Megatron-LM would
+    recompute core_attn by default."""
     acting = effective(recipe, "recompute_granularity")
     return () if acting is None else ("--recompute-granularity", acting)
 
