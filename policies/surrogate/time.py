@@ -261,16 +261,16 @@ def _moved(theta: Mapping[str, float]) -> dict[str, float]:
 
 
 def _moved_one_by_one(acting: Sequence[str], theta: Mapping[str, float]) -> Iterator[dict[str, float]]:
-    """Yields what `_moved` returns with each factor of `acting` DERIVATIVE_STEP further than in `theta`: the constants
-    that the factor does not move are computed once."""
-    before, (own, smaller) = _moved(theta), _of_proxies(theta)
+    """Yields the constants that each factor of `acting` moves, with the factor DERIVATIVE_STEP further than in
+    `theta`."""
+    own, smaller = _of_proxies(theta)
     for name in acting:
         factor, at = name.removeprefix(PROXY_PREFIX), theta[name] + DERIVATIVE_STEP
         further = {} if factor != name else move_constants_of(factor, {**own, name: at})
         if smaller is not None:
             off = at + theta.get(PROXY_PREFIX + factor, 0.0) if factor == name else own.get(factor, 0.0) + at
             further |= _of_proxy(move_constants_of(factor, {**smaller, factor: off}))
-        yield before | further
+        yield further
 
 
 def _of_proxies(theta: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float] | None]:
@@ -295,22 +295,27 @@ def slopes_of(
 ) -> Floats:
     """Returns the derivatives of a prediction [M] by each factor of `acting`, [M, F], by differences from `now`, the
     prediction at `theta`."""
-    there = list(_moved_one_by_one(acting, theta))
+    before, there = _moved(theta), list(_moved_one_by_one(acting, theta))
     together = max(1, MAX_ROWS_PER_CALL // len(now))
-    parts = [predicted(_side_by_side(there[at : at + together])) for at in range(0, len(there), together)]
+    parts = [predicted(_side_by_side(before, there[at : at + together])) for at in range(0, len(there), together)]
     return (np.concatenate(parts) - now).T / DERIVATIVE_STEP
 
 
-def _side_by_side(sets: Sequence[Mapping[str, float]]) -> Constants:
-    """Returns K sets of moved constants as arrays [K, 1], by name."""
+def _side_by_side(before: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> Constants:
+    """Returns K sets of constants as arrays [K, 1], by name: `before`, else the tables', with those of each of
+    `moved`."""
     table = fitted()
-    names = dict.fromkeys(name for each in sets for name in each)
-    tabulated = {name: table[name.removeprefix(PROXY_PREFIX)] for name in names}
-    return {name: np.array([[each.get(name, tabulated[name])] for each in sets]) for name in names}
+    names = dict.fromkeys([*before, *(name for each in moved for name in each)])
+    starts = {name: before.get(name, table[name.removeprefix(PROXY_PREFIX)]) for name in names}
+    found = {name: np.full((len(moved), 1), start, dtype=np.float64) for name, start in starts.items()}
+    for row, each in enumerate(moved):
+        for name, value in each.items():
+            found[name][row] = value
+    return found
 
 
 def constants_by_factor(hardware: Hardware) -> Constants:
     """Returns K sets of constants as arrays [K, 1]: the tables', then one with each factor moved by its prior
     spread."""
     acting = [factor for factor in factors() if factor.acts_on(hardware)]
-    return _side_by_side([{}, *(move_constants({factor.name: factor.spread}) for factor in acting)])
+    return _side_by_side({}, [{}, *(move_constants({factor.name: factor.spread}) for factor in acting)])
