@@ -14,12 +14,9 @@ from autotune.tuning.live import PlainView, summary
 from tests.autotune.tuning.fakes import FASTER, SLOWER, loop_in, micro_batches
 
 COMMANDS = (
-    ["estimate", "cpu-moe"],
-    ["plan", "cpu-moe", "--top", "2"],
     ["run", "cpu-moe", "--dry-run"],
     ["init", "--model", "qwen3-30b-a3b", "--gpu", "cpu", "--gpus", "2"],
-    ["plan", "cpu-moe", "--top", "1", "-o", "first.yaml"],
-    ["plan", "cpu-moe", "--top", "1", "--html", "plan.html"],
+    ["plan", "cpu-moe", "--top", "2", "-o", "first.yaml", "--html", "plan.html"],
     ["estimate", "cpu-moe", "--html", "estimate.html"],
 )
 

@@ -79,7 +79,10 @@ def imported(text: str, folder: Path, asked: ImportOptions) -> Imported:
     return imported_command(started(text, folder), asked, "an export")
 
 
-@pytest.mark.parametrize("some", few([slice(0, None, 8), slice(1, None, 4)], 1), ids=str)
+SOME = (slice(0, None, 16), slice(8, None, 16), slice(1, None, 4))  # rows of the tuned recipes
+
+
+@pytest.mark.parametrize("some", few(SOME, 1), ids=str)
 def test_an_import_of_an_export_is_the_recipe_again(some: slice, tmp_path: Path) -> None:
     for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
@@ -93,7 +96,7 @@ def test_an_import_of_an_export_is_the_recipe_again(some: slice, tmp_path: Path)
         assert found.digest() == recipe.digest() or moved, row["id"]
 
 
-@pytest.mark.parametrize("some", few([slice(0, None, 8), slice(1, None, 4)], 1), ids=str)
+@pytest.mark.parametrize("some", few(SOME, 1), ids=str)
 def test_an_import_of_bridge_overrides_has_the_same_knobs(some: slice, tmp_path: Path) -> None:
     for row in filled(tuned_recipes.rows()[some]):
         recipe = tuned_recipes.recipe_of_row(row)
