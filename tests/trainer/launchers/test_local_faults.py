@@ -12,8 +12,9 @@ import pytest
 
 from tests.conftest import HANG_S
 from tests.draws import few
+from tests.places import LIGHT
 from tests.trainer.launchers.conftest import mark_of
-from tests.trainer.launchers.two_nodes import BURST_S
+from tests.trainer.launchers.two_nodes import BURST_S, WORKERS
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import local, rank_observer, warm
 from trainer.launchers.processes import Status, status_of, with_mark
@@ -30,6 +31,7 @@ class Case:
     rank: int | None
     evidence: str
     deadline_s: float = HANG_S
+    agent: bool = True  # whether torchrun's own agent notices, else a stand-in starts the ranks
 
 
 CASES = {
@@ -63,6 +65,7 @@ CASES = {
         phase=BurstPhase.BACKWARD,
         rank=0,
         evidence="MemoryError",
+        agent=False,
     ),
     "all ranks refuse the recipe": Case(
         acts={rank: [INIT, ["fail", "AssertionError", "tp must divide heads"]] for rank in range(2)},
@@ -70,6 +73,7 @@ CASES = {
         phase=BurstPhase.INIT,
         rank=None,
         evidence="AssertionError: tp must divide heads",
+        agent=False,
     ),
     "a rank hangs": Case(
         acts={1: [BACKWARD, ["hang"]]},
@@ -86,6 +90,7 @@ CASES = {
         rank=0,
         evidence="rank 0 is stopped in forward",
         deadline_s=BURST_S,
+        agent=False,
     ),
     "torchrun is killed": Case(
         acts={0: [FORWARD, ["kill_above", 1]], 1: [FORWARD, ["grandchild", "wiped"], ["hang"]]},
@@ -128,7 +133,7 @@ def shown(failure: Failure | None) -> tuple[object, ...]:
 def test_a_fault_is_named_and_leaves_nothing(
     case: Case, launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
-    ranks = launch()
+    ranks = launch(**({} if case.agent else {"PYTHONPATH": f"{WORKERS}:{LIGHT}"}))
     folder = make_burst(case.acts)
 
     result = ranks.run(folder, deadline_s=case.deadline_s)
