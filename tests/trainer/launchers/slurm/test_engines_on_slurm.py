@@ -64,7 +64,7 @@ def test_our_own_worker_trains_two_bursts_on_warm_ranks_of_two_nodes(allocated: 
 
 
 @pytest.mark.megatron
-def test_a_job_per_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> None:
+def test_a_job_per_burst_keeps_no_ranks(light_agent: None, reachable: Cluster, tmp_path: Path) -> None:
     engine = MegatronEngine(tmp_path / "engine")
     recipe = recipe_on_nodes({"slurm": {"job": "per-burst"}}).replace(SMALL)
     outcome = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
@@ -72,7 +72,7 @@ def test_a_job_per_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> N
     assert reachable.run("squeue", "-h") == ""
 
 
-def test_a_trainer_of_the_users_runs_on_two_nodes(allocated: Cluster, tmp_path: Path) -> None:
+def test_a_trainer_of_the_users_runs_on_two_nodes(light_agent: None, allocated: Cluster, tmp_path: Path) -> None:
     outcome = trained(tmp_path, with_trainer({}))
     assert outcome.failure is None
     assert outcome.step_us == [3000.0, 4000.0, 5000.0, 6000.0]

@@ -85,11 +85,14 @@ def test_a_fault_on_a_node_is_named_and_leaves_nothing(
 
 
 def test_memory_that_the_job_does_not_have_is_an_oom(
-    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not allocated.limits_memory:
+    if not reachable.limits_memory:
         pytest.skip("without memory cgroups (v1)")
-    failure = failed(launch_on_nodes(), make_burst({3: [BACKWARD, ["fill", 5000]], 0: [FORWARD, ["hang"]]}))
+    with reachable.allocation(memory_mib=400) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        failure = failed(launch_on_nodes(), make_burst({3: [BACKWARD, ["fill", 1000]], 0: [FORWARD, ["hang"]]}))
     assert (failure.kind, failure.rank, failure.phase) == (FailureKind.OOM, 3, BurstPhase.BACKWARD)
 
 
