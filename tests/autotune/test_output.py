@@ -43,6 +43,7 @@ def _in_a_folder_with_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("study/recipe.yaml").write_text(RECIPE)
 
 
+INIT = ["init", "--gpu", "cpu", "--gpus", "2"]  # ranks no layouts
 WORDS = {
     "diagnose": ["diagnose", "a/rank0.json", "--html"],
     "compare": ["compare", "a/rank0.json", "b", "--html"],
@@ -50,7 +51,7 @@ WORDS = {
     "plan": ["plan", "r.yaml", "--top", "1", "--html"],
     "export": ["export", "r.yaml", "--to", "megatron-lm", "-o"],
     "export a study": ["export", "study", "--to", "yaml", "-o"],
-    "init": ["init", "-o"],
+    "init": [*INIT, "-o"],
 }
 INPUTS = [
     ("diagnose", "a/rank0.json"),
@@ -82,7 +83,7 @@ def test_a_page_of_ours_is_written_again(case: str) -> None:
     for _ in range(2):
         assert main([*WORDS[case], "page.html"]) == 0
     assert GENERATOR in Path("page.html").read_text()[:1000]
-    assert main(["init", "-o", "page.html"]) == 2  # a text is no page
+    assert main([*INIT, "-o", "page.html"]) == 2  # a text is no page
 
 
 @pytest.mark.parametrize(("case", "given"), INPUTS)
@@ -144,25 +145,25 @@ def test_a_folder_that_does_not_exist_is_said_before_the_work(case: str, capsys:
 def test_a_folder_and_a_path_through_a_file_are_refused(
     target: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["init", "-o", target]) == 2
+    assert main([*INIT, "-o", target]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_pipes_and_devices_are_written_to(capfd: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("pipe")
     reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True)
-    assert main(["init", "-o", "pipe"]) == 0
+    assert main([*INIT, "-o", "pipe"]) == 0
     assert reader.communicate()[0].startswith("# A training recipe")
-    assert main(["init", "-o", "/dev/null"]) == 0
+    assert main([*INIT, "-o", "/dev/null"]) == 0
     assert Path("/dev/null").is_char_device()
     capfd.readouterr()
-    assert main(["init", "-o", "/dev/stderr"]) == 0  # a file here, which the shell would have opened
+    assert main([*INIT, "-o", "/dev/stderr"]) == 0  # a file here, which the shell would have opened
     assert capfd.readouterr().err.startswith("# A training recipe")
 
 
 def test_a_link_stays_a_link_and_what_it_names_is_made() -> None:
     Path("link").symlink_to("a/new.yaml")
-    assert main(["init", "-o", "link"]) == 0
+    assert main([*INIT, "-o", "link"]) == 0
     assert Path("link").is_symlink()
     assert Path("a/new.yaml").read_text().startswith("# A training recipe")
 
