@@ -14,7 +14,7 @@ from autotune.twin.translation import translation
 from trainer.recipe.architecture import Section
 from trainer.recipe.load_machine import load_machine, packaged_machines
 from trainer.recipe.machine import Machine
-from trainer.recipe.machine_file import Estimate, Learned
+from trainer.recipe.machine_file import Learned, LearnedFactors
 from trainer.recipe.tables import read_table
 
 HEAD = """# Machine files
@@ -73,10 +73,10 @@ def _keys(section: type[Section], name: str) -> Iterator[str]:
 
 def _learned() -> Iterator[str]:
     yield "## `estimate`\n"
-    yield f"{(Estimate.__doc__ or '').strip()}\n"
+    yield f"{(LearnedFactors.__doc__ or '').strip()}\n"
     yield "| key | default | what it is |"
     yield "|---|---|---|"
-    for key, field in Estimate.model_fields.items():
+    for key, field in LearnedFactors.model_fields.items():
         yield f"| `{key}` | {_default(field)} | {field.description} |"
     figures = "; ".join(f"`{key}`, {field.description}" for key, field in Learned.model_fields.items())
     yield f"\nEach factor has {figures}. Names are those of a study's surrogate.\n"

@@ -119,7 +119,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Prints the last line of a run."""
+    """Prints as the last line of a run how many tests were left to `make test-full` or skipped, and why; a worker hands
+    its counts to the main process."""
     config, left_out = session.config, session.config.stash[LEFT_OUT]
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = dict(left_out)

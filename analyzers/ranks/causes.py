@@ -98,7 +98,7 @@ def causes(
         for rank in progress:
             rank.forget()
         for wait, why in zip(waits, whys, strict=True):
-            progress[wait.rank].waited(wait, why)
+            progress[wait.rank].add_wait(wait, why)
         whys = [_why(wait, *_done(wait, progress, passed_on=True)) for wait in waits]
     return [
         Causes(parts=parts, waited_us=waited, caused=caused)
@@ -132,7 +132,7 @@ class _Progress:
         self._waits: list[tuple[Ints, Floats, Floats]] = [(np.empty(0, dtype=np.int64), nothing, nothing)]
         self._ends: Floats | None = None
 
-    def waited(self, wait: _Wait, why: Floats) -> None:
+    def add_wait(self, wait: _Wait, why: Floats) -> None:
         taken = np.zeros_like(why)
         taken[np.arange(len(why)), self._column[wait.event]] = -wait.us
         self._waits.append((wait.event, taken, taken + why))

@@ -44,8 +44,8 @@ def _other_size(one: Digest, other: Digest) -> str:
 
 
 def _other_time(one: Digest, other: Digest) -> str:
-    """Returns why two traces are of different jobs, since the ranks of a job are recorded in the same steps; '' if they
-    are not."""
+    """Returns why two traces are not of one job: they were recorded more than MAX_APART_US apart. '' if they were not,
+    or if a clock does not tell the date."""
     if min(one.origin_us, other.origin_us) < SINCE_1970_US:
         return ""
     earlier, later = sorted((one, other), key=lambda digest: digest.origin_us)

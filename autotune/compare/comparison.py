@@ -171,7 +171,8 @@ def within_part(found: Comparison, part: Move) -> list[Move]:
 
 
 def _of_which(found: Comparison, part: Move) -> str:
-    """Returns the largest inner move with the sign of the part's move, if it is at least half as large."""
+    """Returns ` (attention +3.1 ms)`: the largest difference within a part, if it has the sign of the part's difference
+    and at least half its size; else ''."""
     same_way = [move for move in within_part(found, part) if 2 * move.moved_us / part.moved_us >= 1]
     return f" ({words_of(same_way[0].name)} {signed(same_way[0].moved_us)})" if same_way else ""
 

@@ -11,7 +11,7 @@ from trainer.errors import BadInputError, Problem
 from trainer.estimate.learned import TABLES, LearnedCluster
 from trainer.recipe import Recipe
 from trainer.recipe.load_machine import load_machine_file
-from trainer.recipe.machine_file import Estimate, MachineFile
+from trainer.recipe.machine_file import LearnedFactors, MachineFile
 
 WHERE = "--machine"
 
@@ -34,7 +34,7 @@ class ChosenMachine:
 
     given: str
     file: MachineFile
-    estimate: Estimate
+    estimate: LearnedFactors
 
     @property
     def cluster(self) -> LearnedCluster:

@@ -20,7 +20,7 @@ from policies.surrogate.prior import lesson_of
 from policies.trial import Z_90
 from trainer.errors import BadInputError, Problem
 from trainer.recipe.machine import Machine
-from trainer.recipe.machine_file import Estimate, Learned, MachineFile
+from trainer.recipe.machine_file import Learned, LearnedFactors, MachineFile
 
 LESSON_ROUNDS = 6  # rounds in which the factors of a lesson become keys, a share of each factor per round
 
@@ -63,7 +63,7 @@ def twin_of_study(folder: Path, *, name: str) -> Twin:
     lesson = lesson_of(time, study=folder.name)
     keys = _rounded(inferred_keys(study, lesson))
     learned_memory = _memory(memory, nominal_gib=study.recipe.memory_limit_gib)
-    estimate = Estimate(
+    estimate = LearnedFactors(
         source=folder.name,
         trials=lesson.trials,
         gpu=study.recipe.cluster.gpu_name,
@@ -101,7 +101,7 @@ def twin_of_lesson(
         theirs = {factor: at for factor, at in theta.items() if factor in lesson.mean}
         keys = moved_keys(keys, lesson.mean, theirs, shares)
     keys = _rounded(keys)
-    estimate = Estimate(
+    estimate = LearnedFactors(
         source=lesson.study,
         trials=lesson.trials,
         gpu=gpu,

@@ -9,7 +9,7 @@ import yaml
 from autotune.twin.learning import Key, Twin
 from policies.surrogate.factors import factors
 from policies.trial import Z_90
-from trainer.recipe.machine_file import Estimate, Learned
+from trainer.recipe.machine_file import Learned, LearnedFactors
 
 HEAD = """\
 # {about}.
@@ -66,7 +66,7 @@ def _sections(keys: Mapping[str, Key]) -> Iterator[str]:
         yield f"  {field}: {key.value:g}{_comment(f'{words}{between}')}"
 
 
-def _estimate(estimate: Estimate, twin: Twin) -> Iterator[str]:
+def _estimate(estimate: LearnedFactors, twin: Twin) -> Iterator[str]:
     versions = yaml.safe_dump(estimate.versions, default_flow_style=True, width=10_000, sort_keys=False).strip()
     yield ESTIMATE.format(
         source=_plain(estimate.source), trials=estimate.trials, gpu=_plain(estimate.gpu), versions=versions

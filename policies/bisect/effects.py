@@ -21,9 +21,9 @@ UNMODELLED = constant("unmodelled_log_step")
 @one_blas_thread()
 def predicted_effects(ends: Ends, time: TimeSurrogate | None = None) -> tuple[Predicted, ...]:
     """Returns the predicted effect of each difference, applied to A alone, or, where that is illegal, on top of all
-    others.
+    others: by the surrogate, or the published effect where that predicts none.
 
-    time: the surrogate of their cluster, None before any burst.
+    time: the surrogate of the cluster of A and B, None before any burst.
     """
     time = time or fit_time([])
     return tuple(

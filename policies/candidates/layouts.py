@@ -127,8 +127,8 @@ def with_incumbent_values(space: Search, given: Recipe, incumbent: Recipe, surro
 
 def _with_free(table: Candidates, avoid: Avoid, free: Sequence[dict[str, object]]) -> Candidates:
     """Returns the rows with the `free` settings that `_row_recipe` turns on, for predictions that are comparable with
-    the incumbent, which has them too. A setting that is legal in some rows only is on in all: the closed form counts it
-    where it acts."""
+    the incumbent, which has them too. A setting is on in all rows or in none, depending on whether the table's base
+    may have it: the closed form counts it where it acts."""
     base = table.base
     plain = base.replace({name: False for name in EXCLUDING if base.knob(name)})
     for changes in () if base.hardware.is_cpu else free:

@@ -206,7 +206,8 @@ def modelled_moves(incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate
 
 
 def is_modelled(incumbent: Recipe, recipes: Sequence[Recipe], surrogate: Surrogate) -> Flags:
-    """Returns bool[N]: recipes that the closed form or the kernel distinguishes from the incumbent."""
+    """Returns bool[N]: recipes that the surrogate distinguishes from the incumbent, by predicted step time or by the
+    features of its Gaussian process."""
     table = tabulate([incumbent, *recipes])
     where, log_steps = features(table), surrogate.time.means(table)
     found: Flags = (where[1:] != where[0]).any(axis=1) | (np.abs(log_steps[1:] - log_steps[0]) >= UNMODELLED_LOG_STEP)

@@ -171,8 +171,8 @@ def _seconds(trace: TraceReport, time: RankTime | None, *, as_long: float | None
 def merge_cpu_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Merges parts that the trace of a CPU rank cannot distinguish.
 
-    Forward is classified by NVTX range, backward by operator alone, so all GEMMs are one part and permutation counts
-    as memory-bound work.
+    Forward is classified by profiler range, backward by operator alone: GEMMs and attention are one part, and
+    permutation counts as memory-bound work.
     """
     zero = parts["gemm"] * 0.0
     products = parts["gemm"] + parts["grouped"] + parts["attention"]

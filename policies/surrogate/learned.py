@@ -12,13 +12,13 @@ from policies.surrogate.lesson import Lesson
 from policies.surrogate.memory import GROUPS
 from policies.trial import Z_90
 from trainer.estimate.learned import LearnedCluster, LearnedMemory, LearnedParts
-from trainer.recipe.machine_file import Estimate, Learned
+from trainer.recipe.machine_file import Learned, LearnedFactors
 
 OUTSIDE, LIMIT, UNEVEN = "outside", "limit", "uneven"  # names in addition to GROUPS, which has the last one
 NOTHING = Learned(mean=0.0, deviation=0.0)
 
 
-def lesson_of_file(estimate: Estimate) -> Lesson:
+def lesson_of_file(estimate: LearnedFactors) -> Lesson:
     """Returns the factors in the `estimate` section of a machine file as a lesson."""
     known = {factor.name for factor in factors()}
     learned = {name: figure for name, figure in estimate.factors.items() if name in known}
@@ -30,7 +30,7 @@ def lesson_of_file(estimate: Estimate) -> Lesson:
     )
 
 
-def learned_cluster(estimate: Estimate, *, name: str) -> LearnedCluster:
+def learned_cluster(estimate: LearnedFactors, *, name: str) -> LearnedCluster:
     """Returns the constants and memory factors that follow from the file's figures."""
     lesson = lesson_of_file(estimate)
     theta = dict(lesson.mean)
@@ -43,7 +43,7 @@ def learned_cluster(estimate: Estimate, *, name: str) -> LearnedCluster:
     )
 
 
-def _memory(estimate: Estimate) -> LearnedMemory:
+def _memory(estimate: LearnedFactors) -> LearnedMemory:
     figures = estimate.memory
     uneven = figures.get(UNEVEN, NOTHING)
     return LearnedMemory(
@@ -59,7 +59,7 @@ def _memory(estimate: Estimate) -> LearnedMemory:
     )
 
 
-def unknown_figures(estimate: Estimate) -> list[str]:
+def unknown_figures(estimate: LearnedFactors) -> list[str]:
     """Returns the names in the file that this version does not know."""
     known = {factor.name for factor in factors()} | {*GROUPS, OUTSIDE, LIMIT}
     return [name for name in (*estimate.factors, *estimate.memory) if name not in known]

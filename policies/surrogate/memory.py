@@ -332,7 +332,7 @@ class _Observed:
         outside = self._outside(phi)
         moves = np.concatenate(
             [self.parts[:, rows, hottest] * ~self.measured, [outside * ~self.outside_measured]]
-        )  # derivative by φ
+        )  # derivative with respect to φ, [G + 1, M]
         edge = moves / self._needs(phi) / self._deviations
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)

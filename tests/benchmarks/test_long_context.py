@@ -32,7 +32,8 @@ def test_every_length_has_its_layouts_and_says_how_many_gpus_it_takes(case: Case
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
 def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
-    """2K to 8K tokens of a sequence on a GPU, data parallelism alive, attention never recomputed, nothing in full."""
+    """Checks that a GPU holds 2K to 8K tokens of a sequence, that the first layout has DP above 1, and that neither
+    core attention nor whole layers are recomputed."""
     section = PAGE.split(f"## {case.title}\n")[1].split("\n## ")[0]
     for line in filled(filter(re.compile(r"\| (\d+K| )").match, section.splitlines())):
         share, dp, settings = line.split(" | ")[3:6]

@@ -69,7 +69,8 @@ def layout_of(recipe: Settings) -> Layout:
 
 
 def grid_fits(recipe: Settings) -> bool:
-    """Returns whether TP·PP·CP divides the world size: DP, and with it the batch sizes, is defined only then."""
+    """Returns whether TP·PP·CP divides the world size; else DP and the number of micro batches are rounded down and
+    mean nothing."""
     sizes = recipe.parallelism
     group = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
     return recipe.world_size % group == 0

@@ -23,7 +23,7 @@ class Learned(Section):
     deviation: float = Field(ge=0, description="standard deviation of the mean, on the same scale")
 
 
-class Estimate(Section):
+class LearnedFactors(Section):
     """Factors that a study or a probe fitted for this cluster, used by `estimate` and `plan`."""
 
     source: str = Field(description="the study or the probe")
@@ -37,7 +37,7 @@ class Estimate(Section):
 class MachineFile(Machine):
     """A machine file: the simulation's keys and section `estimate`."""
 
-    estimate: Estimate | None = Field(None, description="factors fitted on the cluster, for the closed forms")
+    estimate: LearnedFactors | None = Field(None, description="factors fitted on the cluster, for the closed forms")
 
     @property
     def machine(self) -> Machine:

@@ -15,7 +15,7 @@ from tests.analyzers.moe_steps.recording import Recording
 from tests.analyzers.moe_steps.truth import Truth, truth
 
 CLOCKS_APART_US = 50_000.0  # largest difference between the clocks of two ranks
-LARGEST = 30  # most layers × steps × micro-batches × ranks beyond two steps, so that cases stay small
+LARGEST = 30  # most layers × steps × micro-batches × ranks of a case with a third step or a second micro-batch
 
 
 def healthy(random: Random, *, ranks: int = 1) -> Job:

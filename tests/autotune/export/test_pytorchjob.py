@@ -36,7 +36,7 @@ def job(**sections: Any) -> Any:
     return yaml.safe_load(export(Recipe.model_validate(document | sections), "pytorchjob"))
 
 
-def fits(value: dict[str, Any], name: str) -> None:
+def assert_fields(value: dict[str, Any], name: str) -> None:
     fields = SCHEMA[name]
     assert set(value) <= set(fields), name
     assert {field for field, (_, required) in fields.items() if required} <= set(value), name
@@ -45,16 +45,16 @@ def fits(value: dict[str, Any], name: str) -> None:
 
 def test_the_document_has_the_fields_of_the_schema_and_no_others() -> None:
     found = job()
-    fits(found, "")
-    fits(found["spec"], "spec")
-    fits(found["spec"]["runPolicy"], "spec.runPolicy")
+    assert_fields(found, "")
+    assert_fields(found["spec"], "spec")
+    assert_fields(found["spec"]["runPolicy"], "spec.runPolicy")
     assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
     for replica in found["spec"]["pytorchReplicaSpecs"].values():
-        fits(replica, "replica")
+        assert_fields(replica, "replica")
         pod = replica["template"]["spec"]
-        fits(pod, "pod")
+        assert_fields(pod, "pod")
         for container in pod["containers"]:
-            fits(container, "container")
+            assert_fields(container, "container")
             assert all(isinstance(word, str) for word in container["command"])
             assert all(isinstance(each["value"], str) for each in container["env"])
 

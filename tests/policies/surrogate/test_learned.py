@@ -11,7 +11,7 @@ from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.search import search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe
-from trainer.recipe.machine_file import Estimate, Learned
+from trainer.recipe.machine_file import Learned, LearnedFactors
 
 RECIPE = Recipe.model_validate(
     {
@@ -23,7 +23,7 @@ RECIPE = Recipe.model_validate(
         "knobs": {"moe_router_dtype": "fp32"},
     }
 )
-ESTIMATE = Estimate(
+ESTIMATE = LearnedFactors(
     source="night",
     trials=4,
     gpu="h100",
@@ -61,7 +61,7 @@ def test_memory_factors_move_the_parts_the_load_and_what_lies_outside() -> None:
 
 
 def test_a_plan_ranks_by_what_was_learned() -> None:
-    slow = Estimate(source="night", gpu="h100", factors={"hybridep": Learned(mean=-2.0, deviation=0.1)})
+    slow = LearnedFactors(source="night", gpu="h100", factors={"hybridep": Learned(mean=-2.0, deviation=0.1)})
     found, tables = search(RECIPE, learned=learned_cluster(slow, name="slow")), search(RECIPE)
     first, usual = (each.finals.candidates.recipe(int(each.ranking[0])) for each in (found, tables))
     assert usual.knob("moe_flex_dispatcher_backend") == "hybridep"

@@ -80,7 +80,7 @@ def published_runs() -> dict[str, Published]:
 
 
 def is_row(text: str) -> bool:
-    """Returns whether a text has the form of a row's name."""
+    """Returns whether a text has the form of a published run's name, such as P0358."""
     return ROW.fullmatch(text) is not None
 
 

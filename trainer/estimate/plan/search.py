@@ -260,7 +260,8 @@ def _judged(
 ) -> tuple[Scored, Integers]:
     """Returns the legal pairs (row of the layouts, row of the settings) with their figures, and their settings' rows.
 
-    Only what recompute and offload decide is judged yet: dispatcher, overlap and graphs are the reference's.
+    Only rules that layout, recompute and offload decide are applied: dispatcher, overlap and graphs are those of
+    `_references` still.
     """
     rows, picks = pairs
     crossing = crossed(places, choices, rows, picks)

@@ -279,7 +279,7 @@ def _memory_bound(
 
 
 def _expert_quantization(candidates: Candidates, constants: Constants) -> float | Floats:
-    """Returns the time to quantize the experts' inputs relative to that of its bytes; 0 on a CPU."""
+    """Returns the time to quantize the experts' inputs, as a multiple of the time to move their bytes; 0 on a CPU."""
     hardware = candidates.base.hardware
     return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_time", hardware)
 
