@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -19,12 +18,12 @@ import numpy as np
 
 from policies.constants import constant
 from policies.noise import Noise
-from policies.search.software import lacks
+from policies.search.refusal import INACTIVE, TrainerRefusal, acting
+from policies.search.software import refusals_of_missing_software
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.recipe import Recipe
-from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS
 
 REFUSED_BY_TRAINER = (FailureKind.CONFIG, FailureKind.IMPORT)
@@ -38,25 +37,6 @@ COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", 
 SHORTEST_VALUE = 5  # least number of letters of a value that is searched for in the trainer's message
 SUSPECT_DISCOUNT = constant("suspect_discount")
 UNCLEAR_NOISE = constant("unclear_noise")
-_INACTIVE = object()  # value of a knob that has no effect with the values of the others
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerRefusal:
-    """A combination of knob values that the trainer refuses.
-
-    A recipe that has, for every knob of `values`, one of its values is refused, as `trial` was, with the message
-    `evidence`; or would be, since the values need `missing` software, which the ranks of `trial` did not have.
-    """
-
-    values: Mapping[str, tuple[Any, ...]]
-    trial: int
-    evidence: str
-    missing: str | None = None
-
-    def covers(self, recipe: Recipe) -> bool:
-        """Returns whether a recipe has the refused combination of values."""
-        return all(_acting(recipe, knob) in values for knob, values in self.values.items())
 
 
 class Avoid:
@@ -193,7 +173,7 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
 def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
     """Returns the refusals of missing software, then one per cause, in the order of the trials; causes are not searched
     before any recipe has reached a training step."""
-    missing = _of_missing_software(trials)
+    missing = tuple(refusals_of_missing_software(trials))
     further = [trial.recipe for trial in trials if _got_further(trial)]
     if not further:
         return missing
@@ -202,13 +182,6 @@ def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
         if failure := _refusing(trial):
             causes.setdefault(_wording(failure.evidence), []).append((trial, failure.evidence))
     return (*missing, *(found for refused in causes.values() for found in _learned(refused, further)))
-
-
-def _of_missing_software(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
-    return tuple(
-        TrainerRefusal(values={lack.knob: lack.values}, trial=lack.trial, evidence="", missing=lack.software)
-        for lack in lacks(trials)
-    )
 
 
 def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:
@@ -230,17 +203,12 @@ def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) ->
 
 def _suspects_of(recipe: Recipe, further: Sequence[Recipe]) -> dict[str, Any]:
     """Returns the values that act in the recipe and in none of `further`, the recipes that got further."""
-    now = {knob: _acting(recipe, knob) for knob in KNOBS}
+    now = {knob: acting(recipe, knob) for knob in KNOBS}
     return {
         knob: value
         for knob, value in now.items()
-        if value is not _INACTIVE and all(_acting(other, knob) != value for other in further)
+        if value is not INACTIVE and all(acting(other, knob) != value for other in further)
     }
-
-
-def _acting(recipe: Recipe, knob: str) -> Any:
-    value = effective(recipe, knob) if acts(recipe, knob) else _INACTIVE
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _narrowed(values: dict[str, tuple[Any, ...]], evidence: str) -> dict[str, tuple[Any, ...]]:
@@ -265,7 +233,7 @@ def _within_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: s
     is_number = isinstance(seen[0], int | float) and not isinstance(seen[0], bool)
     if not is_number or len(seen) > 1 or (knob not in BATCH and _names(evidence, knob, seen)):
         return values
-    return {each: (_acting(trial.recipe, each),) for each in LAYOUT} | values
+    return {each: (acting(trial.recipe, each),) for each in LAYOUT} | values
 
 
 def _refusing(trial: Trial) -> Failure | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from policies.search.refusal import TrainerRefusal
 from policies.trial import Trial
 from trainer.burst import Outcome
 from trainer.recipe.rules.local import NEED_TRANSFORMER_ENGINE
@@ -18,16 +19,6 @@ class Software:
     name: str
     needing: Mapping[str, tuple[Any, ...]]
     is_there: Callable[[Outcome], bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lack:
-    """Values of a knob that need missing `software`, by the burst of a trial."""
-
-    software: str
-    knob: str
-    values: tuple[Any, ...]
-    trial: int
 
 
 def _has_transformer_engine(outcome: Outcome) -> bool:
@@ -53,20 +44,20 @@ SOFTWARE = (
 )
 
 
-def lacks(trials: Sequence[Trial]) -> Iterator[Lack]:
-    """Yields what the last burst on GPUs that names its software shows to be missing."""
+def refusals_of_missing_software(trials: Sequence[Trial]) -> Iterator[TrainerRefusal]:
+    """Yields one refusal per knob that needs what the last burst on GPUs that names its software did not have."""
     for trial in reversed(trials):
         for outcome in reversed(trial.outcomes):
             if _names_its_software(trial, outcome):
-                yield from _lacks_of(trial, outcome)
+                yield from _refusals_of(trial, outcome)
                 return
 
 
-def _lacks_of(trial: Trial, outcome: Outcome) -> Iterator[Lack]:
+def _refusals_of(trial: Trial, outcome: Outcome) -> Iterator[TrainerRefusal]:
     for software in SOFTWARE:
         if not software.is_there(outcome):
             for knob, values in software.needing.items():
-                yield Lack(software=software.name, knob=knob, values=values, trial=trial.number)
+                yield TrainerRefusal(values={knob: values}, trial=trial.number, evidence="", missing=software.name)
 
 
 def _names_its_software(trial: Trial, outcome: Outcome) -> bool:

@@ -79,13 +79,14 @@ class Bench:
             self.dist.barrier()
         self.device.synchronize()
         if behind_us is not None:
-            return self._between_events(work, busy_cycles=int(behind_us * self._cycles_per_us))
+            return self.device_us(work, busy_cycles=int(behind_us * self._cycles_per_us))
         started = time.perf_counter()
         work()
         self.device.synchronize()
         return (time.perf_counter() - started) * US
 
-    def _between_events(self, work: Callable[[], object], *, busy_cycles: int = 0) -> float:
+    def device_us(self, work: Callable[[], object], *, busy_cycles: int = 0) -> float:
+        """Returns the µs of the work by CUDA events, behind a kernel of so many cycles."""
         cuda = self.torch.cuda
         started, ended = (cuda.Event(enable_timing=True) for _ in range(2))
         if busy_cycles:
@@ -106,7 +107,7 @@ class Bench:
 
     @cached_property
     def _cycles_per_us(self) -> float:
-        return CYCLES / self._between_events(lambda: self.torch.cuda._sleep(CYCLES))
+        return CYCLES / self.device_us(lambda: self.torch.cuda._sleep(CYCLES))
 
     def most(self, value: float) -> float:
         """Returns the maximum of `value` over all ranks."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from statistics import median
 
 from trainer.microbenchmarks.row import Row
-from trainer.probe.bench import REPEATS, US, Bench
+from trainer.probe.bench import REPEATS, Bench
 from trainer.probe.measures.compute import OF_A_LAYER, Work
 from trainer.probe.measures.links import dispatching
 
@@ -67,18 +67,12 @@ def _over_alone(bench: Bench, work: Work, other: Work) -> list[float]:
 
 def _concurrent_us(bench: Bench, work: Work, other: Work, times: int) -> float:
     """Returns the µs of `work` by CUDA events while `other` runs `times` times in a second stream."""
-    stream = bench.torch.cuda.Stream()
-    started, ended = (bench.torch.cuda.Event(enable_timing=True) for _ in range(2))
     bench.dist.barrier()
     bench.device.synchronize()
-    with bench.torch.cuda.stream(stream):
+    with bench.torch.cuda.stream(bench.torch.cuda.Stream()):
         for _ in range(times):
             other()
-    started.record()
-    work()
-    ended.record()
-    bench.device.synchronize()
-    return float(started.elapsed_time(ended)) * 1e-3 * US
+    return bench.device_us(work)
 
 
 MEASURES = {"beside": overlapped_layer, "contention": contention, "slowed": slowed, "dp_beside": concurrent_reduction}
