@@ -21,9 +21,11 @@ def recipe_of(model: Any, *, gpus: int = 1, sizes: dict[str, Any] | None = None,
 
 
 def counted(recipe: Recipe, *, pp_rank: int = 0) -> tuple[int, int]:
-    """Returns (dense, expert) parameters; without expert parallelism Megatron marks none as an expert's."""
+    """Returns (dense, expert) parameters; without expert parallelism Megatron marks none as an expert's. The norm of
+    queries that only 0.19 and later have is left out."""
     from trainer.engines.megatron.config import build_configs
     from trainer.engines.megatron.fake import AS_ON_GPUS, fake_world, first_rank_of
+    from trainer.engines.megatron.layers import NormedColumnParallelLinear
     from trainer.engines.megatron.model import build_chunks
 
     with fake_world(recipe, rank=first_rank_of(recipe, pp_rank)):
@@ -34,4 +36,6 @@ def counted(recipe: Recipe, *, pp_rank: int = 0) -> tuple[int, int]:
         for chunk in chunks:
             for parameter in chunk.parameters():
                 held[not getattr(parameter, "allreduce", True)] += parameter.numel()
+            normed = (module for module in chunk.modules() if isinstance(module, NormedColumnParallelLinear))
+            held[0] -= sum(parameter.numel() for module in normed for parameter in module.norm.parameters())
     return held[0], held[1]

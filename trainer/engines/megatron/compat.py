@@ -72,7 +72,7 @@ def graph_fields(config_class: type, fields: dict[str, Any], *, whole_iteration:
     newer = "cuda_graph_modules" in {field.name for field in dataclasses.fields(config_class)}
     impl, scope = fields["cuda_graph_impl"], fields.get("cuda_graph_scope") or []
     if whole_iteration and newer and impl == "local":
-        impl, scope = "full_iteration", []
+        impl, scope = "full_iteration", [word for word in scope if word != "full_iteration"]
     elif impl == "full_iteration" and not newer and not scope:
         impl, scope = "local", ["full_iteration"]
     rest = {name: value for name, value in fields.items() if name != "cuda_graph_scope"}

@@ -2,12 +2,15 @@
 
 The spec only takes modules of Transformer Engine, and the class cannot be built without flash-linear-attention, whose
 kernels need a GPU. Megatron-Core has the delta rule in torch as well, for its deterministic mode. Source:
-models/gpt/experimental_attention_variant_module_specs.py and ssm/gated_delta_net.py of Megatron-Core 0.16.1.
+models/gpt/experimental_attention_variant_module_specs.py and ssm/gated_delta_net.py of Megatron-Core 0.16.1 to 0.18.2,
+where it is a module, and 0.19.2, where it is a package.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -26,12 +29,14 @@ def delta_net_block(config: Any, vp_stage: int | None, *, transformer_engine: bo
 
     if transformer_engine:
         return variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage)
-    layers = get_gpt_decoder_layer_specs(config, use_transformer_engine=False)
+    plain = copy.copy(config)  # from 0.19 on the specs of ordinary layers refuse a variant
+    plain.experimental_attention_variant = None
+    layers = get_gpt_decoder_layer_specs(plain, use_transformer_engine=False)
     mixed = [
         _with_mixer(layer, _local_mixer()) if linear else layer
         for layer, linear in zip(layers, variants.get_linear_attention_pattern(config), strict=True)
     ]
-    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, vp_stage=vp_stage)
+    block = get_gpt_decoder_block_spec(plain, use_transformer_engine=False, vp_stage=vp_stage)
     block.layer_specs = [mixed[layer] for layer in _layers_of(config, vp_stage)]
     return block
 
@@ -68,15 +73,36 @@ def _layers_of(config: Any, vp_stage: int | None) -> list[int]:
 
 def patches() -> Iterator[Any]:
     """Yields patches that replace the GPU kernels for convolution, delta rule and L2 norm by their forms in torch."""
-    from megatron.core.ssm import gated_delta_net as module
+    from megatron.core.ssm import gated_delta_net as whole
 
-    yield mock.patch.object(module, "HAVE_FLA", True)
-    yield mock.patch.object(module, "l2norm", _l2norm, create=True)
-    yield mock.patch.object(module, "chunk_gated_delta_rule", module.torch_chunk_gated_delta_rule)
-    if module.causal_conv1d_fn is not None:
-        yield mock.patch.object(module, "causal_conv1d_fn", None)
+    in_torch = {
+        "HAVE_FLA": True,
+        "l2norm": _l2norm,
+        "chunk_gated_delta_rule": whole.torch_chunk_gated_delta_rule,
+        "causal_conv1d": _causal_conv1d,  # from 0.18 on
+        "causal_conv1d_fn": None,  # before: None makes Megatron-Core convolve in torch
+    }
+    for module in (whole, *_modules_of(whole)):
+        for name, form in in_torch.items():
+            yield mock.patch.object(module, name, form, create=True)
+
+
+def _modules_of(whole: Any) -> list[Any]:
+    """Returns the modules of a package, each of which binds the kernels anew; [] for a plain module."""
+    names = ("common", "gdn") if hasattr(whole, "__path__") else ()
+    return [importlib.import_module(f"{whole.__name__}.{name}") for name in names]
 
 
 def _l2norm(tensor: Any) -> Any:
     """Returns the tensor divided by its L2 norm over the last dimension, as fla.modules.l2norm does."""
     return tensor * torch.rsqrt(tensor.square().sum(-1, keepdim=True) + NORM_EPSILON)
+
+
+def _causal_conv1d(x: Any, weight: Any, bias: Any, activation: str, **_: Any) -> tuple[Any, None]:
+    """Convolves x [b, s, d] over s with weight [d, w], as fla.modules.convolution.causal_conv1d does without a state;
+    the activation is SiLU, which it calls swish as well."""
+    length, width = x.size(1), weight.size(1)
+    convolved = torch.nn.functional.conv1d(
+        x.transpose(1, 2), weight.unsqueeze(1), bias, padding=width - 1, groups=x.size(2)
+    )
+    return torch.nn.functional.silu(convolved[..., :length]).transpose(1, 2), None

@@ -1,14 +1,19 @@
 """Layer modules that replace those of Megatron's local specs which refuse a recipe.
 
 `WrappedTorchNorm` refuses sequence parallel, which MoE with TP needs; the local `DotProductAttention` refuses MLA and
-context parallel. Used on CPUs, and on GPUs without Transformer Engine.
+context parallel; the norm that 0.19 puts before MLA's query projection is in Transformer Engine's layers only. Used on
+CPUs, and on GPUs without Transformer Engine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -23,6 +28,41 @@ class SequenceParallelNorm:
         for parameter in norm.parameters():
             parameter.sequence_parallel = config.sequence_parallel
         return norm
+
+
+class NormedColumnParallelLinear(torch.nn.Module):
+    """A norm of the input and a column-parallel linear layer, as Transformer Engine's TELayerNormColumnParallelLinear
+    has in one."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **linear: Any) -> None:
+        from megatron.core.tensor_parallel import ColumnParallelLinear
+
+        super().__init__()
+        self.norm = SequenceParallelNorm(config, input_size, eps=config.layernorm_epsilon)
+        self.linear = ColumnParallelLinear(input_size, output_size, config=config, **linear)
+
+    def forward(self, tokens: Any) -> Any:
+        """Maps tokens [s, b, input_size] to ([s, b, output_size / TP], bias), as the linear layer does."""
+        return self.linear(self.norm(tokens))
+
+
+@contextlib.contextmanager
+def normed_query_projections() -> Iterator[None]:
+    """Lets Megatron-Core build local layers within the block where it normalises the input of MLA's query projection,
+    from 0.19 on. Source: transformer/mla_qk_norm_config.py."""
+    try:
+        resolver = importlib.import_module("megatron.core.transformer.mla_qk_norm_config")
+    except ImportError:  # before 0.19
+        yield
+        return
+    from megatron.core.models.backends import LocalSpecProvider
+
+    class LocalWithNorms(LocalSpecProvider):
+        def column_parallel_layer_norm_linear(self) -> Any:
+            return NormedColumnParallelLinear
+
+    with mock.patch.object(resolver, "get_backend", lambda _: LocalWithNorms()):
+        yield
 
 
 class SdpaCoreAttention(torch.nn.Module):
@@ -103,9 +143,14 @@ TRAINABLE = LocalModules(core_attention=SdpaCoreAttention)
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
-def local_layers(spec: Any, modules: LocalModules = TRAINABLE) -> Any:
-    """Returns the spec (ModuleSpec, submodules dataclass or list) with the modules replaced, in place."""
+def local_layers(spec: Any, modules: LocalModules, *, compresses_queries: bool) -> Any:
+    """Returns the spec (ModuleSpec, submodules dataclass or list) with the modules replaced, in place.
+
+    Without compressed queries (MLA's `q_lora_rank`) nothing builds their norm, and 0.19 refuses a spec that has it.
+    """
     from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from megatron.core.transformer.identity_op import IdentityOp
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttentionSubmodules
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
@@ -122,6 +167,8 @@ def local_layers(spec: Any, modules: LocalModules = TRAINABLE) -> Any:
             for field in dataclasses.fields(node):
                 whole = modules.down_projection if field.name in _DOWN_PROJECTIONS else None
                 setattr(node, field.name, whole or walk(getattr(node, field.name)))
+            if isinstance(node, MLASelfAttentionSubmodules) and not compresses_queries:
+                node.q_layernorm = IdentityOp
         return node
 
     return walk(spec)

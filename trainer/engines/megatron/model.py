@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from trainer.engines.megatron.config import MegatronConfigs
 from trainer.engines.megatron.delta_net import delta_net_block
 from trainer.engines.megatron.fusions import accumulating_without_apex
-from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
+from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers, normed_query_projections
 from trainer.model.parameters import vocabulary
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
@@ -134,7 +135,8 @@ def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> 
     None."""
     stages = layout_of(recipe).vpp
     spec = functools.partial(_layer_specs, config, local)
-    return [_gpt_chunk(recipe, config, stage if stages > 1 else None, spec) for stage in range(stages)]
+    with normed_query_projections() if local else contextlib.nullcontext():
+        return [_gpt_chunk(recipe, config, stage if stages > 1 else None, spec) for stage in range(stages)]
 
 
 def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) -> tuple[Any, Any]:
@@ -156,7 +158,8 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
         mtp = get_gpt_mtp_block_spec(config, alike, **kind)
     if local is None:
         return decoder, mtp
-    return local_layers(decoder, local), local_layers(mtp, local)
+    compresses = getattr(config, "q_lora_rank", None) is not None
+    return tuple(local_layers(spec, local, compresses_queries=compresses) for spec in (decoder, mtp))
 
 
 def _positions(model: Architecture) -> dict[str, Any]:

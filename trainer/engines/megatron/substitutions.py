@@ -62,6 +62,7 @@ SUBSTITUTIONS = (
     *(
         Substitution(knob=knob, runs=False, why=NO_TRANSFORMER_ENGINE)
         for knob in (
+            "fp8_output_proj",
             "fp8_param_gather",
             "reuse_grad_buf_for_mxfp8_param_ag",
             "tp_comm_overlap",

@@ -66,7 +66,7 @@ ROWS = (
     Rule(
         id="graph-iteration-alone",
         knobs=(IMPL, SCOPE),
-        broken=all_of(among(IMPL, "none", "local"), lists(SCOPE, "full_iteration"), _with_other_scopes),
+        broken=all_of(among(IMPL, "local"), lists(SCOPE, "full_iteration"), _with_other_scopes),
         message="graph scope {cuda_graph_scope}: full_iteration includes the others, which are refused with it",
         nearest=fixed(cuda_graph_scope=("full_iteration",)),
         source="megatron-core 0.18.0 transformer_config.py:2238; scripts/performance/utils/overrides.py:140",
@@ -80,7 +80,7 @@ ROWS = (
         knobs=(IMPL, SCOPE),
         broken=all_of(among(IMPL, "none"), lists(SCOPE, "full_iteration")),
         message="graph scope full_iteration without graphs: Megatron-Core 0.18 and later switch a graph of the whole "
-        "iteration on",
+        "iteration on, and refuse other scopes beside it",
         nearest=fixed(cuda_graph_scope=None),
         source="megatron-core 0.18.0 transformer_config.py, deprecated values of cuda_graph_scope",
         versions=SpecifierSet(">=0.18"),
