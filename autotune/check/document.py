@@ -8,7 +8,7 @@ import msgspec
 
 from autotune.estimate.memory import Memory
 from trainer.recipe.rules import Finding, FindingKind, Rule
-from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.examples import passing_of, recipe_of
 from trainer.recipe.rules.rule import Effect, FrameworkName
 from trainer.recipe.tables import read_table
 
@@ -89,7 +89,7 @@ def rule_document(rule: Rule) -> RulePage:
         "source": rule.source,
         "compared": list(dict.fromkeys(row["why"] for row in compared)),
         "breaking": _differences(rule.breaking),
-        "passing": _differences(rule.passing),
+        "passing": _differences(passing_of(rule)),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.recipe.knobs import KNOBS, Knob
 from trainer.recipe.rules import RULES
-from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.examples import passing_of, recipe_of
 from trainer.recipe.rules.rule import example
 from trainer.recipe.schema import Recipe
 
@@ -99,7 +99,7 @@ def mutants(count: int, *, seed: int, also: Sequence[Recipe] = ()) -> Iterator[R
     """Yields every example of every rule, then `count` mutants of the example recipe and of `also`."""
     draw = random.Random(seed)
     for rule in RULES:
-        yield from (recipe_of(rule.breaking), recipe_of(rule.passing))
+        yield from (recipe_of(rule.breaking), recipe_of(passing_of(rule)))
     for number in range(count):
         base = draw.choice(also) if also and number % 4 == 0 else _plain(draw)
         yield base.replace(_changes(draw, base))

@@ -11,7 +11,7 @@ from tests.trainer.recipe.drawn import changes
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, Finding, FindingKind, Rule, check, nearest_valid
-from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.examples import passing_of, recipe_of
 from trainer.recipe.rules.rule import Example
 
 THREAD = re.compile(r"\b(Megatron-LM|Megatron-Bridge|TransformerEngine)#\d+")
@@ -57,7 +57,7 @@ def test_the_breaking_example_breaks_by_that_rule_alone(rule: Rule) -> None:
 
 @every_rule
 def test_the_passing_example_has_no_error_and_not_that_finding(rule: Rule) -> None:
-    found = broken_by(rule.passing)
+    found = broken_by(passing_of(rule))
     assert [f.rule for f in found if f.kind is FindingKind.ERROR or f.rule == rule.id] == []
 
 

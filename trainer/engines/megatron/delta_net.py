@@ -82,15 +82,17 @@ def patches() -> Iterator[Any]:
         "causal_conv1d": _causal_conv1d,  # from 0.18 on
         "causal_conv1d_fn": None,  # before: None makes Megatron-Core convolve in torch
     }
-    for module in (whole, *_modules_of(whole)):
+    for module in modules():
         for name, form in in_torch.items():
             yield mock.patch.object(module, name, form, create=True)
 
 
-def _modules_of(whole: Any) -> list[Any]:
-    """Returns the modules of a package, each of which binds the kernels anew; [] for a plain module."""
-    names = ("common", "gdn") if hasattr(whole, "__path__") else ()
-    return [importlib.import_module(f"{whole.__name__}.{name}") for name in names]
+def modules() -> list[Any]:
+    """Returns Megatron-Core's modules that bind the kernels: one, and from 0.19 on a package and two of its own."""
+    name = "megatron.core.ssm.gated_delta_net"
+    whole = importlib.import_module(name)
+    own = ("common", "gdn") if hasattr(whole, "__path__") else ()
+    return [whole, *(importlib.import_module(f"{name}.{module}") for module in own)]
 
 
 def _l2norm(tensor: Any) -> Any:

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from trainer.engines.megatron import compat
+from trainer.engines.megatron import compat, delta_net
 from trainer.engines.megatron.cpu import megatron_on_cpu
 from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.layers import LocalModules
@@ -69,7 +69,7 @@ def _patches() -> Iterator[Any]:
     import megatron.core.optimizer.distrib_optimizer as distrib_optimizer
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.multi_latent_attention as mla
-    from megatron.core.ssm import gated_delta_net
+    import megatron.core.transformer.multi_token_prediction as mtp
     from megatron.core.transformer.moe.experts import SequentialMLP
 
     yield mock.patch.object(torch.nn.Module, "bfloat16", _to_bfloat16)
@@ -84,7 +84,9 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(mrandom.CudaRNGStatesTracker, "fork", return_value=contextlib.nullcontext())
     yield mock.patch.object(buffers, "_coalescing_manager", _uncoalesced)
     yield mock.patch.object(SequentialMLP, "forward", _with_even_shares(SequentialMLP.forward))
-    yield mock.patch.object(gated_delta_net, "chunk_gated_delta_rule", _delta_rule)
+    for module in delta_net.modules():
+        yield mock.patch.object(module, "chunk_gated_delta_rule", _delta_rule)
+    yield mock.patch.object(mtp, "roll_tensor", _with_known_count(mtp.roll_tensor))
     grouped_gemm = compat.grouped_gemm_module()
     if grouped_gemm is not None:
         yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
@@ -123,6 +125,16 @@ def _with_even_shares(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(experts, tokens, shares, probabilities)
 
     return evenly
+
+
+def _with_known_count(roll: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns all elements as the sum of a rolled loss mask, whose value Megatron-Core 0.17 compares with 0."""
+
+    def rolled(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        tensor, _ = roll(*args, **kwargs)
+        return tensor, torch.tensor(float(tensor.numel()))
+
+    return rolled
 
 
 class AdamOfShapes(torch.optim.Optimizer):

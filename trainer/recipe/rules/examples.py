@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from trainer.recipe.rules.rule import Example
+from trainer.recipe.rules.rule import Example, Rule
 from trainer.recipe.schema import Recipe
 
 MODEL: dict[str, Any] = {
@@ -63,3 +64,10 @@ def recipe_of(example: Example) -> Recipe:
         "burst": {"engine": example.engine},
     }
     return Recipe.model_validate(data).replace(KNOBS | dict(example.knobs))
+
+
+def passing_of(rule: Rule) -> Example:
+    """Returns the rule's passing example; the breaking one with the nearest values where it has none of its own."""
+    if rule.passing is not None:
+        return rule.passing
+    return replace(rule.breaking, knobs={**rule.breaking.knobs, **rule.wanted(recipe_of(rule.breaking))})

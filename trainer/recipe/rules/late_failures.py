@@ -17,7 +17,7 @@ from trainer.recipe.predicates import (
     off,
     on,
 )
-from trainer.recipe.rules.examples import PIPELINE
+from trainer.recipe.rules.examples import FULL, PIPELINE
 from trainer.recipe.rules.graphs import graphs
 from trainer.recipe.rules.nearest import CP, PP, TP
 from trainer.recipe.rules.overlap import ep_overlap
@@ -73,6 +73,20 @@ ROWS = (
             expert_model_parallel_size=4,
         ),
         passing=example(model={"mtp_num_layers": 1}, pipeline_model_parallel_size=2),
+    ),
+    Rule(
+        id="mtp-recomputed-whole",
+        kind=FindingKind.WARNING,
+        effect=Effect.FAILS,
+        knobs=("recompute_granularity",),
+        broken=all_of(_has_mtp, among("recompute_granularity", "full")),
+        message="full recompute of a model with MTP: Megatron-Core 0.18 ends at the first forward with a TypeError "
+        "(_checkpointed_forward, padding_mask)",
+        hint="train on Megatron-Core 0.17 or 0.19, or recompute selectively",
+        source="Megatron-LM#4933 (open), Megatron-LM#6367; seen in 0.18.0 and 0.18.2",
+        versions=SpecifierSet(">=0.18,<0.19"),
+        breaking=example(model={"mtp_num_layers": 1}, **FULL),
+        passing=example(model={"mtp_num_layers": 1}),
     ),
     Rule(
         id="mtp-empty-rank",

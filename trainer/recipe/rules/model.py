@@ -57,6 +57,11 @@ def _mla_incomplete(recipe: Settings) -> bool:
     return model.multi_latent_attention and None in needed
 
 
+def _mla_whole_queries_normed(recipe: Settings) -> bool:
+    model = recipe.architecture
+    return model.multi_latent_attention and model.qk_layernorm and model.q_lora_rank is None
+
+
 def _idle_expert_width(recipe: Settings) -> bool:
     return not is_moe(recipe) and recipe.architecture.moe_ffn_hidden_size is not None
 
@@ -222,6 +227,19 @@ ROWS = (
         source="megatron/core/transformer/multi_latent_attention.py reads them; no default suits every model",
         breaking=example(model={"multi_latent_attention": True, "num_query_groups": None}),
         passing=example(model=MLA),
+    ),
+    Rule(
+        id="mla-query-norm",
+        kind=FindingKind.WARNING,
+        knobs=(),
+        broken=_mla_whole_queries_normed,
+        message="multi_latent_attention with qk_layernorm and without q_lora_rank: Megatron-Core 0.19 normalises the "
+        "input of the query projection, 0.16 to 0.18 do not: two models with the same recipe",
+        hint="continue a run, and load a checkpoint, with the release that began it",
+        source="megatron-core 0.19.2 transformer/mla_qk_norm_config.py:135; 0.18.2 has no such norm",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(model=MLA | {"qk_layernorm": True}),
+        passing=example(model=MLA | {"qk_layernorm": True, "q_lora_rank": 64}),
     ),
     Rule(
         id="hybrid-model",

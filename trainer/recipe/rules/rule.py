@@ -138,7 +138,7 @@ class Rule:
     nearest: Callable[[Settings], Suggestion] = nothing
     source: str
     breaking: Example
-    passing: Example
+    passing: Example | None = None  # None: the breaking example with `nearest`; `examples.passing_of` returns it
     kind: FindingKind = FindingKind.ERROR
     binds: tuple[FrameworkName, ...] = CORE
     refuses: tuple[FrameworkName, ...] = ()  # frameworks that refuse the recipe, although it runs elsewhere
