@@ -174,6 +174,11 @@ def _first_line_of(*command: str) -> Callable[[Machine], str | None]:
     return look
 
 
+def _ninja(machine: Machine) -> str | None:
+    """Returns the version of the program on the path, or of pip's, which ranks find beside their interpreter."""
+    return _first_line_of("ninja", "--version")(machine) or machine.version("ninja")
+
+
 def _slurm(machine: Machine) -> str | None:
     version = _first_line_of("sinfo", "--version")(machine)
     if version is None:
@@ -215,6 +220,18 @@ CHECKS: tuple[Check, ...] = (
         needed_for="engine megatron",
         how="pip install megatron-core",
         look=_package("megatron-core", "megatron_core"),
+    ),
+    Check(
+        what="C++ compiler",
+        needed_for="selective recompute with Megatron-Core 0.17 and later, which compiles an extension",
+        how="install g++ (apt install g++), on every node",
+        look=_first_line_of(os.environ.get("CXX", "c++"), "--version"),
+    ),
+    Check(
+        what="ninja",
+        needed_for="the same extension",
+        how="pip install ninja, on every node",
+        look=_ninja,
     ),
     Check(
         what="transformer-engine",

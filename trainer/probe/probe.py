@@ -16,6 +16,7 @@ import msgspec
 from trainer.burst import Failure
 from trainer.engines.megatron.engine import environment_of
 from trainer.errors import ToolError
+from trainer.launchers.extensions import extensions_environment
 from trainer.launchers.open import open_launcher
 from trainer.launchers.warm import start_ranks
 from trainer.microbenchmarks.group import GROUP_S, PROBE_S
@@ -76,12 +77,12 @@ def probe(
         plan = Plan(recipe=recipe.model_dump(mode="json"), rows=list(rows), within_s=within_s, group_s=group_s)
         (folder / PLAN).write_bytes(msgspec.json.encode(plan))
     nodes = probed_nodes(recipe) if rows else recipe.cluster.nodes
-    started = time.monotonic()
+    started, environment = time.monotonic(), environment_of(recipe)
     ranks = start_ranks(
         launcher,
         nodes=nodes,
         ranks_per_node=recipe.ranks_per_node,
-        env=environment_of(recipe),
+        env=extensions_environment(home, environment) | environment,
         folder=home / "probe",
         name=None if launcher.keeps_ranks else "probe",
         module="trainer.probe.worker",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +17,9 @@ from trainer.engines.megatron.substitutions import substituted, substitutes
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.recipe import Recipe
+from trainer.recipe.frameworks import check_for
 from trainer.recipe.layout import layout_of
+from trainer.recipe.rules.rule import FrameworkName
 
 pytestmark = [pytest.mark.megatron, pytest.mark.skipif(find_spec("torch") is None, reason="without torch")]
 
@@ -66,12 +69,20 @@ def refused(**knobs: Any) -> dict[str, Any]:
     return found
 
 
+def _fails_in_this_release(given: Recipe) -> bool:
+    findings = check_for(given, FrameworkName.CORE, version("megatron-core"))
+    return "mtp-recomputed-whole" in {finding.rule for finding in findings}
+
+
 @pytest.mark.parametrize(("added", "gpus", "knobs"), few(CASES, 1))
 def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int, knobs: dict[str, Any]) -> None:
     given = recipe(added, gpus, knobs)
     closed = memory_of(one(given.replace(substitutes(given)))).by_part
     for pp_rank in {0, layout_of(given).pp - 1}:
         result = dry_run.run(given, pp_rank=pp_rank)
+        if _fails_in_this_release(given):
+            assert result["refused"]
+            continue
         assert (result["refused"], result["stopped"]) == (None, None)
         real = sum(result["bytes"][part] for part in STATE) / GIB
         ours = sum(float(closed[part][0, pp_rank]) for part in STATE)

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.trainer.engines.gpu_recipes import TINY
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import Recipe
+from trainer.recipe.frameworks import check_for
+from trainer.recipe.rules.rule import FrameworkName
 
 pytestmark = pytest.mark.megatron
 
@@ -157,13 +160,17 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recompute shared_experts": ({**EP2, **selective("shared_experts")}, {"moe_shared_expert_intermediate_size": 64}),
     "recompute moe_act": ({**EP2, **selective("moe_act"), "moe_grouped_gemm": True, "precision": "bf16"}, {}),
     "recompute mla_up_proj": ({**EP2, **selective("mla_up_proj")}, MLA),
+    "whole queries": (
+        {**TP2, **EP2, "expert_tensor_parallel_size": 1},
+        {**MLA, "q_lora_rank": None, "qk_layernorm": True},
+    ),
     "gated delta net": ({**TP2, **EP2, "expert_tensor_parallel_size": 1}, DELTA_NET),
 }
 
 
 # all of these compute the same numbers as plain EP2, each in its own way
 SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "recompute moe", "recompute layernorm"]
-QUICK = ("ep", "ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "pp vpp", "gated delta net")
+QUICK = ("ep", "ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "pp vpp", "gated delta net", "whole queries")
 
 
 def layouts(names: Iterable[str] = LAYOUTS) -> list[Any]:
@@ -239,11 +246,32 @@ def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks, name: str) -> None:
 
 @pytest.mark.cold
 def test_expert_replicas_that_train_apart_are_a_failure(ranks: Ranks) -> None:
-    outcome = ranks.run(tiny({**TP2, "expert_tensor_parallel_size": 1}))
+    recipe = tiny({**TP2, "expert_tensor_parallel_size": 1})
+    outcome = ranks.run(recipe)
+    wrong_here = {finding.rule for finding in check_for(recipe, FrameworkName.CORE, version("megatron-core"))}
+    if "single-expert-replicas" not in wrong_here:  # mended in 0.19
+        assert outcome.failure is None
+        return
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.DIVERGED
     assert ".experts." in outcome.failure.evidence
     assert outcome.tokens_per_s_per_gpu is None
+
+
+@pytest.mark.cold
+def test_the_lock_of_a_killed_compilation_stops_no_later_study(tmp_path: Path) -> None:
+    lock = tmp_path / "engine" / "extensions" / "share_storage_ext" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    engine = MegatronEngine(tmp_path / "engine")
+    recipe = on_one_rank(tiny(selective("layernorm")))
+    try:
+        outcome = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
+    finally:
+        engine.close()
+    assert outcome.failure is None
+    assert outcome.loss
+    assert not lock.exists()
 
 
 @pytest.mark.cold

@@ -27,6 +27,7 @@ from trainer.failures import Evidence
 from trainer.frameworks.bounds import bounds_of
 from trainer.launchers import Processes
 from trainer.launchers.control import JOBS, new_control
+from trainer.launchers.extensions import extensions_environment
 from trainer.launchers.open import open_launcher
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
@@ -50,9 +51,10 @@ class CommandEngine:
         started = self._clock()
         job.clear()
         launcher = open_launcher(burst.recipe, self._state_dir)
+        theirs = job.environment()
         processes = launcher.start(
             job.argv(),
-            env=job.environment(),
+            env=extensions_environment(self._state_dir, theirs) | theirs,
             nodes=burst.recipe.cluster.nodes,
             ranks_per_node=burst.recipe.ranks_per_node,
             control=new_control(self._state_dir) if launcher.keeps_ranks else self._control(burst),

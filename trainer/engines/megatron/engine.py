@@ -17,6 +17,7 @@ from trainer.failures import Evidence, RankEvidence, classify
 from trainer.frameworks.megatron_lm.required import required_environment
 from trainer.launchers import RankResult, Ranks, mailbox
 from trainer.launchers.control import JOBS
+from trainer.launchers.extensions import extensions_environment
 from trainer.launchers.open import open_launcher
 from trainer.launchers.warm import WarmRanks, start_ranks
 from trainer.model.flops import model_flops_per_token
@@ -96,7 +97,7 @@ class MegatronEngine:
             launcher,
             nodes=recipe.cluster.nodes,
             ranks_per_node=recipe.ranks_per_node,
-            env=environment,
+            env=extensions_environment(self._state_dir, environment) | environment,
             folder=self._state_dir / (f"ranks-{self._starts}" if kept else JOBS),
             name=None if kept else burst.folder.name,
             module=self._worker,

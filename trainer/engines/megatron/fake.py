@@ -75,6 +75,8 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(torch.nn.Module, "bfloat16", _to_bfloat16)
     # recomputed outputs are copied storage to storage, which the fake mode would remember for ever
     yield mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
+    if hasattr(mrandom, "_get_share_storage"):  # from 0.17 on they share a storage, by a compiled extension
+        yield mock.patch.object(mrandom, "_get_share_storage", lambda: lambda *_: None)
     for module in (optimizer, distrib_optimizer):
         yield mock.patch.object(module, "Adam", AdamOfShapes)
     yield mock.patch.object(optimizer, "USING_PYTORCH_OPTIMIZER", False)

@@ -4,22 +4,52 @@ were captured, FP8 histories of a model that is gone."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any
 
 import torch
 
+_CORE = "megatron.core."
+# (module, class of it or none, attribute, its value before any model): buffers, singletons and flags that keep the
+# sizes, streams and tensors of the model that made them. A release without one of them is passed over.
+KEPT: tuple[tuple[str, str | None, str, Any], ...] = (
+    ("transformer.moe.fused_a2a", None, "_buffer", None),  # of DeepEP
+    ("transformer.moe.fused_a2a", None, "_hybrid_ep_buffer", None),
+    ("transformer.moe.paged_stash", "PagedStashManager", "STASH_MGR", None),  # from 0.18 on
+    ("pipeline_parallel.fine_grained_activation_offload", "PipelineOffloadManager", "OFFLOAD_MGR", None),
+    ("transformer.experimental_attention_variant.dsa_kernels", None, "_BACKEND", None),  # from 0.19 on
+    ("transformer.experimental_attention_variant.dsa_kernels", None, "_BACKEND_SELECTION", None),
+    ("full_cuda_graph", None, "_shared_graph_pool", None),  # from 0.18 on
+    ("full_cuda_graph", None, "_shared_capture_stream", None),
+    ("transformer.cuda_graphs", None, "_IS_GRAPH_CAPTURING", False),
+    ("transformer.cuda_graphs", None, "_IS_GRAPH_WARMUP", False),  # 0.16.1 never sets it back
+    ("transformer.cuda_graphs", None, "fwd_buffer_reuse_ref_count", 0),
+    ("transformer.cuda_graphs", None, "bwd_buffer_reuse_ref_count", 0),
+)
+
 
 def forget_the_burst() -> None:
-    """Resets everything; the parallel state last, since the resets before it may need its groups."""
+    """Resets everything; the parallel state last, since the resets before it may need its groups. From 0.19 on that
+    ends NCCL EP's context too, which must happen before the process group ends."""
     from megatron.core import num_microbatches_calculator, parallel_state
 
     _forget_graphs()
-    _forget_expert_buffers()
+    _forget_kept()
     _forget_fp8()
     _forget_moe_metrics()
     _forget_rotary_embeddings()
     parallel_state.destroy_model_parallel()
     num_microbatches_calculator.destroy_num_microbatches_calculator()
+
+
+def _forget_kept() -> None:
+    """Gives every attribute of `KEPT` its first value, where its module was imported."""
+    for module, class_name, attribute, value in KEPT:
+        holder: Any = sys.modules.get(_CORE + module)
+        holder = getattr(holder, class_name, None) if class_name else holder
+        if hasattr(holder, attribute):
+            setattr(holder, attribute, value)
 
 
 def _forget_graphs() -> None:
@@ -33,7 +63,6 @@ def _forget_graphs() -> None:
     record, manager = cuda_graphs._CudagraphGlobalRecord, cuda_graphs.CudaGraphManager
     if record.cudagraph_created or record.cudagraph_record or getattr(manager, "global_mempool", None) is not None:
         cuda_graphs.delete_cuda_graphs()
-        cuda_graphs.fwd_buffer_reuse_ref_count = cuda_graphs.bwd_buffer_reuse_ref_count = 0
         if (pool := getattr(record, "tensor_reuse_pool", None)) is not None:
             for kept in (pool.tensor_strong_refs, pool.tensor_strong_refs_dataptrs, pool.pool):
                 kept.clear()
@@ -45,18 +74,6 @@ def _forget_graphs() -> None:
         full_cuda_graph.StaticBufferLoader.static_buffers[stage] = []
 
 
-def _forget_expert_buffers() -> None:
-    """Deletes the buffers of DeepEP and HybridEP, which are created once and would ignore later settings of SMs and EP.
-
-    Source: fused_a2a.py:60, :353.
-    """
-    from megatron.core.transformer.moe import fused_a2a
-
-    for name in ("_buffer", "_hybrid_ep_buffer"):
-        if getattr(fused_a2a, name, None) is not None:
-            setattr(fused_a2a, name, None)
-
-
 def _forget_fp8() -> None:
     """Deletes Transformer Engine's table of scaling factors, which has a row for every tensor of every model."""
     if (manager := _fp8_manager()) is not None:
@@ -64,11 +81,14 @@ def _forget_fp8() -> None:
 
 
 def _fp8_manager() -> Any | None:
-    try:
-        from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
-    except ImportError:
-        return None
-    return FP8GlobalStateManager
+    """Returns the class that keeps the factors; it moved in Transformer Engine 2.9, where the old module still is, and
+    will go."""
+    for module in ("quantization", "fp8"):
+        try:
+            return importlib.import_module(f"transformer_engine.pytorch.{module}").FP8GlobalStateManager
+        except (ImportError, AttributeError):
+            continue
+    return None
 
 
 def _forget_moe_metrics() -> None:

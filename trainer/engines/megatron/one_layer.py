@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from trainer.engines.megatron.config import build_configs
 from trainer.engines.megatron.device import Device
+from trainer.engines.megatron.extensions import build_extensions
 from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.layers import TRAINABLE
 from trainer.engines.megatron.model import build_chunks
@@ -96,6 +97,7 @@ def one_layer(recipe: Recipe, device: Device, *, moe: bool) -> Iterator[OneLayer
         configs = build_configs(own, transformer_engine=transformer_engine)
         configs.transformer.gradient_accumulation_fusion = False  # it adds to the gradients of DDP, which is not here
         (model,) = build_chunks(own, configs.transformer, local=None if transformer_engine else TRAINABLE)
+        build_extensions(own)
         yield OneLayer(model=model, recipe=own, device=device.name)
         del model
 

@@ -22,6 +22,7 @@ from trainer.engines.megatron.data import Feed, batches
 from trainer.engines.megatron.device import Device
 from trainer.engines.megatron.graphs import graphs_of
 from trainer.engines.megatron.model import TrainableModel
+from trainer.engines.megatron.paged_stash import rerun_when_full
 from trainer.engines.megatron.parameter_gather import ParameterGather
 from trainer.engines.megatron.phases import PhaseFile
 from trainer.recipe import Recipe
@@ -68,7 +69,7 @@ class Steps:
         self._gather = ParameterGather(recipe, model)
         self._gather.hold()
         self._graphs = graphs_of(recipe, model, self._gather)
-        self._schedule = self._graphs.around(get_forward_backward_func())
+        self._schedule = rerun_when_full(recipe, model, self._graphs.around(get_forward_backward_func()))
         self._feeds = [Feed(batches(recipe, seed=seed), device.name) for _ in model.chunks]
 
     @property

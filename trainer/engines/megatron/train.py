@@ -27,6 +27,7 @@ from trainer.burst import Burst, BurstPhase
 from trainer.engines.megatron import compat, needs, ranges, replicas
 from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.device import Device
+from trainer.engines.megatron.extensions import build_extensions
 from trainer.engines.megatron.graphs import (
     count_micro_batches,
     stream_for_graphs,
@@ -114,6 +115,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
         stack.enter_context(stream_for_graphs(recipe))
         stack.enter_context(_process_groups(recipe, device, store, rank))
         stack.enter_context(user_buffers(recipe))
+        build_extensions(recipe)
         with device.held(recipe.memory_limit_gib):
             try:
                 model = _set_up(recipe, burst.seed, measured)
