@@ -1,6 +1,7 @@
 # `make run` tunes the packaged CPU recipe; `make test` runs the checks and the quick tests, `make test-full` the tests
-# that it leaves out. All of them make .venv first. `make test-trainers` tunes real Megatron-LM (a checkout that
-# MEGATRON_LM names) and Megatron-Bridge on CPU ranks, in an environment of its own.
+# that it leaves out, `make test-releases` those of Megatron-Core on its other releases. All of them make .venv first.
+# `make test-trainers` tunes real Megatron-LM (a checkout that MEGATRON_LM names) and Megatron-Bridge on CPU ranks, in an
+# environment of its own.
 # TORCH_INDEX is a further package index to take torch from, such as that of its CPU builds.
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -18,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-
 # modules are compiled once, not by every process that a test starts, also where the environment asks otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-full test-trainers check lint types layers docs unit clean
+.PHONY: run test test-full test-releases test-trainers check lint types layers docs unit clean
 
 run: $(STAMP)
 	$(BIN)/moe-autotune run cpu-moe-slow --budget 20
@@ -49,19 +50,22 @@ test-full: WORKERS := 4
 test-full: $(STAMP)
 	$(PYTEST) -m "($(LATER)) and not trainers" $(LATER_FILES)
 
+test-releases: $(STAMP)
+	$(BIN)/python -m tests.releases -- --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -q
+
 test-trainers: $(TRAINERS)/.installed
 	$(TRAINERS)/bin/python -m pytest -m trainers tests/trainers
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[megatron,dev]'
 	touch $(STAMP)
 
 $(TRAINERS)/.installed: pyproject.toml constraints.txt tests/trainers/requirements.txt
 	$(PYTHON) -m venv $(TRAINERS)
 	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[megatron,dev]'
 	$(TRAINERS)/bin/pip install --quiet --requirement tests/trainers/requirements.txt
 	$(TRAINERS)/bin/pip install --quiet --no-deps megatron-bridge==0.3.1 triton
 	touch $(TRAINERS)/.installed

@@ -41,7 +41,8 @@ class ReasonKind(StrEnum):
     # Ends of a search
     NOTHING_FITS = "nothing_fits"  # tried, fewest_nodes, most_gpus; left: true if only the budget ended the search
     BISECTED = "bisected"  # culprits [[difference]], probability, confident, symptom | null: of a bisection
-    FAILED = "failed"  # kind: a failure that no fix addresses
+    # kind: a failure that no fix addresses, phase: of its burst, versions: {package: version} that the ranks had
+    FAILED = "failed"
     NOTHING_LEFT = "nothing_left"  # noise (difference between two bursts), patience (published settings without a gain)
     NOT_WORTH_A_BURST = "not_worth_a_burst"  # expected_improvement, limit, patience
     SAMPLER_EXHAUSTED = "sampler_exhausted"  # expected_improvement, sampler, patience

@@ -17,6 +17,7 @@ from trainer.engines.megatron.substitutions import CANNOT_KNOW, substituted, sub
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
+from trainer.extras import refuse_without_megatron
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -73,6 +74,7 @@ def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
     crashed or did not end within `DEADLINE_S`.
     """
     _refuse(recipe, pp_rank)
+    refuse_without_megatron("a dry run")
     answer = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))
     measured = {part: size / GIB for part, size in answer["bytes"].items()}
     table = memory_of(one(recipe.replace(substitutes(recipe)))).by_part

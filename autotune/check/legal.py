@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
+from trainer.extras import refuse_without_megatron
 from trainer.frameworks import framework_of
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.open import LAUNCHERS, open_launcher
@@ -30,6 +31,14 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
     problems = [*_runners(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
     if problems:
         raise BadInputError(*problems)
+
+
+def refuse_unable(recipe: Recipe) -> None:
+    """Raises ToolError if this machine, or the nodes that the launcher finds, cannot run the recipe's bursts."""
+    refuse_without_gpus(recipe)
+    if recipe.burst.engine == "megatron" and recipe.burst.launcher_kind == "local":
+        refuse_without_megatron("a burst of engine megatron on this machine")
+    refuse_without_nodes(recipe)
 
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:

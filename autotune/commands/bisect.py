@@ -96,7 +96,7 @@ def _bisected(problem: Problem, given: str, folder: Path, limits: Limits, seed: 
 
     from autotune.bisect.loop import BisectLoop
     from autotune.bisect.report import JSON, show_bisection, write_bisection
-    from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
+    from autotune.check.legal import refuse_illegal, refuse_unable
     from autotune.looks.wrapping import lasting_console
     from autotune.session.session import Session, Work, bench_of
     from autotune.tuning.journal import events_of
@@ -106,8 +106,7 @@ def _bisected(problem: Problem, given: str, folder: Path, limits: Limits, seed: 
 
     a = problem.ends.a
     refuse_illegal(a, where=given)
-    refuse_without_gpus(a)
-    refuse_without_nodes(a)
+    refuse_unable(a)
     if is_wanted(a):
         raise refused(given, "bisect submits no job of its own", "start it inside an allocation (salloc, sbatch)")
     console = lasting_console()

@@ -60,6 +60,8 @@ def _checked(name: str, framework: str | None, machine: str | None, fix: bool, t
     from autotune.check.frameworks import findings_of_framework
     from autotune.estimate.machine import chosen_machine, cluster_of
     from autotune.estimate.memory import memory_document
+    from autotune.looks.releases import releases_text
+    from autotune.tuning.environment import environment
     from trainer.legality import findings_of, nearest_legal
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind
@@ -76,6 +78,7 @@ def _checked(name: str, framework: str | None, machine: str | None, fix: bool, t
         show_findings(findings, memory)
         if not legal:
             show_nearest(changes)
+        print(f"here: {(releases := releases_text(environment()))}")
         if fix and not legal and nearest is not None:
             from autotune.estimate.memory import show_memory
 
@@ -86,6 +89,7 @@ def _checked(name: str, framework: str | None, machine: str | None, fix: bool, t
         "legal": legal,
         "findings": findings,
         "memory": memory,
+        "releases": releases,
         "nearest": None if legal or nearest is None else {"changes": changes or {}, "yaml": nearest.to_yaml()},
     }
     if framework is not None:

@@ -161,7 +161,7 @@ def _refuse_past(deadline: float | None) -> None:
 def _tune(
     base: Recipe, given: str, limits: Limits, command: str | None, opener: Callable[[Listener], Study], folder: Path
 ) -> Answer:
-    from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
+    from autotune.check.legal import refuse_illegal, refuse_unable
     from autotune.looks.wrapping import lasting_console
     from autotune.session.allocation import InAllocation
     from autotune.session.session import Session
@@ -170,8 +170,7 @@ def _tune(
     from trainer.launchers.slurm.study_job import is_wanted
 
     refuse_illegal(base, where=given)
-    refuse_without_gpus(base)
-    refuse_without_nodes(base)
+    refuse_unable(base)
     console = lasting_console()
     if is_wanted(base):
         history = InAllocation(

@@ -1,7 +1,7 @@
 """Checks what this machine has for tuning and what is missing: one row of `CHECKS` for each item.
 
 Quick and without side effects: versions are read from package metadata, neither torch nor CUDA is imported, and a tool
-that hangs is killed. Only the standard library is used here, so that it also works when little else is installed.
+that hangs is killed. Where it works, it imports the standard library alone: little else may be installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from autotune.tuning.environment import installed
+from autotune.tuning.environment import PACKAGES, installed
 
 TOOL_TIMEOUT_S = 10.0
 GIB = 2**30
@@ -174,6 +174,15 @@ def _first_line_of(*command: str) -> Callable[[Machine], str | None]:
     return look
 
 
+def _releases(machine: Machine) -> str | None:
+    versions = {name: version for name in PACKAGES if (version := machine.version(name))}
+    if "megatron-core" not in versions:
+        return None
+    from autotune.looks.releases import releases_text
+
+    return releases_text(versions)
+
+
 def _ninja(machine: Machine) -> str | None:
     """Returns the version of the program on the path, or of pip's, which ranks find beside their interpreter."""
     return _first_line_of("ninja", "--version")(machine) or machine.version("ninja")
@@ -220,6 +229,12 @@ CHECKS: tuple[Check, ...] = (
         needed_for="engine megatron",
         how="pip install megatron-core",
         look=_package("megatron-core", "megatron_core"),
+    ),
+    Check(
+        what="releases",
+        needed_for="knowing whether a failure may be theirs and not the recipe's",
+        how="install Megatron-Core",
+        look=_releases,
     ),
     Check(
         what="C++ compiler",

@@ -9,6 +9,7 @@ from typing import Any
 from analyzers.diagnosis import Wall
 from analyzers.walls import wall_kinds
 from autotune.looks.quantities import counted, gain, gib, percent
+from autotune.looks.releases import releases_text
 from policies.fixes import FIXES
 from policies.reason import ReasonKind
 from trainer.estimate.time.parts import STEP_PARTS
@@ -191,7 +192,12 @@ def _nothing_fits(figures: Figures) -> str:
 
 
 def _no_remedy(figures: Figures) -> str:
-    return _sentence(f"the recipe failed ({figures['kind'] or 'unknown'}), and no fix addresses that", _spent(figures))
+    failed = f"the recipe failed ({figures['kind'] or 'unknown'}), and no fix addresses that"
+    versions = figures.get("versions")
+    if not versions or figures["kind"] not in ("crash", "import") or figures["phase"] not in ("start", "init"):
+        return _sentence(failed, _spent(figures))
+    blamed = f"it ended before its first step, which may be the releases and not the recipe: {releases_text(versions)}"
+    return _sentence(failed, blamed, _spent(figures))
 
 
 def _spent(figures: Figures) -> str | None:

@@ -6,7 +6,7 @@ import os
 import platform
 from importlib import metadata
 
-PACKAGES = ("moe-autotune", "torch", "megatron-core", "transformer-engine", "optuna")
+PACKAGES = ("moe-autotune", "torch", "megatron-core", "megatron-bridge", "transformer-engine", "deep-ep", "optuna")
 
 
 def version() -> str:

@@ -20,6 +20,7 @@ from autotune.looks.quantities import (
 )
 from autotune.looks.reasons import end_text, proposal_text, sentence
 from autotune.looks.recipes import fidelity_words
+from autotune.looks.releases import releases_text
 from autotune.tuning.events import (
     AblationStarted,
     Analyzed,
@@ -55,7 +56,10 @@ def line_of(event: Event, history: History) -> str | None:
 
 @line_of.register
 def _(event: StudyStarted, history: History) -> str:
-    return f"study {event.name} started, seed {event.seed}"
+    """Names the releases as well where ranks of ours run in this environment."""
+    burst, started = event.recipe.get("burst", {}), f"study {event.name} started, seed {event.seed}"
+    here = burst.get("engine") == "megatron" and burst.get("launcher") == "local"
+    return f"{started}\n{releases_text(event.environment)}" if here else started
 
 
 @line_of.register

@@ -89,7 +89,14 @@ class Explain:
         knowledge = self._knowledge
         if not knowledge.needs_room:
             failure = knowledge.situation.failure
-            return Reason(kind=ReasonKind.FAILED, figures={"kind": failure.kind.value if failure else None})
+            ran = (outcome for trial in knowledge.trials for outcome in trial.outcomes if outcome.failure == failure)
+            outcome = next(ran, None)
+            figures = {
+                "kind": failure.kind.value if failure else None,
+                "phase": failure.phase.value if failure and failure.phase else None,
+                "versions": outcome.versions if outcome else {},
+            }
+            return Reason(kind=ReasonKind.FAILED, figures=figures)
         tried = sum(trial.proposal.phase is Phase.FIT for trial in knowledge.trials)
         nodes = fewest_nodes(knowledge.given, above=knowledge.given.cluster.nodes)
         return Reason(

@@ -8,29 +8,26 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exports.ask import options
-from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
+from benchmarks.exports.checkout import VARIABLE, checkout, checkout_or_exit, tree_of, versions_there
 from benchmarks.exports.megatron_lm import VERSIONS, figures
 from benchmarks.exports.recipes import LazyRecipe, asked
 from trainer.frameworks.megatron_lm.flags import FLAGS
 from trainer.recipe.rules import RULES
-from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.examples import passing_of, recipe_of
 
 needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
 EVERY = 40  # every 40th recipe: `python -m benchmarks.exports megatron-lm` checks all
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=VERSIONS if checkout() is None else versions_there(checkout_or_exit(), VERSIONS))
 def version(request: pytest.FixtureRequest) -> str:
-    there = versions_there(_folder(), VERSIONS)
-    if request.param not in there:
-        pytest.skip(f"the checkout is an unpacked tree of {there[0]}")
     return str(request.param)
 
 
 def examples_of_rules() -> list[LazyRecipe]:
     """Returns both examples of every rule: a recipe that passes it, and one that violates it.
     Leaves out those on a GPU whose compute capability is unknown: the parser asks for it."""
-    both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
+    both = ((rule, side) for rule in RULES for side in (passing_of(rule), rule.breaking))
     every = (LazyRecipe(origin=f"rule {rule.id}", make=partial(recipe_of, side)) for rule, side in both)
     return [each for each in every if each.recipe.hardware.compute_capability is not None]
 

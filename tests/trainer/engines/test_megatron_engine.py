@@ -170,7 +170,17 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 # all of these compute the same numbers as plain EP2, each in its own way
 SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "recompute moe", "recompute layernorm"]
-QUICK = ("ep", "ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "pp vpp", "gated delta net", "whole queries")
+QUICK = (
+    "ep",
+    "ep allgather",
+    "tp sp ep",
+    "cp ep",
+    "overlaps",
+    "full uniform",
+    "pp vpp",
+    "gated delta net",
+    "whole queries",
+)
 
 
 def layouts(names: Iterable[str] = LAYOUTS) -> list[Any]:

@@ -24,9 +24,7 @@ def test_what_earlier_ranks_built_stays_and_their_locks_go(tmp_path: Path) -> No
     assert not [*folder.rglob("lock")]
 
 
-def test_a_folder_that_the_recipe_or_the_user_names_is_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_the_recipe_or_the_user_names_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert extensions_environment(tmp_path, {VARIABLE: "/scratch/extensions"}) == {}
     monkeypatch.setenv(VARIABLE, "/scratch/extensions")
     assert extensions_environment(tmp_path, {}) == {}

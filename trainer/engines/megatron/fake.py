@@ -76,7 +76,7 @@ def _patches() -> Iterator[Any]:
     # recomputed outputs are copied storage to storage, which the fake mode would remember for ever
     yield mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
     if hasattr(mrandom, "_get_share_storage"):  # from 0.17 on they share a storage, by a compiled extension
-        yield mock.patch.object(mrandom, "_get_share_storage", lambda: lambda *_: None)
+        yield mock.patch.object(mrandom, "_get_share_storage", return_value=_nothing)
     for module in (optimizer, distrib_optimizer):
         yield mock.patch.object(module, "Adam", AdamOfShapes)
     yield mock.patch.object(optimizer, "USING_PYTORCH_OPTIMIZER", False)
@@ -94,6 +94,9 @@ def _patches() -> Iterator[Any]:
         yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
     # Megatron compares the type to decide how to build the layer
     yield mock.patch.object(mla, "TELinear", DuplicatedLinear)
+
+
+def _nothing(*_: Any) -> None: ...
 
 
 def _to_bfloat16(module: Any) -> Any:

@@ -61,7 +61,7 @@ def normed_query_projections() -> Iterator[None]:
         def column_parallel_layer_norm_linear(self) -> Any:
             return NormedColumnParallelLinear
 
-    with mock.patch.object(resolver, "get_backend", lambda _: LocalWithNorms()):
+    with mock.patch.object(resolver, "get_backend", return_value=LocalWithNorms()):
         yield
 
 

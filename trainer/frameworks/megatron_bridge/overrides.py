@@ -20,8 +20,8 @@ from trainer.frameworks.megatron_bridge.versions import (
     GRAPH_MODULES,
     NEWEST,
     ONE_SM_COUNT,
-    WITH_CORE,
     Version,
+    first_with,
 )
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
@@ -132,7 +132,7 @@ def _path(knob: Knob) -> str | None:
 
 
 def _known(knob: Knob, version: Version) -> bool:
-    return knob.since is None or version >= WITH_CORE[knob.since]
+    return knob.since is None or version >= first_with(knob.since)
 
 
 def _bridge_value(recipe: Recipe, knob: Knob) -> Any:
@@ -211,7 +211,7 @@ def _knobs_not_expressed(recipe: Recipe, version: Version) -> Iterator[NotExpres
         if not acts(recipe, knob.name) or value == knob.default:
             continue
         if knob.acts != "environment" and not _known(knob, version):
-            since = ".".join(map(str, WITH_CORE[knob.since or ""]))
+            since = ".".join(map(str, first_with(knob.since or "")))
             yield NotExpressed(what=knob.name, value=value, why=f"Bridge has it from {since}")
         elif knob.megatron_bridge is None and knob.name != "threads_per_rank":
             yield NotExpressed(what=knob.name, value=value, why="no path in Bridge's configuration")

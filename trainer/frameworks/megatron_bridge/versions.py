@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 
+from packaging.version import Version as CoreVersion
+
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.rules.releases import NEWEST as CORE_HEAD
+from trainer.releases import core_of_bridge
 
 Version = tuple[int, ...]
-OLDEST: Version = (0, 3)
+RELEASES: tuple[Version, ...] = ((0, 3), (0, 4), (0, 5), (0, 6))
+OLDEST: Version = RELEASES[0]
 NEWEST: Version = (0, 6, 2)  # read in 0.3.1, 0.4.0, 0.5.0 and 0.6.2
 
-# release of Megatron-Core that introduced a field -> first release of Bridge that is used with it
-WITH_CORE = {"0.18": (0, 5)}
 GRAPH_MODULES: Version = (0, 5)  # first with model.cuda_graph_modules and cuda_graph_impl full_iteration
 FSDP_WITHOUT_REUSE: Version = (0, 5)  # first whose MXFP8 parameters need no reused buffer under Megatron FSDP
 ENVIRONMENT: Version = (0, 6)  # first with env_vars; a variable that the shell has set keeps the shell's value
-# (first release of Bridge, the Megatron-Core that is used with it and with later releases), newest first
-CORES: tuple[tuple[Version, str], ...] = (((0, 6), "head"), ((0, 5), "0.18"), ((0, 4), "0.17"), ((0, 3), "0.16.1"))
 ONE_SM_COUNT: Version = (0, 6)  # first with model.moe_flex_dispatcher_num_sms, which overrides the counts by backend
 
 
@@ -39,4 +40,10 @@ def version_of(text: str | None) -> Version:
 
 def core_of(version: Version) -> str:
     """Returns the Megatron-Core version of a release of Bridge."""
-    return next(core for first, core in CORES if version >= first)
+    return core_of_bridge(".".join(map(str, version))) or CORE_HEAD
+
+
+def first_with(core: str) -> Version:
+    """Returns the first release of Bridge whose Megatron-Core is this one or later: it has what this one brought."""
+    wanted = CoreVersion(core)
+    return next(bridge for bridge in RELEASES if CoreVersion(core_of(bridge)) >= wanted)
