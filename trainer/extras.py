@@ -9,8 +9,14 @@ from importlib.util import find_spec
 from packaging.version import Version
 
 from trainer.errors import ToolError
+from trainer.recipe.settings import Settings
 
 NEEDS_TRITON = Version("0.18")  # the first Megatron-Core that cannot be imported without it
+
+
+def trains_here(recipe: Settings) -> bool:
+    """Returns whether this environment's own Megatron-Core runs the recipe's bursts."""
+    return recipe.burst.engine == "megatron" and recipe.burst.launcher_kind == "local"
 
 
 def refuse_without_megatron(purpose: str) -> None:

@@ -57,7 +57,7 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What is known of a set of versions: the status, and the row that says so, None for `unknown`."""
+    """Knowledge of a set of versions: the status, and the row that says so, None for `unknown`."""
 
     status: Status
     row: Together | None = None

@@ -37,7 +37,8 @@ class CheckDocument(_Asked):
     memory: Memory | None
     nearest: Nearest | None  # null if the recipe is legal, or no change of knobs that are not frozen makes it legal
     file: NotRequired[str | None]  # the file that --fix wrote; null: stdout
-    releases: str  # the packages installed here, and whether they were tested together
+    # the packages installed here, and whether they were tested together; null if ranks run elsewhere
+    releases: str | None
 
 
 class RulePage(TypedDict):

@@ -71,8 +71,13 @@ def show_nearest(changes: Changes | None) -> None:
         if changes is None
         else f"nearest legal recipe: {changes_text(changes)}"
     )
+    show_wrapped(said)
+
+
+def show_wrapped(text: str) -> None:
+    """Prints a paragraph in the width of the terminal."""
     console = plain_console()
-    for line in Text(said).wrap(console, console.width):
+    for line in Text(text).wrap(console, console.width):
         line.rstrip()
         console.print(line)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
-from trainer.extras import refuse_without_megatron
+from trainer.extras import refuse_without_megatron, trains_here
 from trainer.frameworks import framework_of
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.open import LAUNCHERS, open_launcher
@@ -36,7 +36,7 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 def refuse_unable(recipe: Recipe) -> None:
     """Raises ToolError if this machine, or the nodes that the launcher finds, cannot run the recipe's bursts."""
     refuse_without_gpus(recipe)
-    if recipe.burst.engine == "megatron" and recipe.burst.launcher_kind == "local":
+    if trains_here(recipe):
         refuse_without_megatron("a burst of engine megatron on this machine")
     refuse_without_nodes(recipe)
 

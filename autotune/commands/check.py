@@ -56,12 +56,13 @@ def check(
 
 def _checked(name: str, framework: str | None, machine: str | None, fix: bool, target: Output | None) -> Answer:
     """Checks one recipe. With --fix and no file, stdout gets the recipe and nothing else."""
-    from autotune.check.findings import show_findings, show_nearest
+    from autotune.check.findings import show_findings, show_nearest, show_wrapped
     from autotune.check.frameworks import findings_of_framework
     from autotune.estimate.machine import chosen_machine, cluster_of
     from autotune.estimate.memory import memory_document
     from autotune.looks.releases import releases_text
     from autotune.tuning.environment import environment
+    from trainer.extras import trains_here
     from trainer.legality import findings_of, nearest_legal
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind
@@ -74,11 +75,13 @@ def _checked(name: str, framework: str | None, machine: str | None, fix: bool, t
     memory = memory_document(given, cluster=cluster) if legal and framework is None else None
     nearest = given if legal else nearest_legal(given, find)
     changes = None if nearest is None else given.diff(nearest)
+    releases = releases_text(environment()) if trains_here(given) else None
     with redirect_stdout(sys.stderr) if fix and target is None else nullcontext():
         show_findings(findings, memory)
         if not legal:
             show_nearest(changes)
-        print(f"here: {(releases := releases_text(environment()))}")
+        if releases is not None:
+            show_wrapped(f"here: {releases}")
         if fix and not legal and nearest is not None:
             from autotune.estimate.memory import show_memory
 

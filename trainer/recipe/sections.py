@@ -141,7 +141,7 @@ class TrainerSettings(Section):
     """
 
     kind: str = DEFAULT
-    version: str | None = None  # version of Megatron-LM, whose flags change between versions; None: the newest
+    version: str | None = None  # release of Megatron-LM or Megatron-Bridge, whose flags change; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
     # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; after

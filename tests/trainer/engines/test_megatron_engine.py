@@ -269,7 +269,8 @@ def test_expert_replicas_that_train_apart_are_a_failure(ranks: Ranks) -> None:
 
 
 @pytest.mark.cold
-def test_the_lock_of_a_killed_compilation_stops_no_later_study(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_compilation_stops_no_later_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
     lock = tmp_path / "engine" / "extensions" / "share_storage_ext" / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()

@@ -16,6 +16,7 @@ from trainer.recipe.rules.releases import is_among, releases_text
         ("", ("0.14", "0.16.1", "head"), (), "all"),
         (">=0.16,<0.18", ("0.16.1", "0.17"), ("0.18", "0.18.0rc0", "head"), "0.16 and 0.17"),
         (">=0.16,<0.19", ("0.17", "0.18.2"), ("0.19", "0.15"), "0.16 to 0.18"),
+        (">=0.18.2", ("0.18.2", "0.19", "head"), ("0.18", "0.18.0"), "0.18.2 and later"),
         (">=0.18", ("0.18", "0.18.0rc0", "0.18.0+local", "1.0", "head"), ("0.17", "0.17.9"), "0.18 and later"),
         (">=0.18,<0.19", ("0.18", "0.18.2"), ("0.17", "0.19", "head"), "0.18"),
     ],
@@ -33,7 +34,9 @@ def test_rules_name_releases_by_the_bounds_that_have_words() -> None:
     for rule in filled(RULES):
         for releases in (rule.versions, rule.core_refuses or SpecifierSet()):
             assert {each.operator for each in releases} in (set(), {">="}, {">=", "<"}), rule.id
-            assert all(each.version.count(".") == 1 for each in releases), rule.id
+            parts = {each.operator: each.version.count(".") + 1 for each in releases}
+            assert parts.get(">=", 2) in (2, 3), rule.id
+            assert parts.get("<", 2) == 2, rule.id
 
 
 def test_a_rule_shows_its_releases_its_note_and_what_megatron_core_refuses() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Collection
 from typing import Any
 
 
@@ -47,11 +48,12 @@ def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields without the SM counts of flex backends that are not in use: 0.19 has one count for any backend
-    and refuses two different ones."""
+def one_sm_count(fields: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
+    """Returns the fields without the SM counts of flex backends that are not in use, or that the recipe does not write:
+    0.19 has one count for any backend and refuses two different ones, and a backend has its own where none is given."""
     counts = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
-    idle = {name for backend, name in counts.items() if backend != fields.get("moe_flex_dispatcher_backend")}
+    own = {name for backend, name in counts.items() if backend == fields.get("moe_flex_dispatcher_backend")}
+    idle = set(counts.values()) - (own & set(written))
     return {name: value for name, value in fields.items() if name not in idle}
 
 

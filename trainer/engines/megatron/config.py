@@ -112,7 +112,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
     if not transformer_engine:
         transformer = compat.legacy_grouped_gemm(transformer)
     transformer = compat.graph_fields(transformer_class, transformer, whole_iteration=whole_iteration(recipe))
-    transformer, missing = compat.supported(transformer_class, compat.one_sm_count(transformer))
+    transformer, missing = compat.supported(transformer_class, compat.one_sm_count(transformer, recipe.knobs))
     ddp = {
         "grad_reduce_in_fp32": bf16,
         "check_for_nan_in_grad": checks_for_nan(recipe),

@@ -14,10 +14,12 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags
 from trainer.recipe.rules.check import ERRORS, RULES
+from trainer.recipe.rules.releases import NEWEST, is_among, plain_release
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, Effect, FindingKind, FrameworkName, Rule
 from trainer.recipe.rules.view import View
 from trainer.recipe.schema import Recipe
 from trainer.recipe.sections import TrainerSettings
+from trainer.releases import core_of_bridge
 
 # Kinds of findings that exclude a choice: it does not run, or would silently run as something else.
 KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
@@ -27,15 +29,19 @@ FAILING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.effect is Effec
 
 
 def rules_of_plan(recipe: Recipe) -> tuple[Rule, ...]:
-    """Returns the rules that a plan of the recipe keeps to. Of FAILING it keeps those of the framework that the
-    recipe's trainer names, in any release; of every framework if it names neither Megatron-LM nor Megatron-Bridge."""
+    """Returns the rules that a plan of the recipe keeps to. Of FAILING it keeps those of the release of Megatron-Core
+    and of the framework that the recipe's trainer names: of the newest release if it names none, of every framework if
+    it names neither Megatron-LM nor Megatron-Bridge."""
     return BINDING + tuple(rule for rule in FAILING if _may_meet(rule, recipe.trainer))
 
 
 def _may_meet(rule: Rule, trainer: TrainerSettings | None) -> bool:
     if trainer is None or trainer.kind not in LM_AND_BRIDGE:
-        return True
-    return bool({FrameworkName.CORE, trainer.kind} & set(rule.binds))
+        return is_among(rule.versions, NEWEST)
+    release = plain_release(trainer.version or NEWEST)
+    if trainer.kind == FrameworkName.MEGATRON_BRIDGE and release != NEWEST:
+        release = core_of_bridge(release) or NEWEST
+    return bool({FrameworkName.CORE, trainer.kind} & set(rule.binds)) and is_among(rule.versions, release)
 
 
 def broken(

@@ -19,9 +19,10 @@ from functools import cache
 from typing import Any, Literal
 
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.rules.releases import NEWEST as HEAD
+from trainer.recipe.rules.releases import plain_release
 from trainer.recipe.tables import read_table
 
-HEAD = "head"
 VERSIONS = ("0.14", "0.15", "0.16", "0.16.1", "0.17", "0.18", "0.19", HEAD)  # oldest first
 
 # value: one word; values: several words; commas: one word, joined by commas; frequency: a number or a Python list;
@@ -66,8 +67,8 @@ def version_of(text: str | None) -> str:
     """
     if text is None:
         return HEAD
-    plain = text.lower().removeprefix("core_").removeprefix("v")
-    if plain in (HEAD, "main", "dev"):
+    plain = plain_release(text)
+    if plain == HEAD:
         return HEAD
     if not re.fullmatch(r"\d+(\.\d+)*", plain) or _number(plain) < _number(VERSIONS[0]):
         near = get_close_matches(plain, VERSIONS, n=1)

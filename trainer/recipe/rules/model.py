@@ -235,7 +235,7 @@ ROWS = (
         broken=_mla_whole_queries_normed,
         message="multi_latent_attention with qk_layernorm and without q_lora_rank: Megatron-Core 0.19 normalises the "
         "input of the query projection, 0.16 to 0.18 do not: two models with the same recipe",
-        hint="continue a run, and load a checkpoint, with the release that began it",
+        hint="continue a run, and load a checkpoint, with the release that it comes from",
         source="megatron-core 0.19.2 transformer/mla_qk_norm_config.py:135; 0.18.2 has no such norm",
         versions=SpecifierSet(">=0.19"),
         breaking=example(model=MLA | {"qk_layernorm": True}),

@@ -255,11 +255,11 @@ ROWS = (
         refuses=MEGATRON_LM,
         knobs=("cross_entropy_loss_fusion", "cross_entropy_fusion_impl"),
         broken=all_of(on("cross_entropy_loss_fusion"), among("cross_entropy_fusion_impl", "te"), on_gpu),
-        message="the te cross entropy: Megatron-LM's command line refuses it since 0.19, Megatron-Core warns, "
+        message="the te cross entropy: Megatron-LM's command line refuses it since 0.18.2, Megatron-Core warns, "
         "Megatron-Bridge's own recipes use it",
         nearest=fixed(cross_entropy_fusion_impl="native"),
-        source="megatron/training/arguments.py:1700; megatron/core/model_parallel_config.py:538",
-        versions=SpecifierSet(">=0.19"),
+        source="megatron/training/arguments.py:1700; 0.18.2 :1529; megatron/core/model_parallel_config.py:538",
+        versions=SpecifierSet(">=0.18.2"),
         breaking=example(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te"),
         passing=example(cross_entropy_loss_fusion=True),
     ),

@@ -1,6 +1,7 @@
 """Releases of Megatron-Core as specifiers of `packaging`, and their names on pages.
 
-Only `>=` and `<` of two-part versions are used: a rule holds from one minor release on, or between two.
+Only `>=` and `<` of two-part versions are used, for a rule that holds from one minor release on, or between two; and
+`>=` of a three-part one where a patch release brought it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ NEWEST = "head"
 EVERY_RELEASE = SpecifierSet()
 EVERY_RELEASE_WORD = "all"
 _HEAD = Version("1!0")  # an epoch above that of every release
+
+
+def plain_release(text: str) -> str:
+    """Returns a release as rules compare it: "0.17.0" of "core_v0.17.0" and "v0.17.0", "head" of "main" and "dev"."""
+    plain = text.lower().removeprefix("core_").removeprefix("v")
+    return NEWEST if plain in (NEWEST, "main", "dev") else plain
 
 
 @cache

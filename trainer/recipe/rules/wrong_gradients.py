@@ -265,7 +265,7 @@ ROWS = (
         "diverges",
         nearest=fixed(cross_entropy_fusion_impl="native"),
         source="Megatron-LM#1627, Megatron-LM#1750, fixed in TransformerEngine#2139",
-        versions_note="a matter of Transformer Engine; Megatron-LM refuses it since 0.19",
+        versions_note="a matter of Transformer Engine; Megatron-LM refuses it since 0.18.2",
         breaking=example(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te"),
         passing=example(cross_entropy_loss_fusion=True),
     ),

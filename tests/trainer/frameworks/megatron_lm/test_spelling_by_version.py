@@ -116,7 +116,7 @@ def test_a_value_whose_flag_came_later_is_lost_in_an_old_version_and_refused() -
     old = spelled(given, "0.16.1")["moe_permute_fusion_into_hybridep"]
     assert (old.lost, old.words) == (True, ())
     assert old.wanted == ("--moe-permute-fusion-into-hybridep",)
-    assert "came with 0.18" in old.why_not
+    assert "came with 0.17.1" in old.why_not
     assert NO_SUCH_FLAG in errors(given, "0.16.1")
     assert NO_SUCH_FLAG not in errors(given, "head")
 
