@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRAINERS := .venv-trainers
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
-LATER  := faults or browser or cold or thorough or slurm or trainers
+LATER  := faults or browser or cold or thorough or installs or slurm or trainers
 # the files with such tests: a worker imports all that it collects
 MARKS  := $(shell echo "$(LATER)" | sed "s/ or /|/g")
 LATER_FILES = $(sort $(shell grep -rlE "mark\.($(MARKS))|needs_browser|import few" --include="test_*.py" tests))

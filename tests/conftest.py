@@ -53,6 +53,14 @@ TOGETHER = {
     ),
 }
 TURNS = [*TOGETHER, ""]
+# With this variable a run fails if it skipped a test for any other reason than these: what a machine cannot be given
+# by `.ci/run`. GPUs, the facts beside the checkout, a checkout of Megatron-LM, Megatron-Bridge, and tests that are for
+# machines without something that this one has.
+COMPLETE = "MOE_AUTOTUNE_COMPLETE"
+MAY_BE_MISSING = re.compile(
+    r"needs a GPU|needs \d GPUs|\.\./shared|MEGATRON_LM|Megatron-Bridge is not installed|is installed$|has GPUs$"
+    r"|without memory cgroups|not a git checkout|has every knob of the table|no Python 3\.12 or 3\.13|needs two cores"
+)
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LEFT_OUT_OF = pytest.StashKey[set[Path]]()
 
@@ -128,8 +136,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:  # a worker
         return
-    if lines := [*_summary("left to make test-full", left_out), *_summary("skipped", _skips(reporter))]:
+    skips = _skips(reporter)
+    if lines := [*_summary("left to make test-full", left_out), *_summary("skipped", skips)]:
         reporter.write_line("; ".join(lines))
+    wrong = Counter({why: count for why, count in skips.items() if not MAY_BE_MISSING.search(why)})
+    if os.environ.get(COMPLETE) and wrong:
+        reporter.write_line(f"failed: {COMPLETE} is set, and a test may not be skipped for: {', '.join(wrong)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _skips(reporter: Any) -> Counter[str]:

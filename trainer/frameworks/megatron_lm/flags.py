@@ -19,10 +19,10 @@ from functools import cache
 from typing import Any, Literal
 
 from trainer.errors import BadInputError, Problem
-from trainer.recipe.rules.releases import NEWEST as HEAD
-from trainer.recipe.rules.releases import plain_release
+from trainer.recipe.rules.releases import NEWEST, plain_release
 from trainer.recipe.tables import read_table
 
+HEAD = NEWEST
 VERSIONS = ("0.14", "0.15", "0.16", "0.16.1", "0.17", "0.18", "0.19", HEAD)  # oldest first
 
 # value: one word; values: several words; commas: one word, joined by commas; frequency: a number or a Python list;
