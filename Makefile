@@ -59,7 +59,7 @@ test-trainers: $(TRAINERS)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[megatron,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[megatron,mlflow,dev]'
 	touch $(STAMP)
 
 $(TRAINERS)/.installed: pyproject.toml constraints.txt tests/trainers/requirements.txt

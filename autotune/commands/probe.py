@@ -25,11 +25,14 @@ def probe(
     from autotune.probe.measure import probe_recipe
     from autotune.probe.terminal import show_probe
     from autotune.tuning.study import DEFAULT_SEED
+    from trainer.extras import refuse_without_megatron, trains_here
     from trainer.recipe import load_recipe
     from trainer.recipe.source import source_file
 
     target = text_at(machine, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
+    if trains_here(given):
+        refuse_without_megatron("a probe of this machine")
     with working("probing the cluster"):
         found = probe_recipe(given, seed=DEFAULT_SEED)
     show_probe(plain_console(), found.document)

@@ -63,6 +63,22 @@ def is_moe(recipe: Settings) -> bool:
     return recipe.architecture.num_moe_experts is not None
 
 
+def is_mla(recipe: Settings) -> bool:
+    return recipe.architecture.multi_latent_attention
+
+
+def is_delta_net(recipe: Settings) -> bool:
+    return recipe.architecture.experimental_attention_variant == "gated_delta_net"
+
+
+def is_dsa(recipe: Settings) -> bool:
+    return recipe.architecture.experimental_attention_variant == "dsa"
+
+
+def has_mtp(recipe: Settings) -> bool:
+    return bool(recipe.architecture.mtp_num_layers)
+
+
 def has_shared_experts(recipe: Settings) -> bool:
     return bool(recipe.architecture.moe_shared_expert_intermediate_size)
 

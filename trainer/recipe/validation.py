@@ -154,6 +154,10 @@ def _knob_hint(name: Any, value: Any) -> str:
         return f"move it to {knob.section}"
     if knob.domain.kind == "one" and isinstance(value, str) and (word := nearest(value, knob.domain.words)):
         return f"did you mean {word}?"
+    if knob.domain.kind == "any" and isinstance(value, (list, tuple)):
+        meant = {word: nearest(str(word), knob.domain.words) for word in value if word not in knob.domain.words}
+        if meant and all(meant.values()):  # guides and configurations shorten these words
+            return f"did you mean {', '.join(filter(None, meant.values()))}?"
     return _number_hint(value) or f"write {knob.domain}"
 
 

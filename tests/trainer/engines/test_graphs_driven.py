@@ -121,7 +121,8 @@ def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration()
         return "losses"
 
     with megatron_on_cpu():
-        around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # pyrefly: ignore[bad-argument-type]
+        model: Any = SimpleNamespace(config=SimpleNamespace(cuda_graph_use_single_mempool=True))
+        around = graphs_of(on_gpus(WHOLE_ITERATION), model, None).around(schedule)  # pyrefly: ignore[bad-argument-type]
         for _ in range(2):  # two of the three calls before the capture
             returned = around(
                 model=object(), data_iterator=Feed(drawn, "cpu"), num_microbatches=2, seq_length=4, forward_only=False
@@ -129,6 +130,38 @@ def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration()
             assert returned == "losses"
         forget_the_burst()
     assert seen == [0, 1, 2, 3]
+
+
+def test_the_optimizer_step_is_graphed_where_asked_and_that_step_is_not_measured() -> None:
+    wrapper = pytest.importorskip("megatron.core.optimizer.optimizer_cuda_graph", reason="needs Megatron-Core 0.17")
+    from trainer.engines.megatron.graphs import graphed_after, optimizer_step
+
+    config = SimpleNamespace(cuda_graph_use_single_mempool=True)
+    model: Any = SimpleNamespace(config=config, optimizer=SimpleNamespace(step=lambda: "stepped"))
+    asked, plain = on_gpus({"optimizer_cuda_graph": True, "cuda_graph_warmup_steps": 4}), on_gpus()
+    graph = optimizer_step(asked, model)
+    assert isinstance(graph, wrapper.OptimizerCudaGraphWrapper)
+    assert graph.cuda_graph_warmup_steps == 4
+    assert graphed_after(asked) == 6
+    assert optimizer_step(plain, model)() == "stepped"
+    assert graphed_after(plain) == 0
+
+
+def test_a_step_whose_experts_overflow_is_run_again_around_the_graph_of_the_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stash = pytest.importorskip(
+        "megatron.core.transformer.moe.paged_stash", reason="needs Megatron-Core 0.18", exc_type=ImportError
+    )
+    from trainer.engines.megatron.paged_stash import rerun_when_full
+
+    monkeypatch.setattr(stash, "PagedStashRunner", lambda *given: given)
+    model: Any = SimpleNamespace(config="config", chunks=["chunk"], optimizer="optimizer")
+    asked = on_gpus({"moe_expert_rank_capacity_factor": 1.1, "reuse_grad_buf_for_mxfp8_param_ag": True})
+    given: Any = rerun_when_full(asked, model, "schedule")  # pyrefly: ignore[bad-argument-type]
+    assert given == ("config", False, ["chunk"], "optimizer", "schedule")
+    plain: Any = rerun_when_full(on_gpus(), model, "schedule")  # pyrefly: ignore[bad-argument-type]
+    assert plain == "schedule"
 
 
 def test_either_spelling_of_the_whole_iteration_is_what_the_installed_megatron_calls_it() -> None:

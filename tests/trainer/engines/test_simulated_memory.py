@@ -18,6 +18,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.machine import Machine
 from trainer.recipe.rules.examples import FULL
+from trainer.recipe.tables import read_table
 
 MACHINE = Machine()
 PLAIN = Machine.model_validate({"memory": {"fragmentation": 0.0}})
@@ -116,6 +117,11 @@ INERT = {
     "overlap_cpu_optimizer_d2h_h2d": "copies to and from the host need no more of the device",
     "NCCL_GRAPH_REGISTER": "registers buffers that exist",
     "NVTE_CPU_OFFLOAD_V1": "which code offloads, not what",
+}
+INERT |= {  # the same reasons hold for the step
+    row["knob"]: row["why"]
+    for row in read_table("inert.csv", package="trainer.engines.simulated")
+    if "memory" in KNOBS[row["knob"]].walls and row["knob"] not in CHANGES
 }
 
 

@@ -9,7 +9,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import FindingKind, check, check_moved
 from trainer.recipe.rules.repair import other_values
 
-STEPS = 150
+STEPS = 250
 
 
 def test_the_findings_of_a_changed_recipe_are_those_of_checking_it_whole() -> None:

@@ -20,6 +20,7 @@ from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
+from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.schema import Recipe
 
 
@@ -143,7 +144,7 @@ def unrecorded(knobs: dict[str, Any]) -> dict[str, Any]:
         knobs.get("offload_modules") or ()
     )
     offloaded = knobs.get("fine_grained_activation_offloading") and knobs.get("cuda_graph_impl") == "full_iteration"
-    found: dict[str, Any] = {"use_transformer_engine_op_fuser": True} if fused else {}
+    found: dict[str, Any] = FUSED if fused else {}
     return found | ({"fine_grained_offloading_max_inflight_offloads": 1} if offloaded else {})
 
 

@@ -99,7 +99,9 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_architecture_fields(recipe),
         **_parallel_fields(recipe),
         **low_precision,
-        "fp8_param": recipe.knob("fp8_param_gather"),  # DDP gathers the parameters that layers keep in FP8
+        # DDP gathers the parameters that layers keep in FP8 or FP4
+        "fp8_param": recipe.knob("fp8_param_gather"),
+        "fp4_param": recipe.knob("fp4_param_gather"),
         **fusions(recipe, transformer_engine=transformer_engine),
         "use_cpu_initialization": not torch.cuda.is_available(),
         "deterministic_mode": False,

@@ -22,6 +22,9 @@ KEPT: tuple[tuple[str, str | None, str, Any], ...] = (
     ("transformer.experimental_attention_variant.dsa_kernels", None, "_BACKEND_SELECTION", None),
     ("full_cuda_graph", None, "_shared_graph_pool", None),  # from 0.18 on
     ("full_cuda_graph", None, "_shared_capture_stream", None),
+    ("optimizer.optimizer_cuda_graph", "OptimizerCudaGraphWrapper", "cuda_graph", None),  # from 0.17 on
+    ("optimizer.optimizer_cuda_graph", "OptimizerCudaGraphWrapper", "result", None),
+    ("optimizer.optimizer_cuda_graph", "OptimizerCudaGraphWrapper", "curr_iteration", 0),
     ("transformer.cuda_graphs", None, "_IS_GRAPH_CAPTURING", False),
     ("transformer.cuda_graphs", None, "_IS_GRAPH_WARMUP", False),  # 0.16.1 never sets it back
     ("transformer.cuda_graphs", None, "fwd_buffer_reuse_ref_count", 0),

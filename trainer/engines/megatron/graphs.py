@@ -8,6 +8,7 @@ Megatron-LM 0.16.1, training.py:2608, :2673, :2738-2750, :2830. Not run on a GPU
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,15 +51,42 @@ class LocalLayers(Graphs):
 class WholeIteration(Graphs):
     """Drives one graph of the forward and backward of all micro batches, captured in the step after the warm-up."""
 
-    def __init__(self, warmup_steps: int) -> None:
-        self._warmup_steps = warmup_steps
+    def __init__(self, warmup_steps: int, model: TrainableModel) -> None:
+        self._warmup_steps, self._model = warmup_steps, model
         self.settled_after = warmup_steps + 2
 
     def around(self, schedule: Schedule) -> Schedule:
         from megatron.core.full_cuda_graph import FullCudaGraphWrapper
 
-        wrapped: Schedule = FullCudaGraphWrapper(schedule, cuda_graph_warmup_steps=self._warmup_steps)
+        pool = _pool(FullCudaGraphWrapper, self._model)
+        wrapped: Schedule = FullCudaGraphWrapper(schedule, cuda_graph_warmup_steps=self._warmup_steps, **pool)
         return wrapped
+
+
+def _pool(wrapper: type, model: TrainableModel) -> dict[str, Any]:
+    """Returns the argument about pools of memory that Megatron-LM gives to its wrappers, which take it from 0.18 on."""
+    takes_it = "use_single_mempool" in inspect.signature(wrapper).parameters
+    return {"use_single_mempool": model.config.cuda_graph_use_single_mempool} if takes_it else {}
+
+
+def graphed_after(recipe: Recipe) -> int:
+    """Returns the number of first steps after which the optimizer's graph is captured; 0 without one."""
+    return int(recipe.knob("cuda_graph_warmup_steps")) + 2 if effective(recipe, "optimizer_cuda_graph") else 0
+
+
+def optimizer_step(recipe: Recipe, model: TrainableModel) -> Callable[[], Any]:
+    """Returns the optimizer's step, as one CUDA graph after the warm-up if the recipe asks for it (0.17 and later).
+    Source: Megatron-LM 0.19.2, training.py:3634."""
+    if not effective(recipe, "optimizer_cuda_graph"):
+        step: Callable[[], Any] = model.optimizer.step
+        return step
+    from megatron.core.optimizer.optimizer_cuda_graph import OptimizerCudaGraphWrapper
+
+    warmup_steps, pool = recipe.knob("cuda_graph_warmup_steps"), _pool(OptimizerCudaGraphWrapper, model)
+    graph: Callable[[], Any] = OptimizerCudaGraphWrapper(
+        model.optimizer.step, cuda_graph_warmup_steps=warmup_steps, **pool
+    )
+    return graph
 
 
 class TransformerEngineLayers(Graphs):
@@ -103,7 +131,7 @@ def graphs_of(recipe: Recipe, model: TrainableModel, gather: ParameterGather) ->
     """Returns the driver of the recipe's CUDA graphs. Settings that Megatron refuses raise Megatron's own error."""
     impl = effective(recipe, "cuda_graph_impl")
     if whole_iteration(recipe):
-        return WholeIteration(recipe.knob("cuda_graph_warmup_steps"))
+        return WholeIteration(recipe.knob("cuda_graph_warmup_steps"), model)
     if impl == "transformer_engine":
         return TransformerEngineLayers(recipe, model, gather)
     return LocalLayers() if impl == "local" else Graphs()

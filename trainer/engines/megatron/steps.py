@@ -20,7 +20,7 @@ from trainer.engines.megatron import ranges
 from trainer.engines.megatron.config import checks_for_nan
 from trainer.engines.megatron.data import Feed, batches
 from trainer.engines.megatron.device import Device
-from trainer.engines.megatron.graphs import graphs_of
+from trainer.engines.megatron.graphs import graphed_after, graphs_of, optimizer_step
 from trainer.engines.megatron.model import TrainableModel
 from trainer.engines.megatron.paged_stash import rerun_when_full
 from trainer.engines.megatron.parameter_gather import ParameterGather
@@ -70,13 +70,15 @@ class Steps:
         self._gather.hold()
         self._graphs = graphs_of(recipe, model, self._gather)
         self._schedule = rerun_when_full(recipe, model, self._graphs.around(get_forward_backward_func()))
+        self._optimizer_step = optimizer_step(recipe, model)
         self._feeds = [Feed(batches(recipe, seed=seed), device.name) for _ in model.chunks]
 
     @property
     def unmeasured(self) -> int:
         """Returns the number of steps before the first measured one: the recipe's warm-up, and more until graphs are
         captured."""
-        return max(self._recipe.burst.warmup_steps, self._graphs.settled_after)
+        of_optimizer = graphed_after(self._recipe)
+        return max(self._recipe.burst.warmup_steps, self._graphs.settled_after, of_optimizer)
 
     def take(self, *, timed: bool) -> None:
         """Runs one optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
@@ -91,7 +93,7 @@ class Steps:
             losses = self._forward_backward()
             self._phase.enter(BurstPhase.OPTIMIZER)
             with ranges.span("optimizer"):
-                self._model.optimizer.step()
+                self._optimizer_step()
         self._device.synchronize()
         elapsed_us, cpu_us = (time.perf_counter() - start) * 1e6, (time.process_time() - cpu_start) * 1e6
         if timed:

@@ -25,6 +25,7 @@ from trainer.measured.software import latest, releases
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
 from trainer.recipe.rules import RULES, FindingKind
+from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.rules.nearest import CP, EP, PP, TP
 from trainer.recipe.rules.rule import Effect, Finding
 from trainer.recipe.schema import Recipe
@@ -136,13 +137,12 @@ def as_counted(recipe: Recipe) -> Recipe:
     activations in pages where the whole iteration is captured at a capacity of the ranks."""
     rows = one(recipe)
     paged = rows.whole_iteration & (recipe.knob("moe_expert_rank_capacity_factor") is not None)
-    wanted = {
-        "use_transformer_engine_op_fuser": fuses_experts(rows, releases()[latest()]),
-        "moe_paged_stash": paged,
-    }
-    for name, counted in wanted.items():
-        if counted.all() and not recipe.knob(name) and name not in recipe.tune.freeze:
-            changed = recipe.replace({name: True})
+    fused = fuses_experts(rows, releases()[latest()])
+    wanted = ((FUSED, fused), ({"moe_paged_stash": True}, paged))
+    for settings, counted in wanted:
+        (name, *_) = settings
+        if counted.all() and not recipe.knob(name) and settings.keys().isdisjoint(recipe.tune.freeze):
+            changed = recipe.replace(settings)
             recipe = changed if broken_rules(changed) <= broken_rules(recipe) else recipe
     return recipe
 

@@ -73,7 +73,8 @@ GRAPHS = ("cuda_graph_impl", "cuda_graph_scope")
 # deprecated; the values of a Bridge recipe would override ours
 OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")
 # written by separate code below, or inside `mixed_precision`
-NOT_BY_PATH = {"precision", "virtual_pipeline_model_parallel_size", *GRAPHS, *SM_COUNTS, *FIELDS}
+ANY_SM_COUNT = "moe_flex_dispatcher_num_sms"  # acts with NCCL EP, which has no count of its own
+NOT_BY_PATH = {"precision", "virtual_pipeline_model_parallel_size", ANY_SM_COUNT, *GRAPHS, *SM_COUNTS, *FIELDS}
 
 
 def overrides(recipe: Recipe, version: Version = NEWEST) -> list[str]:
@@ -182,8 +183,9 @@ def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
     for name in SM_COUNTS:
         own = acts(recipe, name) or version < ONE_SM_COUNT
         yield Override(what=name, path=f"model.{name}", value=effective(recipe, name) if own else None)
-    if version >= ONE_SM_COUNT:  # `++`, since not every Megatron-Core used with it has the field
-        yield Override(what="moe_deepep_num_sms", path="model.moe_flex_dispatcher_num_sms", form="++")
+    value = effective(recipe, ANY_SM_COUNT) if acts(recipe, ANY_SM_COUNT) else None
+    if value is None or version >= ONE_SM_COUNT:  # `++`, since not every Megatron-Core used with it has the field
+        yield Override(what=ANY_SM_COUNT, path=f"model.{ANY_SM_COUNT}", value=value, form="++")
 
 
 def _checkpoints(recipe: Recipe) -> str:

@@ -14,6 +14,7 @@ from trainer.recipe.predicates import (
     any_of,
     has_graphs,
     has_shared_experts,
+    is_delta_net,
     is_moe,
     lists,
     negated,
@@ -39,10 +40,6 @@ _GRAPHED: dict[str, Any] = {
     "use_te_rng_tracker": True,
     "recompute_granularity": "selective",
 }
-
-
-def _is_delta_net(recipe: Settings) -> bool:
-    return recipe.architecture.experimental_attention_variant == "gated_delta_net"
 
 
 def _delta_heads_broken(recipe: Settings) -> bool:
@@ -83,7 +80,7 @@ ROWS = (
     Rule(
         id="delta-net-heads",
         knobs=(TP, CP),
-        broken=all_of(_is_delta_net, _delta_heads_broken),
+        broken=all_of(is_delta_net, _delta_heads_broken),
         message="{linear_num_key_heads} key and {linear_num_value_heads} value heads of the gated delta net do not "
         "divide over TP {tp} · CP {cp}",
         nearest=fixed(context_parallel_size=1),
@@ -98,7 +95,7 @@ ROWS = (
         id="delta-net-cp-release",
         kind=FindingKind.WARNING,
         knobs=(CP,),
-        broken=all_of(_is_delta_net, above_one(CP)),
+        broken=all_of(is_delta_net, above_one(CP)),
         message="a gated delta net over CP {cp}: Megatron-Core before 0.18 refuses it",
         nearest=fixed(context_parallel_size=1),
         source="megatron-core 0.16.1 transformer_config.py:983; 0.18.0 has it",

@@ -39,6 +39,12 @@ PIPELINE: dict[str, Any] = {
     "virtual_pipeline_model_parallel_size": 2,
     "overlap_p2p_comm": True,
 }
+# experts as one fused operation, with what that needs
+FUSED: dict[str, Any] = {
+    "use_transformer_engine_op_fuser": True,
+    "NVTE_CUTEDSL_FUSED_GROUPED_MLP": 1,
+    "moe_mlp_glu_interleave_size": 32,
+}
 DENSE: dict[str, Any] = {
     "num_moe_experts": None,
     "moe_ffn_hidden_size": None,
@@ -51,6 +57,14 @@ MLA: dict[str, Any] = {
     "qk_head_dim": 64,
     "qk_pos_emb_head_dim": 32,
     "v_head_dim": 64,
+}
+DELTA_NET: dict[str, Any] = {
+    "experimental_attention_variant": "gated_delta_net",
+    "linear_attention_freq": 4,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
 }
 CPU_CLUSTER: dict[str, Any] = {"gpu": "cpu", "nodes": 1, "gpus_per_node": 16}
 

@@ -1,9 +1,12 @@
 """Rules of dispatcher `flex`: where each backend runs, what it requires, and what it is incompatible with."""
 
+from typing import Any
+
 from packaging.specifiers import SpecifierSet
 
 from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import all_of, among, any_of, is_moe, negated, off, on
+from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, is_moe, negated, off, on
+from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.rules.nearest import EP
 from trainer.recipe.rules.rule import BRIDGE, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.settings import Settings
@@ -14,11 +17,21 @@ CAPACITY = "moe_expert_capacity_factor"
 PAD = "moe_pad_expert_input_to_capacity"
 RANK_CAPACITY = "moe_expert_rank_capacity_factor"
 FUSER = "use_transformer_engine_op_fuser"
+STATIC = "moe_ncclep_static_shape"
+ZERO_COPY = "moe_ncclep_zero_copy"
+CUTEDSL = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
+NCCLEP: dict[str, Any] = {
+    DISPATCHER: "flex",
+    BACKEND: "ncclep",
+    RANK_CAPACITY: 2.0,
+    **FUSED,
+}
 SM_COUNTS = ("moe_deepep_num_sms", "moe_hybridep_num_sms")
 TOPOLOGY = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "USE_MNNVL")
 _flex = all_of(is_moe, among(DISPATCHER, "flex"))
 _hybridep = all_of(_flex, among(BACKEND, "hybridep"))
 _ncclep = all_of(_flex, among(BACKEND, "ncclep"))
+NARROW = any_of(fp8, fp4)
 
 
 def _nothing_to_dispatch(recipe: Settings) -> bool:
@@ -56,6 +69,16 @@ def _two_counts(recipe: Settings) -> bool:
 def _one_count(recipe: Settings) -> Suggestion:
     acting = SM_COUNTS[recipe.knob(BACKEND) == "hybridep"]
     return dict.fromkeys(SM_COUNTS, recipe.knob(acting))
+
+
+def _fuses_quantized(recipe: Settings) -> bool:
+    return "mxfp8" in (recipe.hardware.precisions or ()) and recipe.knob(CUTEDSL) == 1
+
+
+def _fused_quantized(recipe: Settings) -> Suggestion:
+    """Returns the fused experts on a GPU that has them, else the all-to-all."""
+    fuses = "mxfp8" in (recipe.hardware.precisions or ())
+    return {CUTEDSL: 1} if fuses else {DISPATCHER: "alltoall", RANK_CAPACITY: None}
 
 
 ROWS = (
@@ -136,17 +159,17 @@ ROWS = (
             moe_expert_rank_capacity_factor=1.05,
             moe_token_dispatcher_type="flex",
             moe_flex_dispatcher_backend="hybridep",
-            use_transformer_engine_op_fuser=True,
+            **FUSED,
         ),
     ),
     Rule(
         id="rank-capacity-fuser",
         knobs=(RANK_CAPACITY, FUSER),
-        broken=all_of(on(RANK_CAPACITY), among(BACKEND, "hybridep", "ncclep"), off(FUSER)),
+        broken=all_of(on(RANK_CAPACITY), among(BACKEND, "hybridep"), off(FUSER)),
         message="moe_expert_rank_capacity_factor without use_transformer_engine_op_fuser: only the fused experts skip "
         "the rows that were dropped",
         nearest=fixed(use_transformer_engine_op_fuser=True),
-        source="transformer_config.py:1880; token_dispatcher.py:1572 for NCCL EP",
+        source="transformer_config.py:1880",
         versions=SpecifierSet(">=0.18"),
         breaking=example(
             moe_expert_rank_capacity_factor=1.05,
@@ -157,7 +180,7 @@ ROWS = (
             moe_expert_rank_capacity_factor=1.05,
             moe_token_dispatcher_type="flex",
             moe_flex_dispatcher_backend="hybridep",
-            use_transformer_engine_op_fuser=True,
+            **FUSED,
         ),
     ),
     Rule(
@@ -169,7 +192,59 @@ ROWS = (
         source="transformer_config.py:1766",
         versions=SpecifierSet(">=0.19"),
         breaking=example(moe_flex_dispatcher_backend="ncclep"),
-        passing=example(moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex"),
+        passing=example(**NCCLEP),
+    ),
+    Rule(
+        id="ncclep-rank-capacity",
+        kind=FindingKind.WARNING,
+        knobs=(BACKEND, RANK_CAPACITY),
+        broken=all_of(_ncclep, off(RANK_CAPACITY)),
+        message="NCCL EP without moe_expert_rank_capacity_factor, which sizes its receive buffer: 0.19 refuses it, "
+        "later releases size the buffer in every step",
+        hint="set moe_expert_rank_capacity_factor generously: with NCCL EP a rank that gets more tokens ends the run",
+        source="megatron-core 0.19.2 moe/token_dispatcher.py:1563; main :1625",
+        versions=SpecifierSet(">=0.19,<0.20"),
+        breaking=example(moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex"),
+        passing=example(**NCCLEP),
+    ),
+    Rule(
+        id="ncclep-fuser",
+        knobs=(BACKEND, RANK_CAPACITY, FUSER),
+        broken=all_of(_ncclep, any_of(on(RANK_CAPACITY), on(STATIC)), any_of(off(FUSER), off("moe_grouped_gemm"))),
+        message="NCCL EP with static shapes (a capacity of the rank's experts) needs use_transformer_engine_op_fuser "
+        "and moe_grouped_gemm: only the fused experts skip the rest of the buffer",
+        nearest=fixed(use_transformer_engine_op_fuser=True, moe_grouped_gemm=True),
+        source="moe/token_dispatcher.py:1572; 0.19.2 :1537 with moe_ncclep_static_shape",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="0.19 asks for it with moe_ncclep_static_shape only",
+        breaking=example(**NCCLEP | {FUSER: False, STATIC: True}),
+    ),
+    Rule(
+        id="ncclep-zero-copy",
+        knobs=(ZERO_COPY, STATIC, RANK_CAPACITY),
+        broken=all_of(_ncclep, on(ZERO_COPY), any_of(off(STATIC), off(RANK_CAPACITY))),
+        message="moe_ncclep_zero_copy without a receive buffer of fixed size (moe_ncclep_static_shape, "
+        "moe_expert_rank_capacity_factor)",
+        nearest=fixed(moe_ncclep_zero_copy=False),
+        source="megatron-core 0.19.2 moe/token_dispatcher.py:1529; main :1562",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(**NCCLEP | {ZERO_COPY: True}),
+    ),
+    Rule(
+        id="ncclep-quantized",
+        knobs=("precision", STATIC, RANK_CAPACITY, CUTEDSL),
+        broken=all_of(_ncclep, any_of(on(STATIC), on(RANK_CAPACITY)), on(FUSER), NARROW, negated(_fuses_quantized)),
+        message="NCCL EP with static shapes in {precision} needs the fused experts of a Blackwell GPU "
+        "(NVTE_CUTEDSL_FUSED_GROUPED_MLP 1); the GPU is {gpu}",
+        nearest=_fused_quantized,
+        source="megatron-core 0.19.2 moe/token_dispatcher.py:1545; main :1580",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(
+            model={"gated_linear_unit": False, "activation_func": "squared_relu"},
+            cluster={"gpu": "b200"},
+            precision="mxfp8",
+            **NCCLEP | {STATIC: True, CUTEDSL: None},
+        ),
     ),
     Rule(
         id="ncclep-capacity",
@@ -179,10 +254,8 @@ ROWS = (
         nearest=fixed(moe_expert_capacity_factor=None, moe_pad_expert_input_to_capacity=False),
         source="megatron/core/transformer/moe/token_dispatcher.py:1556",
         versions=SpecifierSet(">=0.19"),
-        breaking=example(
-            moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex", moe_expert_capacity_factor=1.0
-        ),
-        passing=example(moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex"),
+        breaking=example(**NCCLEP | {CAPACITY: 1.0}),
+        passing=example(**NCCLEP),
     ),
     Rule(
         id="hybridep-domain",

@@ -6,7 +6,20 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, is_moe, negated, off, on, on_gpu
+from trainer.recipe.predicates import (
+    Test,
+    above_one,
+    all_of,
+    among,
+    any_of,
+    has_mtp,
+    is_delta_net,
+    is_moe,
+    negated,
+    off,
+    on,
+    on_gpu,
+)
 from trainer.recipe.rules.examples import TP2
 from trainer.recipe.rules.nearest import CP, EP, TP
 from trainer.recipe.rules.rule import Effect, FindingKind, Rule, example, fixed
@@ -25,12 +38,12 @@ def _has_expert_bias(recipe: Settings) -> bool:
     return recipe.architecture.moe_router_enable_expert_bias
 
 
-def _has_mtp(recipe: Settings) -> bool:
-    return bool(recipe.architecture.mtp_num_layers)
-
-
 def _groups_experts(recipe: Settings) -> bool:
     return recipe.architecture.moe_router_group_topk is not None
+
+
+def _has_sinks(recipe: Settings) -> bool:
+    return recipe.architecture.softmax_type == "learnable"
 
 
 def _other_norm_epsilon(recipe: Settings) -> bool:
@@ -42,6 +55,20 @@ def _other_norm_epsilon(recipe: Settings) -> bool:
 _balanced_by: Test = all_of(is_moe, _has_balancing_loss, off(FORCED))
 
 ROWS = (
+    Rule(
+        id="sink-gradient-norm",
+        kind=FindingKind.WARNING,
+        effect=Effect.MAY_TRAIN_WRONGLY,
+        knobs=(TP,),
+        broken=all_of(above_one(TP), any_of(_has_sinks, is_delta_net)),
+        message="TP {tp} with learnable attention sinks or gated delta nets: the sinks and the norm after a delta net "
+        "are left out of the gradient norm, so that gradients are clipped less than asked for",
+        hint="compare the gradient norm with that of TP 1 before clip_grad is trusted",
+        source="Megatron-LM#7452 (open)",
+        versions_note="reported of 0.19 and of the main branch of 2026; earlier releases were not checked",
+        breaking=example(model={"softmax_type": "learnable"}, **TP2),
+        passing=example(**TP2),
+    ),
     Rule(
         id="expert-gradient-norm",
         kind=FindingKind.WARNING,
@@ -88,7 +115,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         effect=Effect.INACCURATE,
         knobs=(CP,),
-        broken=all_of(_has_mtp, above_one(CP)),
+        broken=all_of(has_mtp, above_one(CP)),
         message="MTP over CP {cp}: the gradient of the MTP loss is divided by CP once too often",
         hint="multiply model.mtp_loss_scaling_factor by the CP size",
         source="Megatron-LM#3959, closed; pipeline_parallel/schedules.py has no such factor, 0.16.1 :306 to main :378",

@@ -11,6 +11,8 @@ from trainer.recipe.predicates import (
     fp4,
     fp8,
     has_graphs,
+    has_mtp,
+    is_delta_net,
     is_moe,
     lists,
     negated,
@@ -21,15 +23,11 @@ from trainer.recipe.rules.examples import FULL, PIPELINE
 from trainer.recipe.rules.graphs import graphs
 from trainer.recipe.rules.nearest import CP, PP, TP
 from trainer.recipe.rules.overlap import ep_overlap
-from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, Effect, FindingKind, Rule, example, fixed
+from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, Effect, FindingKind, Rule, example, fixed, without
 from trainer.recipe.settings import Settings
 
 OFFLOAD = "optimizer_cpu_offload"
 AWARE = "use_precision_aware_optimizer"
-
-
-def _has_mtp(recipe: Settings) -> bool:
-    return bool(recipe.architecture.mtp_num_layers)
 
 
 def _dense_stage(recipe: Settings) -> bool:
@@ -51,17 +49,13 @@ def _gate_is_cut(recipe: Settings) -> bool:
     return model.attention_output_gate and (model.num_query_groups or model.num_attention_heads) < layout_of(recipe).tp
 
 
-def _is_delta_net(recipe: Settings) -> bool:
-    return recipe.architecture.experimental_attention_variant == "gated_delta_net"
-
-
 ROWS = (
     Rule(
         id="mtp-dense-stage",
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,
         knobs=(PP,),
-        broken=all_of(is_moe, _has_mtp, _dense_stage, negated(among("moe_router_load_balancing_type", "none"))),
+        broken=all_of(is_moe, has_mtp, _dense_stage, negated(among("moe_router_load_balancing_type", "none"))),
         message="MTP with a pipeline stage of dense layers alone: Megatron-Core before 0.17 hangs when it first logs "
         "the balancing loss",
         nearest=fixed(moe_router_load_balancing_type="none"),
@@ -79,7 +73,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,
         knobs=("recompute_granularity",),
-        broken=all_of(_has_mtp, among("recompute_granularity", "full")),
+        broken=all_of(has_mtp, among("recompute_granularity", "full")),
         message="full recompute of a model with MTP: Megatron-Core 0.18 ends at the first forward with a TypeError "
         "(_checkpointed_forward, padding_mask)",
         hint="train on Megatron-Core 0.17 or 0.19, or recompute selectively",
@@ -89,11 +83,37 @@ ROWS = (
         passing=example(model={"mtp_num_layers": 1}),
     ),
     Rule(
+        id="offload-graph-preprocess",
+        kind=FindingKind.WARNING,
+        effect=Effect.FAILS,
+        knobs=("offload_modules", "cuda_graph_scope"),
+        broken=all_of(
+            is_moe,
+            on("fine_grained_activation_offloading"),
+            lists("offload_modules", "expert_fc1"),
+            has_graphs,
+            lists("cuda_graph_scope", "moe_preprocess"),
+            among("moe_token_dispatcher_type", "alltoall"),
+        ),
+        message="expert_fc1 is offloaded beside graphs of moe_preprocess with dispatcher alltoall: reported to crash "
+        "in the first step",
+        nearest=without("offload_modules", "expert_fc1"),
+        source="Megatron-LM#7009 (open)",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="reported of 0.19.0; earlier releases were not checked",
+        breaking=example(
+            **graphs(cuda_graph_scope=("attn", "moe_router", "moe_preprocess")),
+            fine_grained_activation_offloading=True,
+            offload_modules=("core_attn", "expert_fc1"),
+            NVTE_CPU_OFFLOAD_V1=1,
+        ),
+    ),
+    Rule(
         id="mtp-empty-rank",
         kind=FindingKind.WARNING,
         effect=Effect.MAY_TRAIN_WRONGLY,
         knobs=(CP,),
-        broken=all_of(_has_mtp, above_one(CP)),
+        broken=all_of(has_mtp, above_one(CP)),
         message="MTP over CP {cp}: a rank with masked tokens only turns the loss NaN in Megatron-Core before 0.17",
         hint="train on data without long masked parts, or with Megatron-Core 0.17",
         source="Megatron-LM#3396, Megatron-LM#1764",
@@ -131,7 +151,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,
         knobs=(CP, "cp_comm_type"),
-        broken=all_of(_is_delta_net, above_one(CP)),
+        broken=all_of(is_delta_net, above_one(CP)),
         message="a gated delta net over CP {cp}: Megatron-LM 0.18 always passes it a cp_comm_type, which it does not "
         "take",
         nearest=fixed(context_parallel_size=1),

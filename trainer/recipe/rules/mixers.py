@@ -1,11 +1,14 @@
 """Rules of mixers other than attention: which trainers can build them, and the fields they need."""
 
+from typing import Any
+
 from packaging.specifiers import SpecifierSet
 
+from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import Test, above_one, all_of, among, negated
 from trainer.recipe.rules.examples import MLA
-from trainer.recipe.rules.nearest import CP
-from trainer.recipe.rules.rule import LM_AND_BRIDGE, OURS, FindingKind, Rule, example, fixed
+from trainer.recipe.rules.nearest import CP, LAYOUT, PP, even_layout, no_uneven
+from trainer.recipe.rules.rule import LM_AND_BRIDGE, OURS, Effect, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
 
 SIZES = ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk")
@@ -24,6 +27,21 @@ SPARSE = {
     "dsa_indexer_topk": 512,
 }
 DELTA = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
+_V4: dict[str, Any] = {
+    "experimental_attention_variant": "dsv4_hybrid",
+    "multi_latent_attention": True,
+    "num_query_groups": None,
+    "q_lora_rank": 128,
+    "v_head_dim": 64,
+    "qk_head_dim": 64,
+    "qk_pos_emb_head_dim": 32,
+    "o_groups": 4,
+    "o_lora_rank": 64,
+    "csa_compress_ratios": (0, 4, 128, 4, 128, 4, 128, 4),
+    "dsa_indexer_n_heads": 8,
+    "dsa_indexer_head_dim": 64,
+    "dsa_indexer_topk": 512,
+}
 LIGHTNING = {"experimental_attention_variant": "lightning_attention", "linear_attention_freq": 4}
 
 
@@ -67,6 +85,18 @@ ROWS = (
         source="megatron/training/arguments.py:790 takes the number of layers from the pattern",
         breaking=example(model={"hybrid": "MEM*"}, engine="simulated"),
         passing=example(model={"hybrid": "MEM*MEM*"}, engine="simulated"),
+    ),
+    Rule(
+        id="hash-routed-stages",
+        kind=FindingKind.WARNING,
+        effect=Effect.FAILS,
+        knobs=(PP, LAYOUT),
+        broken=all_of(_is("dsv4_hybrid"), above_one(PP), among(LAYOUT, None)),
+        message="PP {pp} without a pipeline_model_parallel_layout: the hash-routed layers read the tokens, and must be "
+        "on the embedding's stage",
+        nearest=lambda recipe: {LAYOUT: even_layout(recipe, layout_of(recipe).pp)} | no_uneven(recipe),
+        source="Megatron-Bridge#4131",
+        breaking=example(model=_V4, engine="simulated", pipeline_model_parallel_size=2, expert_model_parallel_size=4),
     ),
     Rule(
         id="mixer-unreleased",

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import (
     all_of,
     among,
     has_dense_layers,
     has_shared_experts,
+    is_delta_net,
+    is_mla,
     is_moe,
     lists,
     negated,
@@ -15,7 +19,7 @@ from trainer.recipe.predicates import (
     on_gpu,
     recomputed,
 )
-from trainer.recipe.rules.examples import DENSE
+from trainer.recipe.rules.examples import DELTA_NET, DENSE
 from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
 from trainer.recipe.settings import Settings
 
@@ -29,10 +33,6 @@ _GRAPHED: dict[str, Any] = {
     "cuda_graph_scope": ("attn", "moe_router"),
     "use_te_rng_tracker": True,
 }
-
-
-def _is_mla(recipe: Settings) -> bool:
-    return recipe.architecture.multi_latent_attention
 
 
 def _grouped(recipe: Settings) -> Suggestion:
@@ -67,12 +67,61 @@ ROWS = (
     Rule(
         id="mla-up-proj-needs-mla",
         knobs=(MODULES,),
-        broken=all_of(recomputed("mla_up_proj"), negated(_is_mla)),
+        broken=all_of(recomputed("mla_up_proj"), negated(is_mla)),
         message="mla_up_proj is recomputed in a model without multi-latent attention",
         nearest=without(MODULES, "mla_up_proj"),
         source="transformer_config.py:1971",
         breaking=example(recompute_granularity="selective", recompute_modules=("mla_up_proj", "layernorm")),
         passing=example(recompute_granularity="selective", recompute_modules=("layernorm",)),
+    ),
+    Rule(
+        id="delta-norm-recompute",
+        knobs=(MODULES,),
+        broken=all_of(recomputed("gdn_norm_out"), negated(is_delta_net)),
+        message="gdn_norm_out is recomputed in a model without gated delta nets",
+        nearest=without(MODULES, "gdn_norm_out"),
+        source="megatron-core 0.19.2 transformer_config.py:1796",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(recompute_granularity="selective", recompute_modules=("gdn_norm_out", "layernorm")),
+    ),
+    Rule(
+        id="delta-norm-recompute-release",
+        kind=FindingKind.WARNING,
+        knobs=(MODULES,),
+        broken=recomputed("gdn_norm_out"),
+        message="gdn_norm_out is recomputed: Megatron-Core before 0.19 knows no such module and refuses it",
+        nearest=without(MODULES, "gdn_norm_out"),
+        source="megatron-core 0.18.2 transformer_config.py, allowed_modules; 0.19.2 has it",
+        versions=SpecifierSet(">=0.15,<0.19"),
+        breaking=example(
+            recompute_granularity="selective", recompute_modules=("gdn_norm_out", "layernorm"), model=DELTA_NET
+        ),
+    ),
+    Rule(
+        id="streams-recompute",
+        knobs=(MODULES,),
+        broken=all_of(recomputed("mhc"), lambda recipe: not recipe.architecture.enable_hyper_connections),
+        message="mhc is recomputed in a model without hyper connections",
+        nearest=without(MODULES, "mhc"),
+        source="transformer_config.py:2028 of main",
+        versions=SpecifierSet(">=0.20"),
+        versions_note="no release has it: main of August 2026",
+        breaking=example(recompute_granularity="selective", recompute_modules=("mhc", "layernorm")),
+    ),
+    Rule(
+        id="streams-recompute-release",
+        kind=FindingKind.WARNING,
+        knobs=(MODULES,),
+        broken=recomputed("mhc"),
+        message="mhc is recomputed: no release of Megatron-Core up to 0.19 knows such a module, and all refuse it",
+        nearest=without(MODULES, "mhc"),
+        source="megatron-core 0.19.2 transformer_config.py:1768; main has it",
+        versions=SpecifierSet(">=0.15,<0.20"),
+        breaking=example(
+            recompute_granularity="selective",
+            recompute_modules=("mhc", "layernorm"),
+            model={"enable_hyper_connections": True},
+        ),
     ),
     Rule(
         id="moe-modules-need-experts",

@@ -20,10 +20,17 @@ from trainer.recipe.predicates import (
 from trainer.recipe.rules.examples import TP2
 from trainer.recipe.rules.nearest import ETP, TP
 from trainer.recipe.rules.rule import BRIDGE, FindingKind, Rule, example, fixed
+from trainer.recipe.settings import Settings
 
 DISPATCHER = "moe_token_dispatcher_type"
 CAPACITY = "moe_expert_capacity_factor"
 PAD = "moe_pad_expert_input_to_capacity"
+
+
+def _divided_experts(recipe: Settings) -> int:
+    """Returns the ETP that Megatron-Core sets, TP; 1 if the ranks cannot be divided by that and EP."""
+    now = layout_of(recipe)
+    return now.tp if now.world % (now.tp * now.ep * now.pp) == 0 else 1
 
 
 ROWS = (
@@ -158,7 +165,7 @@ ROWS = (
         message="expert_tensor_parallel_size is not written: Megatron-Core sets it to TP {tp}, and every expert is cut "
         "into {tp} parts",
         hint="write 1 for whole experts (more EP instead)",
-        nearest=lambda recipe: {ETP: layout_of(recipe).tp},
+        nearest=lambda recipe: {ETP: _divided_experts(recipe)},
         source="megatron/core/model_parallel_config.py:507",
         breaking=example(tensor_model_parallel_size=2, sequence_parallel=True, expert_model_parallel_size=4),
         passing=example(**TP2),

@@ -78,7 +78,7 @@ def split_over(recipe: Settings, pp: int) -> Suggestion:
 
 def expert_grid(recipe: Settings) -> Suggestion:
     """Returns EP and ETP whose product with PP divides the world size; EP divides the experts, and EP=1 keeps ETP equal
-    to TP; {} if there are none."""
+    to TP; {} if there are none. Of two equal distances the one that keeps EP is taken: ETP may just follow TP."""
     now, experts = layout_of(recipe), recipe.architecture.num_moe_experts or 1
     legal = [
         (ep, etp)
@@ -88,7 +88,7 @@ def expert_grid(recipe: Settings) -> Suggestion:
     ]
     if not legal:
         return {}
-    best = min(legal, key=lambda choice: distance(choice, (now.ep, now.etp)))
+    best = min(legal, key=lambda choice: (distance(choice, (now.ep, now.etp)), choice[0] != now.ep))
     return changed(recipe, dict(zip((EP, ETP), best, strict=True)))
 
 

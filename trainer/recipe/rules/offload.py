@@ -98,6 +98,16 @@ ROWS = (
         passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
     ),
     Rule(
+        id="layer-offload-nothing",
+        kind=FindingKind.WARNING,
+        knobs=("cpu_offloading", LAYERS),
+        broken=all_of(on("cpu_offloading"), among(LAYERS, 0)),
+        message="cpu_offloading with cpu_offloading_num_layers 0: no layer is moved to the host",
+        nearest=fixed(cpu_offloading=False),
+        source="transformer_config.py:1888; Megatron-LM's command line switches it on by the number alone",
+        breaking=example(cpu_offloading=True),
+    ),
+    Rule(
         id="layer-offload-count",
         knobs=(LAYERS,),
         broken=all_of(on("cpu_offloading"), lambda recipe: recipe.knob(LAYERS) >= recipe.architecture.num_layers),

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainer.recipe.predicates import above_one, all_of, among, any_of, is_moe, negated, on, on_gpu
 from trainer.recipe.rules.connections import CONNECTIONS
+from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.rules.flex import BACKEND, DISPATCHER
 from trainer.recipe.rules.nearest import CP, TP
 from trainer.recipe.rules.rule import OURS, FindingKind, Rule, example, fixed
@@ -116,7 +117,7 @@ ROWS = (
         CUDA_DEVICE_MAX_CONNECTIONS=1,
     ),
     _nvidia_only("nccl_ub", "it registers buffers with NCCL"),
-    _nvidia_only("use_transformer_engine_op_fuser", "it fuses kernels of cuDNN and cuBLAS"),
+    _nvidia_only("use_transformer_engine_op_fuser", "it fuses kernels of cuDNN and cuBLAS", **FUSED),
     _nvidia_only("fp8_dot_product_attention", "it is an attention of cuDNN", precision="fp8_current"),
     _nvidia_only("NCCL_NVLS_ENABLE", "it reduces in NVIDIA's NVLink switches", NCCL_NVLS_ENABLE=1),
 )

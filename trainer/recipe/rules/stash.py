@@ -4,8 +4,10 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, off, on, splits_experts
-from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed, without
+from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, is_moe, lists, negated, off, on, splits_experts
+from trainer.recipe.rules.examples import FUSED
+from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed, without
+from trainer.recipe.settings import Settings
 
 STASH = "moe_paged_stash"
 RANK_CAPACITY = "moe_expert_rank_capacity_factor"
@@ -18,11 +20,18 @@ STASHED: dict[str, Any] = {
     "moe_expert_rank_capacity_factor": 1.05,
     "moe_token_dispatcher_type": "flex",
     "moe_flex_dispatcher_backend": "hybridep",
-    "use_transformer_engine_op_fuser": True,
+    **FUSED,
 }
-FUSED: dict[str, Any] = {"use_transformer_engine_op_fuser": True}
+CUTEDSL = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
+INTERLEAVE = "moe_mlp_glu_interleave_size"
+SINGLE = "moe_single_grouped_weight"
+_other_quantization = all_of(any_of(fp8, fp4), negated(among("precision", "mxfp8", "nvfp4")))
 _offload: dict[str, Any] = {"fine_grained_activation_offloading": True, "NVTE_CPU_OFFLOAD_V1": 1}
 _fused = all_of(is_moe, on(FUSER), on("moe_grouped_gemm"))
+
+
+def _gated(recipe: Settings) -> bool:
+    return recipe.architecture.gated_linear_unit and recipe.architecture.activation in ("silu", "quick_gelu")
 
 
 ROWS = (
@@ -77,6 +86,52 @@ ROWS = (
         versions=SpecifierSet(">=0.18"),
         breaking=example(moe_apply_probs_on_input=True, **FUSED),
         passing=example(**FUSED),
+    ),
+    Rule(
+        id="fused-gated-kernel",
+        knobs=(FUSER, CUTEDSL),
+        broken=all_of(_fused, _gated, negated(among(CUTEDSL, 1))),
+        message="use_transformer_engine_op_fuser with gated experts and NVTE_CUTEDSL_FUSED_GROUPED_MLP "
+        "{NVTE_CUTEDSL_FUSED_GROUPED_MLP}: Megatron-Core 0.19 does not start without the kernel that it switches on",
+        nearest=fixed(NVTE_CUTEDSL_FUSED_GROUPED_MLP=1),
+        source="megatron-core 0.19.2 moe/experts.py:398; 0.18.2 does not ask for it",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(**FUSED | {CUTEDSL: None}),
+    ),
+    Rule(
+        id="fused-gated-order",
+        kind=FindingKind.WARNING,
+        knobs=(FUSER, INTERLEAVE),
+        broken=all_of(_fused, _gated, negated(among(INTERLEAVE, 32))),
+        message="use_transformer_engine_op_fuser with moe_mlp_glu_interleave_size {moe_mlp_glu_interleave_size}: "
+        "Transformer Engine fuses gated experts whose gates and linear units alternate in blocks of 32 only",
+        nearest=fixed(moe_mlp_glu_interleave_size=32),
+        source="megatron-core 0.19.2 extensions/transformer_engine.py:3123; Transformer Engine 2.17 ops/fused",
+        versions=SpecifierSet(">=0.18"),
+        versions_note="it orders the rows of fc1 in another way: convert a checkpoint before it is loaded",
+        breaking=example(**FUSED | {INTERLEAVE: None}),
+    ),
+    Rule(
+        id="single-grouped-weight",
+        knobs=(SINGLE, FUSER, "moe_grouped_gemm", "precision"),
+        broken=all_of(is_moe, on(SINGLE), any_of(off(FUSER), off("moe_grouped_gemm"), _other_quantization)),
+        message="moe_single_grouped_weight needs moe_grouped_gemm, use_transformer_engine_op_fuser, and weights in 16 "
+        "bits, MXFP8 or NVFP4; the precision is {precision}",
+        nearest=fixed(moe_single_grouped_weight=False),
+        source="megatron-core 0.19.2 transformer_config.py:1556",
+        versions=SpecifierSet(">=0.18"),
+        breaking=example(moe_single_grouped_weight=True),
+    ),
+    Rule(
+        id="single-grouped-fsdp",
+        binds=MEGATRON_LM,
+        knobs=(SINGLE, "use_megatron_fsdp"),
+        broken=all_of(is_moe, on(SINGLE), on("use_megatron_fsdp")),
+        message="moe_single_grouped_weight under Megatron FSDP, which cannot shard one tensor of all experts",
+        nearest=fixed(moe_single_grouped_weight=False),
+        source="megatron-core 0.19.2 training/arguments.py:1115",
+        versions=SpecifierSet(">=0.19"),
+        breaking=example(moe_single_grouped_weight=True, use_megatron_fsdp=True, **FUSED),
     ),
     Rule(
         id="offload-fused-group",

@@ -21,7 +21,7 @@ from trainer.recipe.predicates import (
     on,
     on_gpu,
 )
-from trainer.recipe.rules.examples import PIPELINE
+from trainer.recipe.rules.examples import FUSED, PIPELINE
 from trainer.recipe.rules.graphs import graphs, whole_iteration
 from trainer.recipe.rules.nearest import EP
 from trainer.recipe.rules.overlap import ep_overlap
@@ -175,9 +175,9 @@ ROWS = (
         versions_note="older ones do not fuse experts",
         breaking=example(
             model={"add_bias_linear": True, "moe_shared_expert_intermediate_size": None},
-            use_transformer_engine_op_fuser=True,
+            **FUSED,
         ),
-        passing=example(use_transformer_engine_op_fuser=True),
+        passing=example(**FUSED),
     ),
     Rule(
         id="fsdp-double-buffer-race",
