@@ -195,6 +195,21 @@ ROWS = (
         passing=example(**NCCLEP),
     ),
     Rule(
+        id="ncclep-release",
+        kind=FindingKind.WARNING,
+        knobs=(BACKEND,),
+        broken=_ncclep,
+        message="backend ncclep: Megatron-Core before 0.19 does not know it, and refuses it when a layer is built",
+        nearest=fixed(
+            moe_token_dispatcher_type="alltoall",
+            moe_flex_dispatcher_backend="deepep",
+            moe_expert_rank_capacity_factor=None,
+        ),
+        source="megatron-core 0.18.2 moe/token_dispatcher.py; 0.19.2 has it",
+        versions=SpecifierSet(">=0.15,<0.19"),
+        breaking=example(**NCCLEP),
+    ),
+    Rule(
         id="ncclep-rank-capacity",
         kind=FindingKind.WARNING,
         knobs=(BACKEND, RANK_CAPACITY),

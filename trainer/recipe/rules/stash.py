@@ -114,13 +114,24 @@ ROWS = (
     Rule(
         id="single-grouped-weight",
         knobs=(SINGLE, FUSER, "moe_grouped_gemm", "precision"),
-        broken=all_of(is_moe, on(SINGLE), any_of(off(FUSER), off("moe_grouped_gemm"), _other_quantization)),
+        broken=all_of(on(SINGLE), any_of(off(FUSER), off("moe_grouped_gemm"), _other_quantization)),
         message="moe_single_grouped_weight needs moe_grouped_gemm, use_transformer_engine_op_fuser, and weights in 16 "
         "bits, MXFP8 or NVFP4; the precision is {precision}",
         nearest=fixed(moe_single_grouped_weight=False),
         source="megatron-core 0.19.2 transformer_config.py:1556",
-        versions=SpecifierSet(">=0.18"),
+        versions=SpecifierSet(">=0.19"),
         breaking=example(moe_single_grouped_weight=True),
+    ),
+    Rule(
+        id="single-grouped-release",
+        kind=FindingKind.WARNING,
+        knobs=(SINGLE, "precision"),
+        broken=all_of(on(SINGLE), negated(among("precision", "mxfp8"))),
+        message="moe_single_grouped_weight in {precision}: Megatron-Core 0.18 takes it in MXFP8 only",
+        nearest=fixed(moe_single_grouped_weight=False),
+        source="megatron-core 0.18.2 transformer_config.py:1425",
+        versions=SpecifierSet(">=0.18,<0.19"),
+        breaking=example(moe_single_grouped_weight=True, **FUSED),
     ),
     Rule(
         id="single-grouped-fsdp",
