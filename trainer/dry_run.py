@@ -7,9 +7,9 @@ crash there as a message. Its result is compared with the closed form of the sam
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from trainer.errors import BadInputError, Problem, ToolError
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import memory_of
 from trainer.extras import refuse_without_megatron
+from trainer.interpreter import module_command, with_packages
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -125,7 +126,8 @@ def _difference_pct(measured: dict[str, float], closed: dict[str, float]) -> flo
 def _answer(question: str) -> dict[str, Any]:
     try:
         child = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", MODULE],
+            module_command(MODULE),
+            env={**with_packages(os.environ), "PYTHONWARNINGS": "ignore"},
             input=question,
             capture_output=True,
             text=True,

@@ -7,7 +7,6 @@ its terminal ends, the job continues, and `--resume` follows it again.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import Listener, read_study
 from autotune.tuning.study import RESOLVED, Study
 from autotune.tuning.study_status import RESUMABLE
+from trainer.interpreter import module_command
 from trainer.launchers.slurm.study_job import Follower, study_job_of
 from trainer.recipe import Recipe
 
@@ -86,7 +86,7 @@ class InAllocation:
             "--notify": self.notify,
         }
         return [
-            *(sys.executable, "-m", "autotune.cli", "run", str(study / RESOLVED), "--study", str(study), "--resume"),
+            *module_command("autotune.cli", "run", str(study / RESOLVED), "--study", str(study), "--resume"),
             *("--budget", str(limits.budget)),
             *(() if limits.probe else ("--no-probe",)),
             *(word for name, value in more.items() if value is not None for word in (name, str(value))),

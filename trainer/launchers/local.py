@@ -19,9 +19,9 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-import trainer
 from trainer.burst import Failure
 from trainer.errors import ToolError
+from trainer.interpreter import module_command, with_packages
 from trainer.launchers.agent import reported_deaths
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.ports import free_port
@@ -75,7 +75,8 @@ def torchrun_command(
     them.
     """
     return [
-        *(python, "-m", "trainer.launchers.torchrun", "--nnodes", str(nodes), "--node-rank", str(node)),
+        *module_command("trainer.launchers.torchrun", python=python),
+        *("--nnodes", str(nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
         *("--max-restarts", "0", "--monitor-interval", MONITOR_S),
         *("--log-dir", str(torchrun_logs(control)), "--redirects", "3"),
@@ -90,12 +91,8 @@ def rank_environment(
 
     torchrun and the supervisor import the same packages as this process, wherever they are started from.
     """
-    root = str(Path(trainer.__file__).parents[1])
-    merged = {**defaults, **os.environ, **env}
-    paths = [root, *filter(None, merged.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **merged,
-        "PYTHONPATH": os.pathsep.join(paths),
+        **with_packages({**defaults, **os.environ, **env}),
         "PYTHONSAFEPATH": "1",
         MARK: mark,
         OWNER: owner_text(this_process()),
@@ -106,7 +103,7 @@ def _start_supervisor(command: list[str], control: Path, env: dict[str, str]) ->
     owner = str(os.getpid())
     with agent_log(control).open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.launchers.supervisor", owner, str(control), *command],
+            module_command("trainer.launchers.supervisor", owner, str(control), *command),
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -189,7 +186,8 @@ class LocalProcesses:
 
     def run_on_every_node(self, module: str, *words: str, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run([sys.executable, "-m", module, *words], timeout=timeout_s, check=False)
+            environment = with_packages(os.environ)
+            subprocess.run(module_command(module, *words), env=environment, timeout=timeout_s, check=False)
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,6 +13,7 @@ import msgspec
 
 from trainer.errors import ToolError
 from trainer.failures import Evidence, classify
+from trainer.interpreter import module_command
 from trainer.launchers import Launcher, Processes, RankResult, mailbox
 from trainer.launchers.control import new_control, without_secrets
 from trainer.launchers.processes import POLL_S
@@ -45,7 +46,7 @@ def start_ranks(
     Each start has its control folder and logs in a folder inside `folder`: one called `name`, else a new one.
     """
     control = new_control(folder) if name is None else folder.resolve() / name
-    argv = [python or launcher.python, "-m", module, str(control)]
+    argv = module_command(module, str(control), python=python or launcher.python)
     processes = launcher.start(argv, env=env, nodes=nodes, ranks_per_node=ranks_per_node, control=control)
     return WarmRanks(processes=processes, startup_s=startup_s, once=not launcher.keeps_ranks)
 

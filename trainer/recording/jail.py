@@ -145,5 +145,6 @@ def _devices(root: str) -> None:
         with open(f"{root}/dev/{name}", "wb"):
             pass
         kernel.mount(f"/dev/{name}", f"{root}/dev/{name}", None, kernel.BIND)
+        kernel.make_read_only(f"{root}/dev/{name}", devices=True)  # root could change the mode of the machine's own
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")

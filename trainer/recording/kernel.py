@@ -86,9 +86,10 @@ def set_host_name(name: str) -> None:
     _checked(_LIBC.sethostname(os.fsencode(name), len(os.fsencode(name))), "sethostname")
 
 
-def make_read_only(folder: str) -> None:
-    """Makes the mount and all mounts below it read-only. Raises OSError before Linux 5.12."""
-    attributes = struct.pack("=QQQQ", 1 | 2 | 4, 0, 0, 0)  # read-only, no set-user-id, no devices
+def make_read_only(folder: str, *, devices: bool = False) -> None:
+    """Makes the mount and all mounts below it read-only; `devices` can still be read and written, but not changed
+    themselves. Raises OSError before Linux 5.12."""
+    attributes = struct.pack("=QQQQ", 1 | 2 | (0 if devices else 4), 0, 0, 0)  # read-only, no set-user-id, no devices
     _checked(_LIBC.syscall(442, -100, os.fsencode(folder), 0x8000, attributes, 32), f"mount_setattr {folder}")
 
 

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainer.errors import ToolError
 from trainer.recording.jail import Isolation
 from trainer.recording.programs import Values, job_environment
 
@@ -59,6 +60,13 @@ class NotIsolatedError(RuntimeError):
     """Raised if the system allows no isolation; nothing was run."""
 
 
+class RecorderError(ToolError):
+    """The recorder itself did not start, which says nothing of the isolation that this system allows."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the recorder of launch scripts failed: {why}", hint="`moe-autotune doctor`; nothing was run")
+
+
 @cache
 def isolation_here(*, trust: bool = False) -> Isolation:
     """Returns the first isolation that this system allows, tried with a command that does nothing.
@@ -88,7 +96,7 @@ def record(asked: JobCommand, isolation: Isolation) -> Recording:
     flipped = _runs([(_flipped(asked, path, path in folders), runs[0]) for path in tested], isolation)
     otherwise = dict(zip(tested, flipped, strict=True))
     return Recording(isolation=isolation, first=first, second=second, otherwise=otherwise,
-                     pairs=tuple(_pairs(asked, runs, first, second)))  # fmt: skip
+                     pairs=tuple(_pairs(asked, runs, first, second, isolation)))  # fmt: skip
 
 
 def _flipped(asked: JobCommand, path: str, folder: bool) -> JobCommand:
@@ -117,9 +125,14 @@ def _runs(asked: Sequence[tuple[JobCommand, Values]], isolation: Isolation) -> l
     with tempfile.TemporaryDirectory(prefix="moe-autotune-", ignore_cleanup_errors=True) as scratch:
         requests = [_request(*each, isolation, f"{scratch}/{at}") for at, each in enumerate(asked)]
         with subprocess.Popen(
-            [sys.executable, "-S", "-m", "trainer.recording.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)}, process_group=0,
-        ) as worker:  # fmt: skip
+            [sys.executable, "-P", "-S", "-m", "trainer.recording.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(ROOT)},
+            process_group=0,
+        ) as worker:
             try:
                 said, errors = worker.communicate(json.dumps(requests), timeout=limit_s)
             except BaseException as error:
@@ -128,8 +141,7 @@ def _runs(asked: Sequence[tuple[JobCommand, Values]], isolation: Isolation) -> l
                     raise
                 return [{"impossible": f"it could not be ended within {limit_s} s"}] * len(asked)
     if worker.returncode:
-        why = errors.strip().rpartition("\n")[2] or f"it ended with {worker.returncode}"
-        return [{"impossible": why}] * len(asked)
+        raise RecorderError(errors.strip().rpartition("\n")[2] or f"it ended with {worker.returncode}")
     return [{**answer, "env": request["env"]} for answer, request in zip(json.loads(said), requests, strict=True)]
 
 
@@ -150,7 +162,8 @@ def _request(asked: JobCommand, values: Values, isolation: Isolation, scratch: s
     }  # fmt: skip
 
 
-def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
+def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any],
+           isolation: Isolation) -> Any:  # fmt: skip
     """Returns every value that depends on the job, longest first, with the expression that gives it."""
     one, two = runs
     found = [
@@ -158,9 +171,10 @@ def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], sec
     ]
     dates = {a: b for a, b, words in found if words.startswith("$(date") and a.startswith("[")}
     found = [each for each in found if each[0] not in dates]
-    found += [(_output(a), _output(b), words) for a, b, words in
-              {(a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False)
-               if a[0] == b[0] and a[1].startswith("[")}]  # fmt: skip
+    commands = {(a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False)
+                if a[0] == b[0] and a[1].startswith("[")}  # fmt: skip
+    said = _outputs({text for a, b, _ in commands for text in (a, b)}, asked.cwd, isolation)
+    found += [(said[a], said[b], words) for a, b, words in commands]
     hosts = [(a, b, f'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n {at}p)')
              for at, (a, b) in enumerate(zip(one.hosts, two.hosts, strict=True), start=1)]  # fmt: skip
     submitted = any(each["name"] == "sbatch" for train in first["trains"] for each in train["launched"])
@@ -177,8 +191,13 @@ def _pairs(asked: JobCommand, runs: Sequence[Values], first: dict[str, Any], sec
 @cache
 def _random(seed: int) -> tuple[str, ...]:
     """Returns the first values of bash's RANDOM after it was set to `seed`."""
-    return tuple(_output(json.dumps(["bash", "-c", f"RANDOM={seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split())
+    own = ["bash", "-c", f"RANDOM={seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"]
+    return tuple(subprocess.run(own, capture_output=True, text=True, check=False).stdout.split())
 
 
-def _output(words: str) -> str:
-    return subprocess.run(json.loads(words), capture_output=True, text=True, check=False).stdout.rstrip("\n")
+def _outputs(commands: Collection[str], cwd: str, isolation: Isolation) -> dict[str, str]:
+    """Returns what each command, JSON words that a recording saw, prints. They are a stranger's words, with variables
+    of the script's own (PATH) in front of them: they run isolated, as the script did."""
+    named = sorted(commands)
+    ran = _runs([(JobCommand(argv=tuple(json.loads(words)), cwd=cwd), FIRST) for words in named], isolation)
+    return {words: found.get("stdout", "").rstrip("\n") for words, found in zip(named, ran, strict=True)}

@@ -22,7 +22,7 @@ import pytest
 
 from tests.conftest import HANG_S
 from tests.trainer.recording.modes import MODES
-from trainer.recording.jail import Isolation
+from trainer.recording.jail import DEVICES, Isolation
 from trainer.recording.record import ROOT
 
 LINES = Path(__file__).with_name("hostile.txt").read_text().splitlines()
@@ -156,6 +156,64 @@ def test_nothing_of_200_hostile_lines_happens(mode: Isolation, prey: tuple[int, 
     assert not prey_of.was_called()
     assert prey_of.process.poll() is None
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(script) in _bytes(path)]
+
+
+def test_what_a_recording_saw_runs_nowhere_else(tmp_path: Path) -> None:
+    """The script's own PATH stands before a program that differs from run to run, which is asked for its value."""
+    from trainer.recording.record import JobCommand, isolation_here, record
+
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "date"
+    program.write_text(f"#!/bin/bash\ntouch {tmp_path}/escaped\necho 2026\n")
+    program.chmod(0o755)
+    (tmp_path / "run.sh").write_text(
+        "D=$(env PATH=$PWD/bin:$PATH date)\nE=$(PATH=$PWD/bin:$PATH date +%s)\nF=$(date +%s)\n"
+        "python pretrain_gpt.py --num-layers 2 --hidden-size 8 --save $D --load $E --seed $F\n"
+    )
+    asked = JobCommand(argv=("bash", "run.sh"), cwd=str(tmp_path))
+    found = record(asked, isolation_here())
+    assert not (tmp_path / "escaped").exists()
+    assert len(found.first["trains"]) == 1
+    assert any(words == "$(date +%s)" for *_, words in found.pairs)
+
+
+def test_the_devices_of_the_machine_keep_their_modes(tmp_path: Path) -> None:
+    from trainer.recording.record import FIRST, JobCommand, _run, isolation_here
+
+    devices = [Path("/dev", name) for name in DEVICES]
+    before = [path.stat().st_mode for path in devices]
+    (tmp_path / "run.sh").write_text(
+        "chmod 600 /dev/null /dev/zero\nchown 1:1 /dev/full\necho x >/dev/null && echo written\n"
+    )
+    found = _run(JobCommand(argv=("bash", "run.sh"), cwd=str(tmp_path)), FIRST, isolation_here())
+    assert [path.stat().st_mode for path in devices] == before
+    assert found["stdout"].strip() == "written"
+
+
+def test_modules_of_a_repository_do_not_run_in_our_interpreters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.interpreter import module_command, with_packages
+    from trainer.recording.record import FIRST, JobCommand, _run, isolation_here
+
+    for name in ("json.py", "trainer.py", "signal.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert _run(JobCommand(argv=("true",), cwd=str(tmp_path)), FIRST, isolation_here())["code"] == 0
+    asked = module_command("trainer.interpreter")
+    done = subprocess.run(asked, env=with_packages(os.environ), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_recorder_that_does_not_start_is_not_called_a_system_without_isolation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trainer.recording import record
+
+    monkeypatch.setattr(record.sys, "executable", "/bin/false")
+    with pytest.raises(record.RecorderError, match="the recorder of launch scripts failed"):
+        record._run(record.JobCommand(argv=("true",), cwd="/"), record.FIRST, Isolation.NAMESPACES)
 
 
 def test_without_namespaces_only_landlock_is_left(prey: tuple[int, Prey]) -> None:

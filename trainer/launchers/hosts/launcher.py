@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.errors import ToolError
+from trainer.interpreter import module_command
 from trainer.launchers.hosts.connect import Connection, Connections, connections_path
 from trainer.launchers.hosts.monitor import HostsMonitor
 from trainer.launchers.nodes import folder
@@ -85,7 +86,7 @@ class HostsLauncher:
             mark=prepared.mark,
             monitor=HostsMonitor(control=control),
             supervise=start_supervise(
-                [sys.executable, "-m", "trainer.launchers.hosts.connect", str(control)],
+                module_command("trainer.launchers.hosts.connect", str(control)),
                 control=control,
                 env=prepared.variables,
                 last_command=[],

@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 
 from trainer.failures import Death
+from trainer.interpreter import module_command
 from trainer.launchers.local import torchrun_command
 from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
@@ -244,7 +245,8 @@ class Keeper:
     def _start_module(self) -> None:
         request = folder.read(folder.module_path(self.control, self._module_count), folder.ModuleAsked)
         if request is not None:
-            self._modules[start([self.start.python, "-m", request.module, *request.words])] = self._module_count
+            command = module_command(request.module, *request.words, python=self.start.python)
+            self._modules[start(command)] = self._module_count
             self._module_count += 1
 
     def _answer_stacks(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import trainer
+from trainer.interpreter import module_command
 from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
 from trainer.launchers.processes import MARK
@@ -70,4 +71,4 @@ def keeper_argv(prefix: Sequence[str], *, python: str, control: Path, token: str
     """
     root = Path(trainer.__file__).parents[1]
     variables = [f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", *([f"{MARK}={mark}"] if mark else [])]
-    return [*prefix, "env", *variables, python, "-m", KEEPER, str(control), token]
+    return [*prefix, "env", *variables, *module_command(KEEPER, str(control), token, python=python)]

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainer.interpreter import module_command
 from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
 from trainer.launchers.processes import end_all
@@ -63,7 +64,7 @@ def start_supervise(
     command: Sequence[str], *, control: Path, env: Mapping[str, str], last_command: Sequence[str], stays: bool
 ) -> subprocess.Popen[bytes]:
     """Starts `main` as a process of its own; its output and the command's go to the agent log of the control folder."""
-    own = [sys.executable, "-m", "trainer.launchers.nodes.supervise", str(os.getpid()), str(control)]
+    own = module_command("trainer.launchers.nodes.supervise", str(os.getpid()), str(control))
     with agent_log(control).open("ab") as log:
         return subprocess.Popen(
             [*own, shlex.join(last_command), STAYS if stays else GOES, *command],

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.errors import ToolError
+from trainer.interpreter import module_command
 from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoided, unneeded
@@ -30,7 +31,7 @@ from trainer.launchers.slurm.monitor import SlurmMonitor
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
-_FOLLOW = (sys.executable, "-m", "trainer.launchers.slurm.job")
+_FOLLOW = tuple(module_command("trainer.launchers.slurm.job"))
 _SPARE_S = 900.0  # part of a job's time limit beyond the sum of the burst's deadlines: for start, trace and end
 
 
@@ -118,7 +119,7 @@ class SlurmLauncher:
                 command,
                 control=control,
                 env=env,
-                last_command=[sys.executable, "-m", "trainer.launchers.slurm.clients", name],
+                last_command=module_command("trainer.launchers.slurm.clients", name),
                 stays=job is None,
             ),
         )
