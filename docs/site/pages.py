@@ -25,6 +25,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/many-nodes.md", "Begin"),
     ("docs/proxies.md", "Begin"),
     ("docs/gpus.md", "Begin"),
+    ("docs/releases.md", "Begin"),
     ("docs/probe.md", "Begin"),
     ("docs/reading-a-report.md", "Read"),
     ("docs/reading-traces.md", "Read"),
