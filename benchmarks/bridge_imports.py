@@ -33,8 +33,8 @@ REPLACED = frozenset(
 TE_VERSION = "2.17.0"
 # packages needed to import Bridge: the small ones of its own requirements
 PACKAGES = (
-    "megatron-bridge==0.3.1 omegaconf hydra-core==1.3.2 antlr4-python3-runtime==4.9.3 'transformers<5' "
-    "'tokenizers<0.23' 'huggingface_hub<1' safetensors regex einops six triton requests urllib3 idna certifi "
+    "megatron-bridge==0.6.2 omegaconf hydra-core==1.3.4 antlr4-python3-runtime==4.9.3 transformers==5.12.1 "
+    "accelerate tokenizers huggingface_hub safetensors regex einops six triton requests urllib3 idna certifi "
     "charset-normalizer sentencepiece tensorboard absl-py protobuf hf-xet"
 )
 

@@ -5,7 +5,7 @@ the same model as it ships, to that recipe without `comm_overlap` and with a nam
 most knobs to the opposite; each for a world as large as the recipe's, on the GPU it names. Every knob of the final
 configuration is compared with the recipe's. Bridge loads its models' sizes from the Hugging Face hub: its own
 provider of the same model replaces that. If Bridge is not installed, it prints what to install; 0.5 and later want
-transformers 5 (0.5.0 was read with 5.8.1, 0.6.2 with 5.23.0).
+transformers 5 (0.5.0 was read with 5.8.1, 0.6.2 with 5.12.1).
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ def _format(config: Any, _: Knob) -> str:
     if not model.bf16:
         return "fp32" if not model.fp16 else "fp16"
     found = {name: getattr(model, name) for name in ("fp8", "fp4") if getattr(model, name, None)}
+    if not found:
+        return "bf16"
     found |= {f"{name}_recipe": getattr(model, f"{name}_recipe") for name in found}
     same = [name for name, fields in FORMATS.items() if all(found.get(key) == fields.get(key) for key in KEYS)]
     return same[-1] if same else str(found)

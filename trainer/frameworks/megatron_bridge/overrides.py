@@ -22,6 +22,7 @@ from trainer.frameworks.megatron_bridge.versions import (
     ONE_SM_COUNT,
     Version,
     first_with,
+    known_to,
 )
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
@@ -66,6 +67,7 @@ ALSO: dict[str, tuple[str, ...]] = {
     "use_megatron_fsdp": ("dist.use_megatron_fsdp",),
     "moe_router_padding_for_quantization": ("model.moe_router_padding_for_fp8",),
 }
+OF_LATENT_ATTENTION = ("mla_down_proj_fusion",)  # fields of the providers of such models alone
 PROPERTIES = ("dataset.seq_length",)  # properties before 0.6, which can be set although they are not fields
 ATTENTION = "megatron.core.transformer.enums.AttnBackend."
 UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's default, since null is not a valid value
@@ -115,7 +117,9 @@ def _by_path(recipe: Recipe, knob: Knob, version: Version) -> Iterator[Override]
     path = _path(knob)
     if path is None or knob.name in NOT_BY_PATH or knob.acts == "environment":
         return
-    known = _known(knob, version)
+    if knob.name in OF_LATENT_ATTENTION and not recipe.architecture.multi_latent_attention:
+        return
+    known = known_to(knob, version)
     if not known and effective(recipe, knob.name) != knob.default:
         return
     value = _bridge_value(recipe, knob)
@@ -130,10 +134,6 @@ def _path(knob: Knob) -> str | None:
     if path is None or not path.startswith("comm_overlap."):
         return path
     return f"{knob.acts}.{path.removeprefix('comm_overlap.')}"
-
-
-def _known(knob: Knob, version: Version) -> bool:
-    return knob.since is None or version >= first_with(knob.since)
 
 
 def _bridge_value(recipe: Recipe, knob: Knob) -> Any:
@@ -212,7 +212,7 @@ def _knobs_not_expressed(recipe: Recipe, version: Version) -> Iterator[NotExpres
         value = recipe.knob(knob.name)
         if not acts(recipe, knob.name) or value == knob.default:
             continue
-        if knob.acts != "environment" and not _known(knob, version):
+        if knob.acts != "environment" and not known_to(knob, version):
             since = ".".join(map(str, first_with(knob.since or "")))
             yield NotExpressed(what=knob.name, value=value, why=f"Bridge has it from {since}")
         elif knob.megatron_bridge is None and knob.name != "threads_per_rank":

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.frameworks.megatron_bridge.hydra import named
-from trainer.frameworks.megatron_bridge.versions import FSDP_WITHOUT_REUSE, NEWEST, Version
+from trainer.frameworks.megatron_bridge.versions import FSDP_WITHOUT_REUSE, NEWEST, Version, known_to
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
+from trainer.recipe.knobs import KNOBS
 
 TARGET = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 
@@ -52,6 +53,7 @@ FIELDS = (
     "num_layers_at_end_in_bf16",
     "fp8_dot_product_attention",
     "fp8_param_gather",
+    "fp4_param_gather",
     REUSE,
 )
 
@@ -62,7 +64,7 @@ def mixed_precision(recipe: Recipe, version: Version = NEWEST) -> dict[str, Any]
     Before 0.5, MXFP8 parameters have to be gathered with a reused buffer even where Megatron FSDP holds them; Bridge
     then undoes the reuse (mixed_precision.py: finalize; config.py: validate), so that the result is as in the recipe.
     """
-    values = {name: effective(recipe, name) for name in FIELDS}
+    values = {name: effective(recipe, name) for name in FIELDS if known_to(KNOBS[name], version)}
     mxfp8 = recipe.training.precision == "mxfp8"
     if mxfp8 and effective(recipe, "use_megatron_fsdp") and version < FSDP_WITHOUT_REUSE:
         values[REUSE] = values["fp8_param_gather"]

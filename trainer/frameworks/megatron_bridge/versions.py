@@ -7,6 +7,7 @@ import re
 from packaging.version import Version as CoreVersion
 
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.knobs import Knob
 from trainer.recipe.rules.releases import NEWEST as CORE_HEAD
 from trainer.releases import core_of_bridge
 
@@ -47,3 +48,8 @@ def first_with(core: str) -> Version:
     """Returns the first release of Bridge whose Megatron-Core is this one or later: it has what this one brought."""
     wanted = CoreVersion(core)
     return next(bridge for bridge in RELEASES if CoreVersion(core_of(bridge)) >= wanted)
+
+
+def known_to(knob: Knob, version: Version) -> bool:
+    """Returns whether the Megatron-Core of a release of Bridge has the knob."""
+    return knob.since is None or version >= first_with(knob.since)
