@@ -40,6 +40,10 @@ OTHER_PATHS = {
     "dataset.sequence_length": "seq_length",
     "model.moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
 }
+# the model's part of a recipe's name: what comes before the kind of training or the number of GPUs
+_MODEL_NAME = re.compile(r".*?(?=_(?:pretrain|sft|finetune|peft|lora|no_mtp|\d+gpu|config)(?:_|$)|$)")
+_TEXT_MODEL = {"vl", "text"}
+_NO_MARKS = str.maketrans("", "", "-.")
 _PRECISION_OF = {name: precision for precision, name in NAMES.items()}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
 
@@ -92,11 +96,23 @@ def read_config(config: Mapping[str, Any]) -> Reading:
 
 
 def preset_of(recipe_name: str) -> str | None:
-    """Returns the preset that a Bridge recipe is named after: qwen3_30b_a3b_pretrain_config → qwen3-30b-a3b; None if
-    there is none."""
-    plain = re.sub(r"\W|_", "", recipe_name.lower())
-    fits = [name for name in presets() if plain.startswith(re.sub(r"\W|_", "", name))]
-    return max(fits, key=len) if fits else None
+    """Returns the preset that a Bridge recipe is named after; None if there is none, or several.
+
+    The name begins with the preset's (qwen3_30b_a3b_pretrain_config), or leaves out some of its words
+    (nemotron_3_nano_pretrain_config → nemotron-3-nano-30b-a3b). A vision-language model's is that of its text model.
+    """
+    words = [word for word in _MODEL_NAME.match(recipe_name.lower())[0].split("_") if word not in _TEXT_MODEL]
+    starts = {"".join(words[:count]) for count in range(1, len(words) + 1)}
+    if named := [name for name in presets() if name.translate(_NO_MARKS) in starts]:
+        return max(named, key=len)
+    longer = [name for name in presets() if _leaves_out(words, name.replace(".", "").split("-"))]
+    return longer[0] if len(longer) == 1 else None
+
+
+def _leaves_out(words: Sequence[str], of: Sequence[str]) -> bool:
+    """Returns true if `words` are some words of `of` in its order, the first among them."""
+    rest = iter(of)
+    return len(words) > 1 and words[0] == of[0] and all(word in rest for word in words)
 
 
 def _passed(rest: Sequence[str]) -> tuple[str, ...]:
