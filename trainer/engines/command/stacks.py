@@ -73,8 +73,13 @@ def _ranks(ranks_folder: Path) -> dict[str, Process]:
     return found
 
 
+def py_spy() -> str | None:
+    """Returns the path of py-spy, in this Python's environment or on PATH; None if it is not installed."""
+    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+
+
 def _py_spy(process: Process, rank: str, log: Path) -> None:
-    tool = shutil.which("py-spy")
+    tool = py_spy()
     if tool is None:
         return
     try:

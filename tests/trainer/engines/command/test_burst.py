@@ -19,6 +19,7 @@ from trainer.burst import Burst, BurstPhase, FailureKind, Outcome
 from trainer.engines.command.engine import CommandEngine
 from trainer.engines.command.follow import Patience
 from trainer.engines.command.job import KEPT_BYTES
+from trainer.engines.command.stacks import py_spy
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe
 
@@ -194,12 +195,13 @@ def test_a_custom_trainer_gets_the_recipe_where_its_template_says(tmp_path: Path
 
 
 @pytest.mark.faults
-@pytest.mark.skipif(shutil.which("py-spy") is None, reason="py-spy is not installed")
+@pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed")
 def test_ranks_without_our_sitecustomize_are_asked_by_py_spy(tmp_path: Path) -> None:
     failure = run(tmp_path, {"at": {"4": "hang"}, "step_s": 0.01}, patience=SHORT, inject=False).failure
     assert failure is not None
     assert failure.kind is FailureKind.HANG
-    assert "act (" in (tmp_path / "0001" / "log" / "py-spy.txt").read_text()
+    for rank in (0, 1):
+        assert "act (" in (tmp_path / "0001" / "log" / f"py-spy-rank{rank}.txt").read_text()
 
 
 @pytest.mark.faults
