@@ -38,7 +38,7 @@ def held_parameters(candidates: Candidates) -> HeldParameters:
     tp, ep, etp = (size[..., None] for size in (candidates.tp, candidates.ep, candidates.etp))
     dense = experts = linear = np.zeros(stages.exists.shape)
     for name, layer in _layers(candidates).items():
-        number = getattr(stages, name)
+        number = np.minimum(stages.mtp, model.most_mtp_layers) if name == "mtp" else getattr(stages, name)
         dense = dense + number * layer.dense_of_rank(tp)
         experts = experts + number * layer.experts_of_rank(ep, etp)
         linear = linear + number * (layer.split / tp + layer.whole_linear + layer.experts_of_rank(ep, etp))

@@ -76,7 +76,7 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
     `seq_length` is that of learned position embeddings."""
     layers = sum(kind_parameters(model, kind).total for kind in model.layer_kinds)
     tables = 1 + model.untie_embeddings_and_output_weights
-    extra = (model.mtp_num_layers or 0) * mtp_parameters(model).total if mtp else 0
+    extra = model.most_mtp_layers * mtp_parameters(model).total if mtp else 0
     ends = tables * table_parameters(model, 1) + norm_parameters(model, model.hidden_size)
     # the mapping before the output head is about as large as that of one of a layer's two sublayers
     ends += _streams(model).whole / 2

@@ -68,6 +68,7 @@ class Architecture(Section):
     v_head_dim: int | None = Field(default=None, gt=0)
     mtp_num_layers: int | None = Field(default=None, gt=0, le=MAX_LAYERS)
     mtp_loss_scaling_factor: float = Field(default=0.1, ge=0.0)
+    mtp_use_repeated_layer: bool = False  # one MTP layer, used mtp_num_layers times
     gated_linear_unit: bool = True
     activation_func: ActivationName | None = None  # None: see `activation`
     activation_func_clamp_value: float | None = Field(default=None, gt=0.0)  # clamps both halves of gated experts
@@ -214,6 +215,11 @@ class Architecture(Section):
         kinds = [_OF_LETTER[letter] for letter in self.mtp_hybrid_override_pattern]
         mixers, feeds = ([part for part in parts if part != "none"] for parts in zip(*kinds, strict=True))
         return LayerKind(mixer=mixers[0] if mixers else "none", feed=feeds[0] if feeds else "none")
+
+    @property
+    def most_mtp_layers(self) -> int:
+        """Returns the MTP layers with parameters of their own, which is the most that one stage can hold."""
+        return min(1, self.mtp_num_layers or 0) if self.mtp_use_repeated_layer else self.mtp_num_layers or 0
 
     @property
     def windowed_layers(self) -> tuple[bool, ...]:

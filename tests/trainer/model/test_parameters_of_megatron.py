@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from tests.draws import few
 from tests.trainer.model.real_model import counted, recipe_of
@@ -76,6 +78,7 @@ def a_random_model(chance: random.Random) -> dict[str, Any]:
                   "moe_shared_expert_gate": shared is not None and chance.random() < 0.5}  # fmt: skip
     if model["position_embedding_type"] != "learned_absolute":
         model["mtp_num_layers"] = chance.choice([None, None, 1, 2])
+        model["mtp_use_repeated_layer"] = model["mtp_num_layers"] == 2 and layers % 2 == 0 and _repeats_layers()
     if not latent and not model.get("mtp_num_layers") and chance.random() < 0.6:
         model |= {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": chance.choice([2, 3]),
                   "linear_num_key_heads": 2, "linear_num_value_heads": chance.choice([2, 4]),
@@ -115,6 +118,11 @@ def test_random_models_are_shared_by_ranks_as_we_say(seed: int) -> None:
     recipe = _on_ranks(Architecture.model_validate(a_random_model(chance)), chance)
     for pp_rank in sorted({0, layout_of(recipe).pp - 1}):
         assert counted(recipe, pp_rank=pp_rank) == _ours(recipe, pp_rank), (pp_rank, recipe)
+
+
+def _repeats_layers() -> bool:
+    """Returns whether the installed Megatron-Core can use one MTP layer again: 0.17 and later."""
+    return Version(version("megatron-core")) >= Version("0.17")
 
 
 def _ours(recipe: Recipe, pp_rank: int) -> tuple[int, int]:

@@ -115,6 +115,9 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         transformer = compat.legacy_grouped_gemm(transformer)
     transformer = compat.graph_fields(transformer_class, transformer, whole_iteration=whole_iteration(recipe))
     transformer, missing = compat.supported(transformer_class, compat.one_sm_count(transformer, recipe.knobs))
+    if lacking := recipe.architecture.model_dump(exclude_defaults=True).keys() & set(missing):
+        raise ValueError(f"this Megatron-Core has no {', '.join(sorted(lacking))}, which the model has")
+    missing = [name for name in missing if name in KNOBS]
     ddp = {
         "grad_reduce_in_fp32": bf16,
         "check_for_nan_in_grad": checks_for_nan(recipe),

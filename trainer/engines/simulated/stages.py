@@ -38,12 +38,13 @@ def stages_of(recipe: Recipe) -> tuple[tuple[Stage, ...], ...]:
             embeds = rank == 0 and chunk == 0
             heads = rank == layout.pp - 1 and chunk == layout.vpp - 1
             own = [_parameters(model, kinds[layer]) for layer in held[rank][chunk]]
-            own += [mtp_parameters(model)] * (mtp[rank] if chunk == layout.vpp - 1 else 0)
+            predicting = mtp[rank] if chunk == layout.vpp - 1 else 0
+            own += [mtp_parameters(model)] * min(predicting, model.most_mtp_layers)
             tables = (embeds + heads) * table_parameters(model, layout.tp)
             chunks.append(
                 Stage(
                     layers=tuple(held[rank][chunk]),
-                    mtp=mtp[rank] if chunk == layout.vpp - 1 else 0,
+                    mtp=predicting,
                     embeds=embeds,
                     heads=heads,
                     dense=float(tables + sum(layer.dense_of_rank(layout.tp) for layer in own)),

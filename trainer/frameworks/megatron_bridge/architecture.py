@@ -29,6 +29,7 @@ RARE = frozenset(
     (
         "mamba_dt_rank",
         "mtp_hybrid_override_pattern",
+        "mtp_use_repeated_layer",
         "dsa_indexer_n_heads",
         "dsa_indexer_head_dim",
         "dsa_indexer_topk",

@@ -83,6 +83,18 @@ ROWS = (
         passing=example(model={"mtp_num_layers": 1}),
     ),
     Rule(
+        id="mtp-repeated-layer",
+        kind=FindingKind.WARNING,
+        knobs=(),
+        broken=all_of(has_mtp, lambda recipe: recipe.architecture.mtp_use_repeated_layer),
+        message="mtp_use_repeated_layer: Megatron-Core 0.16 has no such setting",
+        hint="train on Megatron-Core 0.17 or later, or remove model.mtp_use_repeated_layer",
+        source="transformer_config.py:68 of 0.17.1; 0.16.1 has no such field",
+        versions=SpecifierSet(">=0.15,<0.17"),
+        breaking=example(model={"mtp_num_layers": 2, "mtp_use_repeated_layer": True}),
+        passing=example(model={"mtp_num_layers": 2}),
+    ),
+    Rule(
         id="offload-graph-preprocess",
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,

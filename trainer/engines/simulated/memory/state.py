@@ -80,7 +80,7 @@ def held_by_ranks(recipe: Recipe) -> list[RankParameters]:
     for rank, chunks in enumerate(layers_of_ranks(recipe)):
         numbers = [number for chunk in chunks for number in chunk]
         layers = [(kinds[pattern[number]], number not in wide) for number in numbers]
-        layers += [(predicting, quantizes(recipe))] * mtp[rank]
+        layers += [(predicting, quantizes(recipe))] * min(mtp[rank], model.most_mtp_layers)
         tables = _tables(recipe, rank, mtp[rank])
         norms = norm_parameters(model, model.hidden_size) * (rank == layout.pp - 1)
         positions = position_parameters(model, recipe.training.seq_length) * (rank == 0 or mtp[rank] > 0)
