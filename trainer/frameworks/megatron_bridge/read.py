@@ -40,8 +40,8 @@ OTHER_PATHS = {
     "dataset.sequence_length": "seq_length",
     "model.moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
 }
-# the model's part of a recipe's name: what comes before the kind of training or the number of GPUs
-_MODEL_NAME = re.compile(r".*?(?=_(?:pretrain|sft|finetune|peft|lora|no_mtp|\d+gpu|config)(?:_|$)|$)")
+# what follows the model in a recipe's name, from the kind of training or the number of GPUs on
+_REST_OF_NAME = re.compile(r"_(?:pretrain|sft|finetune|peft|lora|no_mtp|\d+gpu|config)(?:_|$)")
 _TEXT_MODEL = {"vl", "text"}
 _NO_MARKS = str.maketrans("", "", "-.")
 _PRECISION_OF = {name: precision for precision, name in NAMES.items()}
@@ -101,7 +101,8 @@ def preset_of(recipe_name: str) -> str | None:
     The name begins with the preset's (qwen3_30b_a3b_pretrain_config), or leaves out some of its words
     (nemotron_3_nano_pretrain_config → nemotron-3-nano-30b-a3b). A vision-language model's is that of its text model.
     """
-    words = [word for word in _MODEL_NAME.match(recipe_name.lower())[0].split("_") if word not in _TEXT_MODEL]
+    model = _REST_OF_NAME.split(recipe_name.lower())[0]
+    words = [word for word in model.split("_") if word not in _TEXT_MODEL]
     starts = {"".join(words[:count]) for count in range(1, len(words) + 1)}
     if named := [name for name in presets() if name.translate(_NO_MARKS) in starts]:
         return max(named, key=len)

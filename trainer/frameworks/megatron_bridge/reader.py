@@ -17,7 +17,9 @@ _NOT_KNOWN = (
     "and precision as the recipe has them: correct those that the line does not name, or import the configuration "
     "that a run of yours dumped"
 )
-_TEXT_MODEL = "{recipe} trains a vision-language model: {preset} is its text model, and the vision encoder is not counted"
+_TEXT_MODEL = (
+    "{recipe} trains a vision-language model: {preset} is its text model, and the vision encoder is not counted"
+)
 SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # fields that every model needs
 SEQUENCE = ("--seq_length", "--seq-length")
 RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
@@ -45,7 +47,10 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
     return replace(
         read,
         knobs={**_of_every_recipe(recipe), **_set_by_flags(argv), **reading.knobs},
-        notes=(_NOT_KNOWN.format(base=base), *([_TEXT_MODEL.format(recipe=recipe, preset=read.preset)] if seen else [])),
+        notes=(
+            _NOT_KNOWN.format(base=base),
+            *([_TEXT_MODEL.format(recipe=recipe, preset=read.preset)] if seen else []),
+        ),
     )
 
 

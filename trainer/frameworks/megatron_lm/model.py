@@ -59,9 +59,7 @@ ACTS_IN: dict[str, Test] = {
     "yarn_correction_range_round_to_int": lambda model: model.yarn and not _mla(model),
     "moe_layer_freq": lambda model: _moe(model) and not _pattern(model),
     "moe_router_bias_update_rate": lambda model: model.moe_router_enable_expert_bias,
-    **dict.fromkeys(
-        ("mtp_loss_scaling_factor", "mtp_use_repeated_layer"), lambda model: bool(model.mtp_num_layers)
-    ),
+    **dict.fromkeys(("mtp_loss_scaling_factor", "mtp_use_repeated_layer"), lambda model: bool(model.mtp_num_layers)),
     **dict.fromkeys(
         (
             "linear_attention_freq",
