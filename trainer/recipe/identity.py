@@ -20,7 +20,6 @@ from trainer.recipe.predicates import (
     above_one,
     all_of,
     among,
-    any_of,
     fp4,
     fp8,
     has_graphs,
@@ -30,6 +29,7 @@ from trainer.recipe.predicates import (
     is_moe,
     on,
     on_gpu,
+    quantized,
     recomputes,
 )
 from trainer.recipe.settings import Settings
@@ -43,8 +43,6 @@ FIRST_FIELDS = frozenset(f"{row['section']}.{row['field']}" for row in read_tabl
 def _flex(backend: str) -> Test:
     return all_of(is_moe, among("moe_token_dispatcher_type", "flex"), among("moe_flex_dispatcher_backend", backend))
 
-
-NARROW = any_of(fp8, fp4)
 
 # knob -> when it can have an effect; a knob that is not here always can
 ACTS_WHEN: dict[str, Test] = {
@@ -120,11 +118,11 @@ ACTS_WHEN: dict[str, Test] = {
     "fp4_param_gather": all_of(on_gpu, fp4),
     "use_te_rng_tracker": has_graphs,
     "reuse_grad_buf_for_mxfp8_param_ag": on("fp8_param_gather"),
-    "fp8_dot_product_attention": all_of(on_gpu, NARROW),
+    "fp8_dot_product_attention": all_of(on_gpu, quantized),
     "fp8_output_proj": all_of(on_gpu, among("precision", "mxfp8")),
-    "first_last_layers_bf16": all_of(on_gpu, NARROW),
-    "num_layers_at_start_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),
-    "num_layers_at_end_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),
+    "first_last_layers_bf16": all_of(on_gpu, quantized),
+    "num_layers_at_start_in_bf16": all_of(on_gpu, quantized, on("first_last_layers_bf16")),
+    "num_layers_at_end_in_bf16": all_of(on_gpu, quantized, on("first_last_layers_bf16")),
     "manual_gc_interval": on("manual_gc"),
     "transformer_impl": on_gpu,
     "attention_backend": on_gpu,

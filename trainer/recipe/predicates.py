@@ -121,3 +121,6 @@ def fp8(recipe: Settings) -> bool:
 
 def fp4(recipe: Settings) -> bool:
     return recipe.training.precision == "nvfp4"
+
+
+quantized = any_of(fp8, fp4)

@@ -24,7 +24,7 @@ from trainer.recipe.predicates import (
     recomputed,
     splits_experts,
 )
-from trainer.recipe.rules.examples import MLA
+from trainer.recipe.rules.examples import DELTA, MLA
 from trainer.recipe.rules.nearest import CP, ETP, TP
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
@@ -33,7 +33,6 @@ IMPL = "transformer_impl"
 SCOPE = "cuda_graph_scope"
 MODULES = "recompute_modules"
 LINEAR = ("gated_delta_net", "lightning_attention", "mamba1")  # mixers of all but some layers
-DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 _GRAPHED: dict[str, Any] = {
     "cuda_graph_impl": "transformer_engine",
     "cuda_graph_scope": ("attn",),

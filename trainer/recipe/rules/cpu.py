@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainer.recipe.predicates import Test, all_of, among, any_of, fp4, fp8, has_graphs, is_moe, on, on_cpu
+from trainer.recipe.predicates import Test, all_of, among, has_graphs, is_moe, on, on_cpu, quantized
 from trainer.recipe.rules.examples import CPU_CLUSTER
 from trainer.recipe.rules.precision import STATE_DTYPES
 from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
@@ -51,7 +51,7 @@ def _switched_off(knob: str, why: str, source: str = TRIED, **others: Any) -> Ru
 ROWS = (
     _row(
         "precision",
-        when=any_of(fp8, fp4),
+        when=quantized,
         why="{precision} needs a GPU's tensor cores and Transformer Engine",
         breaking={"precision": "fp8_current"},
         passing={"precision": "bf16"},

@@ -58,9 +58,9 @@ MLA: dict[str, Any] = {
     "qk_pos_emb_head_dim": 32,
     "v_head_dim": 64,
 }
+DELTA: dict[str, Any] = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 DELTA_NET: dict[str, Any] = {
-    "experimental_attention_variant": "gated_delta_net",
-    "linear_attention_freq": 4,
+    **DELTA,
     "linear_num_key_heads": 8,
     "linear_num_value_heads": 16,
     "linear_key_head_dim": 64,

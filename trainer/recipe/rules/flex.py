@@ -5,7 +5,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, is_moe, negated, off, on
+from trainer.recipe.predicates import all_of, among, any_of, is_moe, negated, off, on, quantized
 from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.rules.nearest import EP
 from trainer.recipe.rules.rule import BRIDGE, FindingKind, Rule, Suggestion, example, fixed
@@ -31,7 +31,6 @@ TOPOLOGY = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "U
 _flex = all_of(is_moe, among(DISPATCHER, "flex"))
 _hybridep = all_of(_flex, among(BACKEND, "hybridep"))
 _ncclep = all_of(_flex, among(BACKEND, "ncclep"))
-NARROW = any_of(fp8, fp4)
 
 
 def _nothing_to_dispatch(recipe: Settings) -> bool:
@@ -248,7 +247,7 @@ ROWS = (
     Rule(
         id="ncclep-quantized",
         knobs=("precision", STATIC, RANK_CAPACITY, CUTEDSL),
-        broken=all_of(_ncclep, any_of(on(STATIC), on(RANK_CAPACITY)), on(FUSER), NARROW, negated(_fuses_quantized)),
+        broken=all_of(_ncclep, any_of(on(STATIC), on(RANK_CAPACITY)), on(FUSER), quantized, negated(_fuses_quantized)),
         message="NCCL EP with static shapes in {precision} needs the fused experts of a Blackwell GPU "
         "(NVTE_CUTEDSL_FUSED_GROUPED_MLP 1); the GPU is {gpu}",
         nearest=_fused_quantized,

@@ -7,9 +7,6 @@ from trainer.recipe.predicates import (
     above_one,
     all_of,
     among,
-    any_of,
-    fp4,
-    fp8,
     has_graphs,
     has_mtp,
     is_delta_net,
@@ -18,6 +15,7 @@ from trainer.recipe.predicates import (
     negated,
     off,
     on,
+    quantized,
 )
 from trainer.recipe.rules.examples import FULL, PIPELINE
 from trainer.recipe.rules.graphs import graphs
@@ -183,7 +181,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         effect=Effect.FAILS,
         knobs=(OFFLOAD, "fp8_param_gather", AWARE),
-        broken=all_of(on(OFFLOAD), on("fp8_param_gather"), on(AWARE), any_of(fp8, fp4), off("use_megatron_fsdp")),
+        broken=all_of(on(OFFLOAD), on("fp8_param_gather"), on(AWARE), quantized, off("use_megatron_fsdp")),
         message="optimizer_cpu_offload with parameters kept in {precision}: the optimizer fails when it is built, and "
         "Megatron-Bridge does not check it",
         nearest=fixed(fp8_param_gather=False, reuse_grad_buf_for_mxfp8_param_ag=False),

@@ -6,7 +6,7 @@ from packaging.specifiers import SpecifierSet
 
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import Test, above_one, all_of, among, negated
-from trainer.recipe.rules.examples import MLA
+from trainer.recipe.rules.examples import DELTA, MLA
 from trainer.recipe.rules.nearest import CP, LAYOUT, PP, even_layout, no_uneven
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, OURS, Effect, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
@@ -26,7 +26,6 @@ SPARSE = {
     "dsa_indexer_head_dim": 64,
     "dsa_indexer_topk": 512,
 }
-DELTA = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4}
 _V4: dict[str, Any] = {
     "experimental_attention_variant": "dsv4_hybrid",
     "multi_latent_attention": True,

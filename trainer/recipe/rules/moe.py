@@ -7,15 +7,13 @@ from trainer.recipe.predicates import (
     above_one,
     all_of,
     among,
-    any_of,
-    fp4,
-    fp8,
     has_shared_experts,
     is_moe,
     negated,
     off,
     on,
     on_gpu,
+    quantized,
 )
 from trainer.recipe.rules.examples import TP2
 from trainer.recipe.rules.nearest import ETP, TP
@@ -114,7 +112,7 @@ ROWS = (
     Rule(
         id="router-padding-quantized",
         knobs=("moe_router_padding_for_quantization", "precision"),
-        broken=all_of(on("moe_router_padding_for_quantization"), negated(any_of(fp8, fp4))),
+        broken=all_of(on("moe_router_padding_for_quantization"), negated(quantized)),
         message="moe_router_padding_for_quantization in {precision}: there is nothing to quantize",
         nearest=fixed(moe_router_padding_for_quantization=False),
         source="transformer_config.py:2652",

@@ -9,14 +9,13 @@ from trainer.recipe.predicates import (
     all_of,
     among,
     any_of,
-    fp4,
-    fp8,
     has_graphs,
     lists,
     negated,
     off,
     on,
     on_gpu,
+    quantized,
     recomputed,
 )
 from trainer.recipe.rules.graphs import NO_GRAPHS, whole_iteration
@@ -63,7 +62,7 @@ ROWS = (
         broken=all_of(
             on("optimizer_cpu_offload"),
             on("fp8_param_gather"),
-            any_of(fp8, fp4),
+            quantized,
             negated(among("precision", "fp8_delayed")),
         ),
         message="optimizer_cpu_offload with fp8_param_gather in {precision}",

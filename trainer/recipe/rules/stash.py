@@ -4,7 +4,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, is_moe, lists, negated, off, on, splits_experts
+from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, negated, off, on, quantized, splits_experts
 from trainer.recipe.rules.examples import FUSED
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed, without
 from trainer.recipe.settings import Settings
@@ -25,7 +25,7 @@ STASHED: dict[str, Any] = {
 CUTEDSL = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 INTERLEAVE = "moe_mlp_glu_interleave_size"
 SINGLE = "moe_single_grouped_weight"
-_other_quantization = all_of(any_of(fp8, fp4), negated(among("precision", "mxfp8", "nvfp4")))
+_other_quantization = all_of(quantized, negated(among("precision", "mxfp8", "nvfp4")))
 _offload: dict[str, Any] = {"fine_grained_activation_offloading": True, "NVTE_CPU_OFFLOAD_V1": 1}
 _fused = all_of(is_moe, on(FUSER), on("moe_grouped_gemm"))
 
